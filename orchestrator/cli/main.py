@@ -1,0 +1,54 @@
+"""The program `orch`: its commands, and the one place where errors become words and exit codes."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+
+import typer
+
+from orchestrator.cli import recipes, runs, stacks, train
+from orchestrator.errors import OrchError
+
+app = typer.Typer(
+    help="Turn Linux hosts into a CPU training cluster, and train on it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train", no_args_is_help=True)(train.train)
+app.command("recipes")(recipes.recipes)
+app.add_typer(stacks.app, name="stacks")
+app.add_typer(runs.app, name="runs")
+
+
+def main() -> None:
+    """Exit codes: 0 done, 1 failed, 2 asked wrong, 3 a bug of ours, 130 interrupted."""
+    try:
+        app()
+    except OrchError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception:
+        print(
+            f"error: this is a bug in orch. The details are in {save_traceback()}", file=sys.stderr
+        )
+        sys.exit(3)
+
+
+def save_traceback() -> str:
+    """Write the current exception to a log file; -> its path."""
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".log", delete=False) as log:
+        log.write(f"{sys.argv}\n{traceback.format_exc()}")
+    return log.name
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+RunsDir = Annotated[
+    Path, typer.Option(envvar="ORCH_RUNS_DIR", help="Where run directories are kept.")
+]
+RUNS_DIR = Path("runs")

@@ -1,0 +1,116 @@
+"""`orch train`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
+
+
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE_OR_SCRIPT",
+            help="A recipe (`orch recipes` lists them) or a script.",
+            autocompletion=lambda incomplete: complete_recipes(incomplete),
+        ),
+    ],
+    script_args: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- SCRIPT ARGS]", help="Arguments that go to the script as they are."
+        ),
+    ] = None,
+    inventory: Annotated[str, typer.Option(help="Path or name of an Ansible inventory.")] = "local",
+    nodes: Annotated[int | None, typer.Option(help="How many nodes; default: all.")] = None,
+    ppn: Annotated[
+        int | None, typer.Option(help="Ranks on each node; default: one for each NUMA node.")
+    ] = None,
+    stack: Annotated[
+        str,
+        typer.Option(
+            help="The set of versions to run on.",
+            autocompletion=lambda incomplete: complete_stacks(incomplete),
+        ),
+    ] = "current",
+    backend: Annotated[
+        str | None, typer.Option(help="Process-group backend; default: the stack's first.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16 or fp32.")] = None,
+    allow_slow_bf16: Annotated[
+        bool,
+        typer.Option(
+            "--allow-slow-bf16", help="BF16 also where the CPU has no instructions for it."
+        ),
+    ] = False,
+    preset: Annotated[
+        str | None, typer.Option(help="A named set of the recipe's settings.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the recipe; may be repeated."
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over instead of carrying on an unfinished run.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, as a shell script.")
+    ] = False,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe, or any script of your own, on the ranks of a cluster."""
+    from orchestrator.operations import train as operation
+    from orchestrator.plan_train import TrainRequest
+    from orchestrator.report import plans, training
+
+    request = TrainRequest(
+        recipe=recipe,
+        inventory=inventory,
+        nodes=nodes,
+        ppn=ppn,
+        stack=stack,
+        backend=backend,
+        precision=precision,
+        allow_slow_bf16=allow_slow_bf16,
+        preset=preset,
+        settings={},
+        script_args=tuple(script_args or ()),
+        fresh=fresh,
+    )
+    plan = operation.plan(
+        operation.Asked(request=request, pairs=tuple(settings or ()), runs_dir=runs_dir)
+    )
+    if dry_run:
+        typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
+        return
+    screen = training.Screen(plan)
+    screen.begin()
+    operation.start(plan)
+    try:
+        for event in operation.watch(plan):
+            screen.show(event)
+    except KeyboardInterrupt:
+        screen.note("interrupted: stopping all ranks")
+        operation.stop(plan)
+    outcome = operation.outcome(plan)
+    screen.end()
+    typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
+    raise typer.Exit(outcome.exit_code)
+
+
+def complete_recipes(incomplete: str) -> list[str]:
+    from orchestrator import load
+
+    return [name for name in load.recipe_folders() if name.startswith(incomplete)]
+
+
+def complete_stacks(incomplete: str) -> list[str]:
+    from orchestrator import load
+
+    return [name for name in load.stack_names() if name.startswith(incomplete)]

@@ -1,0 +1,80 @@
+"""Nodes, and the facts recorded about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from orchestrator.errors import PlanError
+
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Core:
+    """A physical core and those of its hardware threads that orch may use."""
+
+    numa: int
+    socket: int
+    core: int
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a node is and has. Memory in bytes; `libraries`: name -> path; `packages`: version."""
+
+    hostname: str
+    python: str
+    cpu_model: str
+    flags: frozenset[str]
+    cores: tuple[Core, ...]
+    memory_bytes: int
+    shm_bytes: int
+    libraries: Mapping[str, str]
+    packages: Mapping[str, str]
+    mpiexec: str | None
+
+    @property
+    def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
+        """The cores, NUMA node by NUMA node."""
+        ordered = sorted(self.cores)
+        return tuple(tuple(cores) for _, cores in groupby(ordered, key=lambda core: core.numa))
+
+    @property
+    def bf16(self) -> str | None:
+        """The instruction set that makes BF16 fast here, or None."""
+        return next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in self.flags), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A host of the inventory. `python` is the interpreter of its ranks."""
+
+    name: str
+    address: str
+    local: bool
+    python: str
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The nodes of one inventory, in its order."""
+
+    name: str
+    source: str
+    nodes: tuple[Node, ...] = field(default=())
+
+    def choose(self, count: int | None) -> tuple[Node, ...]:
+        """The first `count` nodes, or all. Raises PlanError if there are fewer."""
+        if count is None:
+            return self.nodes
+        if not 1 <= count <= len(self.nodes):
+            has = f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
+            raise PlanError(
+                f"--nodes {count}, but cluster '{self.name}' has {has}.",
+                hint=f"Use --nodes {len(self.nodes)}, or add hosts to {self.source}.",
+            )
+        return self.nodes[:count]

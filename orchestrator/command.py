@@ -1,0 +1,20 @@
+"""A command as a value: argv and environment. Only `shell()` turns it into text for a shell."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program with its arguments, and the variables set on top of the environment it finds."""
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+    def shell(self) -> str:
+        """Text that a POSIX shell runs as this very command."""
+        variables = [f"{name}={value}" for name, value in self.env]
+        prefix = ["env", *variables] if variables else []
+        return shlex.join([*prefix, *self.argv])

@@ -1,0 +1,38 @@
+"""Expected errors: what is wrong, and what to do about it. cli/main.py catches them once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OrchError(Exception):
+    """An error that the user can mend. `exit_code`: 1 the work failed, 2 asked wrong."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class RequestError(OrchError):
+    """The request or a file of the user's cannot be right."""
+
+    exit_code = 2
+
+
+class PlanError(RequestError):
+    """The request is well formed, but this cluster, stack or recipe cannot do it."""
+
+
+class ExecuteError(OrchError):
+    """A step of a plan failed."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest known word, or else all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(names)}."

@@ -1,0 +1,105 @@
+"""Which rank runs on which cores of which node, and with how many threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.cluster import Core, Node
+from orchestrator.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one rank runs: its CPUs (one hardware thread of each of its cores) and threads."""
+
+    rank: int
+    node: str
+    local_rank: int
+    local_world_size: int
+    cpus: tuple[int, ...]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The places of all ranks, in the order of their ranks."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.places)
+
+    def on(self, node: str) -> tuple[Place, ...]:
+        return tuple(place for place in self.places if place.node == node)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(place.node for place in self.places))
+
+
+def lay_out(nodes: tuple[Node, ...], ppn: int | None) -> Layout:
+    """Spread ranks over the nodes; `ppn` None takes one rank for each NUMA node.
+
+    Raises PlanError if a node has fewer physical cores than ranks.
+    """
+    places: list[Place] = []
+    for node in nodes:
+        shares = split(node, ppn if ppn is not None else len(node.facts.numa_nodes))
+        first = len(places)
+        places.extend(
+            Place(
+                rank=first + local_rank,
+                node=node.name,
+                local_rank=local_rank,
+                local_world_size=len(shares),
+                cpus=tuple(core.cpus[0] for core in cores),
+                threads=len(cores),
+            )
+            for local_rank, cores in enumerate(shares)
+        )
+    return Layout(places=tuple(places))
+
+
+def split(node: Node, ppn: int) -> tuple[tuple[Core, ...], ...]:
+    """The cores of each rank: equal shares that cross no NUMA border where that can be.
+
+    Raises PlanError.
+    """
+    cores = tuple(sorted(node.facts.cores))
+    if not 1 <= ppn <= len(cores):
+        numa = node.facts.numa_nodes
+        raise PlanError(
+            f"--ppn {ppn}, but {node.name} has {len(cores)} physical core"
+            f"{'s' * (len(cores) != 1)} that orch may use.",
+            hint=f"Use --ppn 1 to {len(cores)}; without --ppn it is {len(numa)}, "
+            "one rank for each NUMA node.",
+        )
+    numa_nodes = node.facts.numa_nodes
+    if ppn % len(numa_nodes) == 0:
+        per_numa = ppn // len(numa_nodes)
+        share = min(len(numa) // per_numa for numa in numa_nodes)
+        if share:
+            return tuple(
+                numa[index * share : (index + 1) * share]
+                for numa in numa_nodes
+                for index in range(per_numa)
+            )
+    share = len(cores) // ppn
+    return tuple(cores[index * share : (index + 1) * share] for index in range(ppn))
+
+
+def unused_cores(node: Node, layout: Layout) -> int:
+    """Physical cores of the node that no rank uses, because they do not divide evenly."""
+    return len(node.facts.cores) - sum(len(place.cpus) for place in layout.on(node.name))
+
+
+def cpu_list(cpus: tuple[int, ...]) -> str:
+    """CPUs as the kernel lists them: (0, 1, 2, 8) -> '0-2,8'."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][-1] + 1:
+            parts[-1].append(cpu)
+        else:
+            parts.append([cpu])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

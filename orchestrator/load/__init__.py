@@ -1,0 +1,9 @@
+"""Files -> Cluster, Stack, Recipe. Strict: what is unknown is an error that names its place."""
+
+from __future__ import annotations
+
+from orchestrator.load.clusters import cluster
+from orchestrator.load.recipes import recipe, recipe_folders, settings
+from orchestrator.load.stacks import stack, stack_names
+
+__all__ = ["cluster", "recipe", "recipe_folders", "settings", "stack", "stack_names"]

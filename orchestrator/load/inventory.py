@@ -1,0 +1,94 @@
+"""Ansible inventories, read by Ansible itself, and remembered until one of their files changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RequestError
+
+# Only these are remembered on disk: an inventory may hold secrets in its other variables.
+KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
+KEPT_PREFIX = "orch_"
+
+
+def read_inventory(source: Path) -> dict[str, Mapping[str, Any]]:
+    """Host -> its variables, in the inventory's own order. Raises RequestError."""
+    remembered = cache_path(source)
+    if remembered and remembered.is_file():
+        return dict(json.loads(remembered.read_text()))
+    hosts = ask_ansible(source)
+    if remembered:
+        remembered.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        staging = remembered.with_name(f"{remembered.name}.{os.getpid()}")
+        staging.write_text(json.dumps(hosts))
+        staging.replace(remembered)
+    return hosts
+
+
+def cache_path(source: Path) -> Path | None:
+    """Named by the hash of all that the inventory is made of; None if a program makes it."""
+    digest = hashlib.sha256(str(source.resolve()).encode())
+    files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
+    for path in files:
+        if os.access(path, os.X_OK):
+            return None
+        try:
+            digest.update(str(path).encode() + b"\0" + path.read_bytes())
+        except OSError as error:
+            raise RequestError(f"Inventory {path} cannot be read: {error.strerror}.") from None
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "orch" / "inventory" / f"{digest.hexdigest()[:32]}.json"
+
+
+def ask_ansible(source: Path) -> dict[str, Mapping[str, Any]]:
+    program = Path(sys.executable).with_name("ansible-inventory")
+    command = [str(program), "-i", str(source), "--list"]
+    # Unparsable sources are only warnings to Ansible by default; then it finds no hosts.
+    strict = {
+        "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
+        "ANSIBLE_NOCOLOR": "1",
+    }
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **strict})
+    except OSError as error:
+        raise RequestError(
+            f"{program} could not be started: {error.strerror}.",
+            hint="It comes with ansible-core: `make setup`.",
+        ) from None
+    if done.returncode != 0:
+        raise RequestError(f"Ansible cannot read inventory {source}: {last_words(done.stderr)}")
+    return hosts_of(json.loads(done.stdout))
+
+
+def last_words(text: str) -> str:
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
+
+
+def hosts_of(listing: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    variables = listing.get("_meta", {}).get("hostvars", {})
+    ordered = dict.fromkeys(walk(listing, "all"))
+    return {host: kept(variables.get(host, {})) for host in ordered}
+
+
+def walk(listing: Mapping[str, Any], group: str) -> Iterator[str]:
+    """Hosts of a group and of its children; only these lists keep the inventory's order."""
+    entry = listing.get(group, {})
+    yield from entry.get("hosts", ())
+    for child in entry.get("children", ()):
+        yield from walk(listing, child)
+
+
+def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in variables.items()
+        if name in KEPT or name.startswith(KEPT_PREFIX)
+    }

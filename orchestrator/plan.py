@@ -1,0 +1,84 @@
+"""Everything that will be done, as a value. `--dry-run` prints what `execute` walks."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from orchestrator.command import Command
+from orchestrator.layout import Layout, cpu_list
+
+HEREDOC = "ORCH_END_OF_FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided, and why."""
+
+    topic: str
+    value: str
+    reason: str = ""
+
+    def describe(self) -> str:
+        return f"{self.topic}: {self.value}" + (f" ({self.reason})" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutFile:
+    """Write a file of the run on node0."""
+
+    path: str
+    content: str
+
+    def describe(self) -> str:
+        """A shell command that writes exactly this file."""
+        return (
+            f"mkdir -p {shlex.quote(str(PurePosixPath(self.path).parent))}\n"
+            f"cat > {shlex.quote(self.path)} <<'{HEREDOC}'\n{self.content}{HEREDOC}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRun:
+    """Start the supervisor, which starts the launcher and watches the ranks."""
+
+    command: Command
+    run_dir: str
+
+    def describe(self) -> str:
+        return self.command.shell()
+
+
+Step = PutFile | StartRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The steps of one run. `key` is equal for requests that ask for the same training."""
+
+    run_id: str
+    run_dir: str
+    key: str
+    recipe: str
+    resumes: bool
+    output_dir: str | None
+    backend: str
+    precision: str
+    layout: Layout
+    decisions: tuple[Decision, ...]
+    steps: tuple[Step, ...]
+
+    def describe(self) -> str:
+        """The plan as a shell script: its decisions as comments, its steps as commands."""
+        comments = [f"# {line}" for line in self.summary()]
+        return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
+
+    def summary(self) -> list[str]:
+        """The decisions with their reasons, one line each, and the place of every rank."""
+        places = [
+            f"rank {place.rank}: {place.node}, cores {cpu_list(place.cpus)}, "
+            f"{place.threads} thread{'s' * (place.threads != 1)}"
+            for place in self.layout.places
+        ]
+        return [*(decision.describe() for decision in self.decisions), *places]

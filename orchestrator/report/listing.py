@@ -1,0 +1,31 @@
+"""Rows -> a table for people, or one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SCHEMA = 1
+
+
+def as_json(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps({"schema": SCHEMA, "kind": kind, kind: list(rows)}, indent=1)
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Columns of plain text, as wide as their widest cell; readable by cut and awk."""
+    if not rows:
+        return "none"
+    cells = [[column.upper() for column in columns]]
+    cells += [[cell(row[column]) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    padded = (
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
+        for line in cells
+    )
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def cell(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,78 @@
+"""A recorded run -> what there is to tell about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.runs import Run
+
+EXIT_CODES = {"done": 0, "stopped": 130}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The first rank that failed. `text` ends with its traceback or last words."""
+
+    rank: int
+    node: str
+    code: int | None
+    signal: str | None
+    text: str
+
+    def describe(self) -> str:
+        how = f"was ended by {self.signal}" if self.signal else f"exited with code {self.code}"
+        return f"rank {self.rank} on {self.node} {how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended. Seconds; `result` holds the figures that the script reported."""
+
+    run_id: str
+    folder: Path
+    state: str
+    recipe: str
+    ranks: int
+    backend: str
+    precision: str
+    seconds: float | None
+    failure: Failure | None
+    problem: str | None
+    result: dict[str, Any] | None
+    decisions: tuple[dict[str, str], ...]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES.get(self.state, 1)
+
+
+def outcome_of(run: Run) -> Outcome:
+    record = run.outcome or {}
+    seconds = record["ended"] - record["started"] if record else None
+    return Outcome(
+        run_id=run.id,
+        folder=run.folder.absolute(),
+        state=run.state,
+        recipe=run.plan["recipe"],
+        ranks=len(run.plan["layout"]),
+        backend=run.plan["backend"],
+        precision=run.plan["precision"],
+        seconds=seconds,
+        failure=failure_of(record.get("first_failure"), run),
+        problem=record.get("problem"),
+        result=run.result(),
+        decisions=tuple(run.plan["decisions"]),
+    )
+
+
+def failure_of(record: dict[str, Any] | None, run: Run) -> Failure | None:
+    if record is None:
+        return None
+    rank = record["rank"]
+    known = 0 <= rank < len(run.plan["layout"])
+    node = record["node"] or (run.plan["layout"][rank]["node"] if known else "an unknown node")
+    return Failure(
+        rank=rank, node=node, code=record["code"], signal=record["signal"], text=record["text"]
+    )

@@ -1,0 +1,156 @@
+"""A training run on the screen: its progress while it lives, its table when it has ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from orchestrator.plan import Plan
+from orchestrator.report.listing import SCHEMA
+from orchestrator.report.outcome import Outcome
+
+TEXT_LINES = 25
+
+
+class Screen:
+    """Progress on standard error: a bar on a terminal, plain lines in a pipe."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}"),
+            console=self.console,
+            disable=not sys.stderr.isatty(),
+        )
+        self.tasks: dict[str, Any] = {}
+        self.joined: set[int] = set()
+        self.shown: dict[str, int] = {}
+
+    def begin(self) -> None:
+        for line in self.plan.summary():
+            self.note(line)
+        self.note(f"files: {self.plan.run_dir}")
+        self.progress.start()
+
+    def end(self) -> None:
+        self.progress.stop()
+
+    def note(self, line: str) -> None:
+        self.console.print(line, markup=False)
+
+    def show(self, event: dict[str, Any]) -> None:
+        """One event of a rank; progress is shown for rank 0, which speaks for all."""
+        if event["event"] == "joined":
+            self.joined.add(event["rank"])
+            if len(self.joined) == self.plan.layout.world_size:
+                self.note(
+                    f"all {len(self.joined)} ranks joined on {event['backend']}, "
+                    f"torch {event['torch']}"
+                )
+        elif event["event"] == "progress" and event["rank"] == 0:
+            self.step(event)
+
+    def step(self, event: dict[str, Any]) -> None:
+        phase, step, steps = event["phase"], event.get("step", 0), event.get("steps")
+        detail = details(event)
+        if not self.progress.disable:
+            if phase not in self.tasks:
+                self.tasks[phase] = self.progress.add_task(phase, total=steps, detail="")
+            self.progress.update(self.tasks[phase], completed=step, total=steps, detail=detail)
+        elif worth_a_line(self.shown.get(phase), step, steps):
+            self.shown[phase] = step
+            self.note(f"{phase}: {step}/{steps} {detail}".rstrip())
+
+
+def worth_a_line(last: int | None, step: int, steps: int | None) -> bool:
+    """In a pipe: the first step, the last, and about every tenth part between."""
+    if last is None or step == steps:
+        return True
+    return step - last >= max(1, (steps or 100) // 10)
+
+
+def details(event: dict[str, Any]) -> str:
+    parts = []
+    if event.get("loss") is not None:
+        parts.append(f"loss {event['loss']:.4f}")
+    if event.get("samples_per_second") is not None:
+        parts.append(f"{event['samples_per_second']:.1f} samples/s")
+    return ", ".join(parts)
+
+
+def as_json(outcome: Outcome) -> str:
+    value = {
+        "schema": SCHEMA,
+        "kind": "run",
+        **asdict(outcome),
+        "folder": str(outcome.folder),
+        "exit_code": outcome.exit_code,
+    }
+    return json.dumps(value, indent=1)
+
+
+def text(outcome: Outcome) -> str:
+    """The end of a run: its table, or what went wrong."""
+    lines = [*failure_lines(outcome), *table_lines(outcome)]
+    return "\n".join([*lines, f"files: {outcome.folder}"])
+
+
+def story(outcome: Outcome) -> str:
+    """What a run was: its decisions, then how it ended."""
+    decided = [
+        f"{d['topic']}: {d['value']}" + (f" ({d['reason']})" if d["reason"] else "")
+        for d in outcome.decisions
+    ]
+    return "\n".join([*decided, f"state: {outcome.state}", text(outcome)])
+
+
+def failure_lines(outcome: Outcome) -> list[str]:
+    if outcome.failure:
+        last = outcome.failure.text.splitlines()[-TEXT_LINES:]
+        return [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
+    if outcome.problem:
+        return [f"failed: {outcome.problem}"]
+    return [] if outcome.state == "done" else [f"state: {outcome.state}"]
+
+
+def table_lines(outcome: Outcome) -> list[str]:
+    result = outcome.result
+    if outcome.state != "done" or result is None:
+        return []
+    table = Table(title=f"{outcome.recipe}: {outcome.run_id}", title_justify="left")
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for name in result["after"]:
+        before = (result.get("before") or {}).get(name)
+        table.add_row(
+            name.upper(), "-" if before is None else f"{before:.2f}", f"{result['after'][name]:.2f}"
+        )
+    for name, value in figures(outcome, result):
+        table.add_row(name, "", value)
+    console = Console(highlight=False, width=100)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().rstrip().splitlines()
+
+
+def figures(outcome: Outcome, result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("samples/s, training", f"{result['train_samples_per_second']:.1f}"),
+        ("seconds, training", f"{result['train_seconds']:.1f}"),
+        ("seconds, all", f"{outcome.seconds or 0:.1f}"),
+        ("ranks", str(outcome.ranks)),
+        ("precision", outcome.precision),
+        ("backend", outcome.backend),
+    ]

@@ -1,0 +1,168 @@
+"""Run directories: RUNS/<id>/ with plan.json, the run's files, its logs and its outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ExecuteError, RequestError, did_you_mean
+from orchestrator.plan import Plan
+from orchestrator.plan_train import Resume
+
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A recorded run. `state`: planned, running, done, failed, stopped, or killed."""
+
+    id: str
+    folder: Path
+    plan: dict[str, Any]
+    outcome: dict[str, Any] | None
+    state: str
+
+    def events(self) -> list[dict[str, Any]]:
+        path = self.folder / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def result(self) -> dict[str, Any] | None:
+        """The figures that the script reported at its end."""
+        found = [event for event in self.events() if event["event"] == "result"]
+        return found[-1] if found else None
+
+
+def record(plan: Plan) -> None:
+    """Create the run's folder with plan.json. Raises ExecuteError if that cannot be written."""
+    folder = Path(plan.run_dir)
+    value = {
+        "schema": 1,
+        "run_id": plan.run_id,
+        "key": plan.key,
+        "recipe": plan.recipe,
+        "resumes": plan.resumes,
+        "output_dir": plan.output_dir,
+        "backend": plan.backend,
+        "precision": plan.precision,
+        "created": time.time(),
+        "decisions": [asdict(decision) for decision in plan.decisions],
+        "layout": [asdict(place) for place in plan.layout.places],
+        "script": plan.describe(),
+    }
+    try:
+        folder.mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps(value, indent=1) + "\n")
+    except OSError as error:
+        raise ExecuteError(
+            f"The run directory {folder} cannot be written: {error.strerror}.",
+            hint="--runs-dir names another place.",
+        ) from None
+
+
+def load(folder: Path) -> Run:
+    plan = json.loads((folder / "plan.json").read_text())
+    outcome = read_json(folder / "outcome.json")
+    return Run(
+        id=folder.name, folder=folder, plan=plan, outcome=outcome, state=state_of(folder, outcome)
+    )
+
+
+def state_of(folder: Path, outcome: dict[str, Any] | None) -> str:
+    if outcome is not None:
+        return str(outcome["state"])
+    supervisor = read_json(folder / "supervisor.json")
+    if supervisor is None:
+        return "planned"
+    return "running" if supervises(int(supervisor["pid"]), folder) else "killed"
+
+
+def supervises(pid: int, folder: Path) -> bool:
+    """Whether the process is this run's supervisor: pids are used again."""
+    try:
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return os.fsencode(folder.name) in {os.path.basename(argument) for argument in argv}
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def list_runs(base: Path) -> list[Run]:
+    """All runs below `base`, oldest first."""
+    found = [load(path.parent) for path in base.glob("*/plan.json")]
+    return sorted(found, key=lambda run: (run.plan["created"], run.id))
+
+
+def find(base: Path, name: str) -> Run:
+    """A run by its id, or `last`. Raises RequestError."""
+    runs = list_runs(base)
+    if not runs:
+        raise RequestError(f"There are no runs in {base}.", hint="--runs-dir names another place.")
+    if name == "last":
+        return runs[-1]
+    for run in runs:
+        if run.id == name:
+            return run
+    raise RequestError(
+        f"There is no run '{name}' in {base}.",
+        hint=did_you_mean(name, [run.id for run in runs[-10:]]),
+    )
+
+
+def unfinished(base: Path, key: str) -> Resume | None:
+    """The newest run of this key, if it ended before its time and can be carried on."""
+    same = [run for run in list_runs(base) if run.plan["key"] == key]
+    if not same or same[-1].state not in ("failed", "stopped", "killed"):
+        return None
+    run = same[-1]
+    if not run.plan["resumes"]:
+        return None
+    return Resume(run_id=run.id, state=run.state, output_dir=run.plan["output_dir"])
+
+
+def follow(folder: Path) -> Iterator[dict[str, Any]]:
+    """Events of a run as they come, until its outcome is there or its supervisor is gone."""
+    offset = 0
+    path = folder / "events.jsonl"
+    while True:
+        ended = load(folder).state != "running"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(offset)
+                *whole, _ = file.read().split(b"\n")
+            offset += sum(len(line) + 1 for line in whole)
+            yield from (json.loads(line) for line in whole)
+        if ended:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def await_start(folder: Path, seconds: float) -> None:
+    """Wait for the supervisor to report. Raises ExecuteError with its words if it does not."""
+    deadline = time.monotonic() + seconds
+    while not (folder / "supervisor.json").exists():
+        if time.monotonic() > deadline:
+            log = folder / "supervisor.log"
+            words = log.read_text()[-2000:].strip() if log.exists() else "it wrote nothing"
+            raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
+        time.sleep(0.01)
+
+
+def stop(folder: Path) -> None:
+    """Ask the supervisor to end the run, and wait until its outcome is there."""
+    supervisor = read_json(folder / "supervisor.json")
+    if supervisor and supervises(int(supervisor["pid"]), folder):
+        os.kill(int(supervisor["pid"]), signal.SIGTERM)
+    for _ in follow(folder):
+        pass

@@ -1,0 +1,115 @@
+"""Facts of the node this runs on, as one JSON object: `python3 facts.py [VENV_PYTHON_PREFIX]`.
+
+Standard library only and no privileges: /proc, /sys and the environment of the given prefix.
+Units: bytes, and CPU numbers as the kernel counts them.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+# What planning asks for; the names are those of /proc/cpuinfo (Linux, arch/x86 cpufeatures.h).
+FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+)
+PRELOADABLE = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
+SCHEMA = 1
+
+
+def gather(prefix: Path) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "hostname": socket.gethostname(),
+        "python": platform.python_version(),
+        "cpu_model": cpuinfo_value("model name"),
+        "flags": cpu_flags(),
+        "cpus": [topology(cpu) for cpu in allowed_cpus()],
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "shm_bytes": free_bytes("/dev/shm"),
+        "libraries": libraries(prefix),
+        "packages": packages(prefix),
+        "mpiexec": shutil.which("mpiexec.hydra", path=f"{prefix}/bin"),
+    }
+
+
+def allowed_cpus() -> list[int]:
+    """CPUs that this process may use: its affinity, which the cgroup's cpuset bounds."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def topology(cpu: int) -> dict[str, int]:
+    """Where a hardware thread sits: its core (unique with the socket), socket and NUMA node."""
+    base = Path(f"/sys/devices/system/cpu/cpu{cpu}")
+    numa = [int(path.name[4:]) for path in base.glob("node[0-9]*")]
+    return {
+        "cpu": cpu,
+        "core": read_int(base / "topology/core_id", cpu),
+        "socket": read_int(base / "topology/physical_package_id", 0),
+        "numa": numa[0] if numa else 0,
+    }
+
+
+def read_int(path: Path, default: int) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # not all virtual machines and containers show it
+        return default
+
+
+def cpuinfo_value(name: str) -> str:
+    match = re.search(rf"^{name}\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match.group(1) if match else "unknown"
+
+
+def cpu_flags() -> list[str]:
+    present = set(cpuinfo_value("flags").split())
+    return [flag for flag in FLAGS if flag in present]
+
+
+def free_bytes(path: str) -> int:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return 0
+
+
+def libraries(prefix: Path) -> dict[str, str]:
+    """Name -> path of the libraries worth preloading that this node has."""
+    found = {name: path for name in PRELOADABLE if (path := system_library(name))}
+    for path in (prefix / "lib").glob("libiomp5.so"):
+        found[path.name] = str(path)
+    return found
+
+
+def system_library(name: str) -> str | None:
+    folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+    return next((path for folder in folders for path in glob.glob(f"{folder}/{name}")), None)
+
+
+def packages(prefix: Path) -> dict[str, str]:
+    """Distribution -> version in the environment, read from names: no import, no subprocess."""
+    found = {}
+    for path in glob.glob(f"{prefix}/lib/python3*/site-packages/*.dist-info"):
+        name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
+        found[re.sub(r"[-_.]+", "-", name).lower()] = version
+    return dict(sorted(found.items()))
+
+
+if __name__ == "__main__":
+    json.dump(gather(Path(sys.argv[1] if len(sys.argv) > 1 else sys.prefix)), sys.stdout)
+    print()

@@ -1,0 +1,185 @@
+"""Starts one rank: `python rank.py --run RUN_DIR -- SCRIPT [ARGS...]`, once per rank.
+
+This process stays small (standard library only). It finds its place in RUN_DIR/layout.json, makes
+the environment from RUN_DIR/env.json, starts rank_main.py pinned to its cores with a log file of
+its own, and outlives it: whatever happens to the training process, also SIGKILL, this one reports
+it with an exit code or a signal. It keeps the launcher's PMI socket open until the report is out,
+so that hydra does not kill the other ranks before the first failing one has been named.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from rank_events import report
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# After a failure the supervisor wants the stacks of the other ranks; hydra would kill those as
+# soon as this process ends, so it stays until it is told to stop, or for this long.
+LINGER_SECONDS = 10.0
+KILL_AFTER_SECONDS = 5.0
+# (rank, world size) as the launchers name them: hydra, Open MPI, torchrun and its kin.
+RANK_VARIABLES = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+)
+
+
+def main(argv: list[str]) -> int:
+    run_dir, command = parse(argv)
+    layout = json.loads((run_dir / "layout.json").read_text())
+    place = find_place(layout, *launched_as(os.environ))
+    environment = rank_environment(run_dir, layout, place)
+    os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
+    log = open_log(run_dir, place["rank"])
+    child = start(place, environment, log, command)
+    report("started", node=place["node"], pid=child, wrapper=os.getpid(), host=socket.gethostname())
+    return wait(child, place)
+
+
+def parse(argv: list[str]) -> tuple[Path, list[str]]:
+    if len(argv) < 4 or argv[0] != "--run" or argv[2] != "--":
+        fail("usage: rank.py --run RUN_DIR -- SCRIPT [ARGS...]", code=2)
+    return Path(argv[1]), argv[3:]
+
+
+def launched_as(environ: os._Environ[str] | dict[str, str]) -> tuple[int, int]:
+    """(rank, world size) given by the launcher."""
+    for rank, size in RANK_VARIABLES:
+        if rank in environ and size in environ:
+            return int(environ[rank]), int(environ[size])
+    fail(
+        "rank.py was not started by mpiexec or torchrun: there is no PMI_RANK, "
+        "OMPI_COMM_WORLD_RANK or RANK in the environment."
+    )
+
+
+def find_place(layout: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+    planned = layout["world_size"]
+    if world_size != planned:
+        fail(f"the launcher started {world_size} ranks, the layout has {planned}.")
+    return dict(layout["ranks"][rank])
+
+
+def rank_environment(
+    run_dir: Path, layout: dict[str, Any], place: dict[str, Any]
+) -> dict[str, str]:
+    """The launcher's environment, the run's env file over it, this rank's own values on top."""
+    return {
+        **os.environ,
+        **read_env_file(run_dir / "env.json"),
+        "RANK": str(place["rank"]),
+        "WORLD_SIZE": str(layout["world_size"]),
+        "LOCAL_RANK": str(place["local_rank"]),
+        "LOCAL_WORLD_SIZE": str(place["local_world_size"]),
+        "OMP_NUM_THREADS": str(place["threads"]),
+        "ORCH_RUN_DIR": str(run_dir),
+        "ORCH_EVENTS_FD": str(os.dup(1)),
+        **place["env"],
+    }
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """A JSON object of strings: no quoting rules to get wrong, newlines allowed."""
+    return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
+
+
+def open_log(run_dir: Path, rank: int) -> int:
+    folder = run_dir / "ranks"
+    folder.mkdir(exist_ok=True)
+    return os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def start(place: dict[str, Any], environment: dict[str, str], log: int, command: list[str]) -> int:
+    """Fork and exec rank_main.py; -> its pid. It dies with this process, whatever kills it."""
+    main_script = str(Path(__file__).resolve().with_name("rank_main.py"))
+    events = int(environment["ORCH_EVENTS_FD"])
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        os.close(log)
+        return child
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.set_inheritable(events, True)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before prctl
+            os._exit(143)
+        if place["cpus"]:
+            os.sched_setaffinity(0, place["cpus"])
+        os.execve(sys.executable, [sys.executable, "-u", main_script, *command], environment)
+    except OSError as error:
+        report("exception", text=f"rank {place['rank']} could not be started: {error}")
+    os._exit(71)  # EX_OSERR
+
+
+def wait(child: int, place: dict[str, Any]) -> int:
+    """Wait for the training process, forwarding SIGTERM and SIGINT; -> this process' exit code."""
+    stop = Stop(child)
+    _, status, usage = os.wait4(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    name = signal.Signals(-code).name if code < 0 else None
+    report(
+        "exit",
+        node=place["node"],
+        code=max(code, 0),
+        signal=name,
+        stopped=stop.asked,
+        max_rss_bytes=usage.ru_maxrss * 1024,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+    )
+    if code != 0:
+        stop.linger()
+    return code if code >= 0 else 128 - code
+
+
+class Stop:
+    """Passes a request to stop on to the child: SIGTERM first, SIGKILL if it does not end."""
+
+    def __init__(self, child: int) -> None:
+        self.child = child
+        self.asked = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.forward)
+        signal.signal(signal.SIGALRM, self.kill)
+
+    def forward(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self.send(signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, KILL_AFTER_SECONDS)
+
+    def kill(self, number: int, frame: FrameType | None) -> None:
+        self.send(signal.SIGKILL)
+
+    def send(self, number: int) -> None:
+        try:
+            os.kill(self.child, number)
+        except ProcessLookupError:
+            pass
+
+    def linger(self) -> None:
+        deadline = time.monotonic() + LINGER_SECONDS
+        while not self.asked and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def fail(text: str, code: int = 1) -> NoReturn:
+    report("exception", text=text)
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,47 @@
+"""Events of a rank: one JSON object per line, from the rank to its supervisor.
+
+A training script may call `report("progress", phase="train", step=3, steps=40, loss=1.2)`.
+Outside orch (no ORCH_EVENTS_FD in the environment) the call does nothing, so a script that
+reports stays an ordinary script.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+# A write of at most PIPE_BUF bytes is atomic on a pipe (POSIX write(2)), so lines of several
+# processes that share one pipe never mix. Linux: 4096.
+PIPE_BUF = 4096
+LONGEST_TEXT = 3000
+
+
+def encode(event: str, **fields: object) -> bytes:
+    """One event as a line of at most PIPE_BUF bytes; long texts keep their end."""
+    kept = {name: _tail(value, LONGEST_TEXT) for name, value in fields.items()}
+    rank = int(os.environ.get("RANK", "-1"))
+    record = {"event": event, "rank": rank, "time": round(time.time(), 3), **kept}
+    line = json.dumps(record, ensure_ascii=True).encode() + b"\n"
+    if len(line) > PIPE_BUF:
+        record = {name: _tail(value, 800) for name, value in record.items()}
+        line = json.dumps(record, ensure_ascii=True).encode() + b"\n"
+    if len(line) > PIPE_BUF:
+        raise ValueError(f"event {event!r} needs {len(line)} bytes; at most {PIPE_BUF} fit")
+    return line
+
+
+def report(event: str, **fields: object) -> None:
+    """Send one event; without a supervisor, do nothing. Raises ValueError if it is too long."""
+    fd = os.environ.get("ORCH_EVENTS_FD")
+    if fd is not None:
+        os.write(int(fd), encode(event, **fields))
+
+
+def _tail(value: object, limit: int) -> object:
+    if not isinstance(value, str):
+        return value
+    # Escapes make a character up to 12 bytes long in JSON, so the limit is on the encoded form.
+    while len(json.dumps(value)) > limit:
+        value = "..." + value[3 + max(1, len(value) // 8) :]
+    return value
