@@ -1,0 +1,156 @@
+"""A cluster of three bare docker nodes, and ways to hurt them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+STATE = CHECKOUT / "cluster/.state"
+NETWORK = "orch-nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestCluster:
+    """The nodes of inventory/vagrant, as docker and as ssh see them."""
+
+    __test__ = False
+
+    nodes: tuple[str, ...]
+    inventory: Path
+    state: Path
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.state / "ssh_config"
+
+    def up(self, *, nodes: int = 3) -> None:
+        """Bring up what is missing, take away what is beyond `nodes`."""
+        make_cluster("up", nodes=nodes)
+
+    def renew(self, *nodes: str) -> None:
+        """Put bare machines with new host keys in the place of these nodes."""
+        docker("rm", "--force", *(f"orch-{node}" for node in nodes))
+        self.up()
+
+    def address(self, node: str) -> str:
+        return f"192.168.61.{10 + int(node.removeprefix('node'))}"
+
+    def ssh(
+        self, node: str, *argv: str, user: str = "vagrant", timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a shell command on a node over ssh, the host key verified."""
+        options = ["-F", str(self.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        command = ["ssh", *options, "-l", user, node, *argv]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+    def exec(self, node: str, argv: tuple[str, ...], user: str = "root") -> str:
+        """Run a command on a node past its network: works on a node that is cut off."""
+        return docker("exec", "--user", user, f"orch-{node}", *argv)
+
+    def cut(self, node: str) -> None:
+        """Take the node's network away: what it sends and what is sent to it is lost."""
+        docker("network", "disconnect", NETWORK, f"orch-{node}")
+
+    def heal(self, node: str) -> None:
+        if not self._attached(node):
+            docker("network", "connect", "--ip", self.address(node), NETWORK, f"orch-{node}")
+
+    def pause(self, node: str) -> None:
+        """Freeze all processes of the node. Its kernel goes on accepting connections."""
+        docker("pause", f"orch-{node}")
+
+    def unpause(self, node: str) -> None:
+        if self._state(node) == "paused":
+            docker("unpause", f"orch-{node}")
+
+    def kill(self, node: str) -> None:
+        """Switch the node off, without a goodbye."""
+        docker("kill", f"orch-{node}")
+
+    def start(self, node: str) -> None:
+        """Switch the node on; returns once it can be reached."""
+        docker("start", f"orch-{node}")
+        self._wait_for_ssh(node)
+
+    def processes(self, node: str) -> tuple[str, ...]:
+        """The command lines of what runs on the node, but its init, its sshd and ssh sessions."""
+        lines = docker("top", f"orch-{node}", "-eo", "pid,args").splitlines()[1:]
+        commands = (line.split(maxsplit=1)[1] for line in lines)
+        boot = ("/sbin/docker-init", "sshd: ")
+        return tuple(command for command in commands if not command.startswith(boot))
+
+    def repair(self) -> None:
+        """Undo whatever a test did to the nodes' life and links."""
+        for node in self.nodes:
+            self.unpause(node)
+            self.heal(node)
+            if self._state(node) != "running":
+                self.start(node)
+
+    def _state(self, node: str) -> str:
+        return docker("inspect", "--format", "{{.State.Status}}", f"orch-{node}").strip()
+
+    def _attached(self, node: str) -> bool:
+        template = "{{json .NetworkSettings.Networks}}"
+        return NETWORK in json.loads(docker("inspect", "--format", template, f"orch-{node}"))
+
+    def _wait_for_ssh(self, node: str) -> None:
+        for _ in range(30):
+            if self.ssh(node, "true").returncode == 0:
+                return
+        pytest.fail(f"{node} was started and cannot be reached: {self.ssh(node, 'true').stderr}")
+
+
+def docker(*argv: str) -> str:
+    """Run docker; a failure is loud and shows what docker said."""
+    done = subprocess.run(
+        ["docker", *argv], capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"docker {' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def make_cluster(script: str, nodes: int) -> None:
+    """Call cluster/up or cluster/down. Where there can be no cluster the tests fail, never skip."""
+    environment = {**os.environ, "NODES": str(nodes), "VAGRANT_DEFAULT_PROVIDER": "docker"}
+    done = subprocess.run(
+        [str(CHECKOUT / "cluster" / script)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.fail(f"cluster/{script} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
+
+
+@pytest.fixture(scope="session")
+def cluster_session() -> Iterator[TestCluster]:
+    keep = os.environ.get("ORCH_KEEP_CLUSTER") == "1"
+    if not keep:
+        make_cluster("down", nodes=3)  # whatever was left by an earlier run: tests start bare
+    make_cluster("up", nodes=3)
+    yield TestCluster(
+        nodes=("node0", "node1", "node2"),
+        inventory=CHECKOUT / "inventory/vagrant",
+        state=STATE,
+    )
+    if not keep:
+        make_cluster("down", nodes=3)
+
+
+@pytest.fixture
+def cluster(cluster_session: TestCluster) -> Iterator[TestCluster]:
+    """Three reachable nodes. What a test cuts, freezes or kills is mended after it."""
+    yield cluster_session
+    cluster_session.repair()
