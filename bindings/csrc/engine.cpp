@@ -1,0 +1,209 @@
+#include "engine.h"
+
+#include <thread>
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "fork_guard.h"
+#include "monitor.h"
+
+namespace orch_ccl {
+namespace {
+
+// How long to look again at once before giving the core away, and for how long then. A waiting thread
+// has nothing better to do; the communication thread competes with the computation for the core.
+class Patience {
+ public:
+  explicit Patience(bool waiting) : waiting_(waiting) {}
+  void reset() { since_ = Clock::now(); }
+  void pause() {
+    const auto waited = Clock::now() - since_;
+    if (waiting_ ? waited < Millis(200) : waited < std::chrono::microseconds(50)) {
+      sched_yield();
+      return;
+    }
+    const long nanoseconds = waited < Millis(2000) ? 20'000 : 500'000;
+    const timespec time{0, nanoseconds};
+    nanosleep(&time, nullptr);
+  }
+
+ private:
+  bool waiting_;
+  Clock::time_point since_ = Clock::now();
+};
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+// Copies made on this thread must not start a second team of OpenMP threads beside the computation's.
+void stay_single_threaded() {
+  using Set = void (*)(int);
+  if (auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads")))
+    set(1);
+}
+
+} // namespace
+
+Engine& Engine::get() {
+  static auto* instance = new Engine; // its threads outlive static destructors
+  return *instance;
+}
+
+Engine::Engine() {
+  std::thread([this] { communicate(); }).detach();
+  start_monitor();
+}
+
+void Engine::submit(const WorkPtr& work) {
+  require_parent_process();
+  if (const auto reason = work->group().broken())
+    C10_THROW_ERROR(
+        DistBackendError,
+        "ccl: " + work->describe() + " cannot run, because this group failed before: " + *reason);
+  std::vector<Done> done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& queue = lanes_[work->lane()];
+    queue.push_back(work);
+    ++pending_;
+    if (queue.size() == 1)
+      progress(done); // start at once, on this thread
+  }
+  settle(done);
+  // A synchronous caller waits right after this call and drives the operation itself.
+  if (work->async() && pending_ > 0)
+    wake_.notify_one();
+}
+
+bool Engine::progress(std::vector<Done>& done) {
+  const size_t before = done.size();
+  for (auto lane = lanes_.begin(); lane != lanes_.end();) {
+    auto& queue = lane->second;
+    while (!queue.empty()) {
+      auto& work = queue.front();
+      std::exception_ptr error;
+      try {
+        if (!work->started())
+          work->start();
+        if (!work->test())
+          break;
+        work->finish_operation();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      done.push_back({work, error});
+      queue.pop_front();
+      --pending_;
+    }
+    lane = queue.empty() ? lanes_.erase(lane) : std::next(lane);
+  }
+  return done.size() > before;
+}
+
+void Engine::settle(std::vector<Done>& done) {
+  for (auto& [work, error] : done) {
+    if (error)
+      work->group().mark_broken(work->name() + ": " + text_of(error));
+    work->complete(error);
+  }
+  done.clear();
+}
+
+bool Engine::drive(CclWork& work, Millis timeout) {
+  const auto until = Clock::now() + timeout;
+  std::vector<Done> done;
+  Patience patience(true);
+  ++waiters_;
+  while (!work.isCompleted()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      progress(done);
+    }
+    if (done.empty())
+      patience.pause();
+    else
+      patience.reset();
+    settle(done);
+    if (timeout.count() > 0 && Clock::now() > until)
+      break;
+  }
+  if (--waiters_ == 0 && pending_ > 0)
+    wake_.notify_one();
+  return work.isCompleted();
+}
+
+void Engine::communicate() {
+  prctl(PR_SET_NAME, "ccl-comm");
+  prctl(PR_SET_TIMERSLACK, 1000UL); // short sleeps are meant to be short
+  stay_single_threaded();
+  std::vector<Done> done;
+  for (;;) {
+    Patience patience(false);
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      // The time limit is for a synchronous operation whose caller did not wait after all.
+      while (closed_ || pending_ == 0 || waiters_ > 0)
+        wake_.wait_for(lock, Millis(pending_ > 0 ? 20 : 1000));
+    }
+    while (!closed_ && pending_ > 0 && waiters_ == 0) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        progress(done);
+      }
+      if (done.empty())
+        patience.pause();
+      else
+        patience.reset();
+      settle(done);
+    }
+  }
+}
+
+void Engine::fail_group(Group& group, const std::string& reason) {
+  std::vector<Done> done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    group.mark_broken(reason);
+    for (auto lane = lanes_.begin(); lane != lanes_.end();) {
+      if (lane->first.group != &group) {
+        ++lane;
+        continue;
+      }
+      for (auto& work : lane->second) {
+        const auto message = "ccl: " + work->describe() + ": " + reason;
+        if (work->started())
+          work->keep_buffers_forever();
+        done.push_back({work, std::make_exception_ptr(c10::DistBackendError(
+                                  {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message))});
+      }
+      pending_ -= lane->second.size();
+      lane = lanes_.erase(lane);
+    }
+  }
+  for (auto& [work, error] : done)
+    work->complete(error);
+}
+
+std::vector<WorkPtr> Engine::pending() {
+  std::vector<WorkPtr> out;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [lane, queue] : lanes_)
+    out.insert(out.end(), queue.begin(), queue.end());
+  return out;
+}
+
+void Engine::close() {
+  closed_ = true;
+}
+
+} // namespace orch_ccl

@@ -1,0 +1,166 @@
+#include "group.h"
+
+#include <random>
+#include <sstream>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "build_info.h"
+#include "communicators.h"
+#include "fork_guard.h"
+
+namespace orch_ccl {
+namespace {
+
+std::string random_id() {
+  std::random_device device;
+  std::ostringstream out;
+  out << std::hex << device() << device() << device();
+  return out.str();
+}
+
+std::string transport() {
+  const char* value = getenv("CCL_ATL_TRANSPORT");
+  return value ? value : "mpi";
+}
+
+std::string key_of(const char* what, int rank) {
+  return std::string(what) + "/" + std::to_string(rank);
+}
+
+std::string joined(const std::vector<Identity>& members) {
+  std::string out;
+  for (const auto& member : members)
+    out += member.text() + ";";
+  return out;
+}
+
+} // namespace
+
+Group::Group(GroupSpec spec) : spec_(std::move(spec)), timeout_ms_(spec_.timeout.count()) {
+  if (spec_.global_ranks.empty())
+    for (int i = 0; i < spec_.size; ++i)
+      spec_.global_ranks.push_back(i);
+  if (alone()) {
+    members_ = {Identity::of_this_process()};
+    return;
+  }
+  const auto deadline = Clock::now() + spec_.timeout;
+  store_ = c10::make_intrusive<c10d::PrefixStore>("ccl", spec_.store->clone());
+  meet(deadline);
+  connect(deadline);
+}
+
+Group::~Group() {
+  // A broken communicator may have unmatched messages in it; nobody gets that one again.
+  if (comm_ && !in_forked_child() && !broken())
+    keep_communicator(joined(members_), comm_id_, comm_);
+}
+
+// Every rank tells who it is before oneCCL starts, because oneCCL would wait for a missing one for ever.
+void Group::meet(Clock::time_point deadline) {
+  const std::string about = std::string(BUILT_VERSION) + "|" + transport();
+  store_->set(key_of("hello", rank()), about + "|" + Identity::of_this_process().text());
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto key = key_of("hello", rank);
+    const auto left = std::chrono::duration_cast<Millis>(deadline - Clock::now());
+    try {
+      store_->wait({key}, std::max(left, Millis(1)));
+    } catch (const std::exception&) {
+      std::vector<int> missing;
+      for (int other = rank; other < size(); ++other)
+        if (!store_->check({key_of("hello", other)}))
+          missing.push_back(other);
+      C10_THROW_ERROR(
+          DistBackendError,
+          "ccl: setting up " + describe() + " timed out after " + std::to_string(spec_.timeout.count()) +
+              " ms: no sign of " + name_ranks(missing) +
+              ". Either that process is gone, or it never reached this init_process_group/new_group.");
+    }
+    const auto text = store_->get_to_str(key);
+    const auto split = text.rfind('|');
+    if (text.substr(0, split) != about)
+      C10_THROW_ERROR(
+          DistBackendError,
+          "ccl: rank " + std::to_string(spec_.global_ranks[rank]) + " runs oneccl_bind_pt and transport '" +
+              text.substr(0, split) + "', this rank '" + about +
+              "'. All nodes need the same stack and the same CCL_ATL_TRANSPORT: run `orch provision`.");
+    members_.push_back(Identity::parse(text.substr(split + 1)));
+  }
+}
+
+void Group::connect(Clock::time_point deadline) {
+  const auto members = joined(members_);
+  const auto mine = kept_communicator(members);
+  store_->set(key_of("kept", rank()), mine.empty() ? "none" : mine);
+  bool all_kept = !mine.empty();
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto left = std::chrono::duration_cast<Millis>(deadline - Clock::now());
+    store_->wait({key_of("kept", rank)}, std::max(left, Millis(1)));
+    all_kept = all_kept && store_->get_to_str(key_of("kept", rank)) == mine;
+  }
+  if (all_kept) {
+    comm_id_ = mine;
+    comm_ = take_communicator(members, mine);
+    return;
+  }
+  if (rank() == 0)
+    store_->set("id", random_id());
+  comm_id_ = store_->get_to_str("id");
+  comm_ = create_communicator(
+      rank(), size(), c10::make_intrusive<c10d::PrefixStore>("kvs", store_), deadline, describe());
+}
+
+std::string Group::describe() const {
+  std::ostringstream out;
+  out << "group '" << spec_.name << "' (" << size() << (size() == 1 ? " rank" : " ranks");
+  if (!alone()) {
+    out << ": world ranks ";
+    for (int i = 0; i < size(); ++i) {
+      if (i == 16 && size() > 20) {
+        out << ",...";
+        break;
+      }
+      out << (i ? "," : "") << spec_.global_ranks[i];
+    }
+  }
+  out << ")";
+  return out.str();
+}
+
+std::string Group::name_ranks(const std::vector<int>& group_ranks) const {
+  std::ostringstream out;
+  out << (group_ranks.size() == 1 ? "rank " : "ranks ");
+  for (size_t i = 0; i < group_ranks.size(); ++i) {
+    const int rank = group_ranks[i];
+    out << (i ? ", " : "") << spec_.global_ranks[rank];
+    if (static_cast<size_t>(rank) < members_.size())
+      out << " (" << members_[rank].hostname << ", pid " << members_[rank].pid << ")";
+  }
+  return out.str();
+}
+
+c10::intrusive_ptr<c10d::Store> Group::store() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return store_;
+}
+
+void Group::release_store() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  store_.reset();
+  spec_.store.reset();
+}
+
+void Group::mark_broken(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!broken_)
+    broken_ = reason;
+}
+
+std::optional<std::string> Group::broken() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return broken_;
+}
+
+} // namespace orch_ccl

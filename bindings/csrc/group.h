@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <oneapi/ccl.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "identity.h"
+
+namespace orch_ccl {
+
+using Clock = std::chrono::steady_clock;
+using Millis = std::chrono::milliseconds;
+
+// What a group was asked to be.
+struct GroupSpec {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  Millis timeout{0};
+  std::string name;
+  std::vector<int64_t> global_ranks; // group rank -> rank in the world
+};
+
+// A live group: its communicator, its members, and the store through which they tell of themselves.
+// Works in flight share it, so that it outlives the ProcessGroup object while something is pending.
+class Group {
+ public:
+  explicit Group(GroupSpec spec);
+  ~Group();
+  Group(const Group&) = delete;
+
+  int rank() const { return spec_.rank; }
+  int size() const { return spec_.size; }
+  bool alone() const { return spec_.size == 1; }
+  const ccl::communicator& comm() const { return *comm_; }
+  Millis timeout() const { return Millis(timeout_ms_.load()); }
+  void set_timeout(Millis timeout) { timeout_ms_ = timeout.count(); }
+  uint64_t next_sequence() { return ++sequence_; }
+  uint64_t sequence() const { return sequence_; }
+
+  std::string describe() const; // "group 'default_pg' (world ranks 0-3)"
+  std::string name_ranks(const std::vector<int>& group_ranks) const; // "1, 3 (node2, pid 17)"
+  const Identity& member(int rank) const { return members_[rank]; }
+
+  // Null after release_store(): no more news from the other members.
+  c10::intrusive_ptr<c10d::Store> store() const;
+  // The process group was destroyed: let go of the store, which may hold the rendezvous port.
+  void release_store();
+
+  // A group that failed stays failed: its members no longer agree on what comes next.
+  void mark_broken(const std::string& reason);
+  std::optional<std::string> broken() const;
+
+ private:
+  void meet(Clock::time_point deadline);
+  void connect(Clock::time_point deadline);
+
+  GroupSpec spec_;
+  std::vector<Identity> members_;
+  std::shared_ptr<ccl::communicator> comm_; // null for a group of one, which needs no network
+  std::string comm_id_;
+  std::atomic<int64_t> timeout_ms_;
+  std::atomic<uint64_t> sequence_{0};
+  mutable std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Store> store_; // a connection of its own: the user's may be busy waiting
+  std::optional<std::string> broken_;
+};
+
+} // namespace orch_ccl

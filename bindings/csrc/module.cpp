@@ -1,0 +1,51 @@
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "build_info.h"
+#include "engine.h"
+#include "fork_guard.h"
+#include "process_group.h"
+
+namespace {
+
+using orch_ccl::GroupSpec;
+using orch_ccl::Millis;
+
+c10::intrusive_ptr<c10d::Backend> create(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    std::chrono::duration<float> timeout,
+    std::string name,
+    std::vector<int64_t> global_ranks) {
+  orch_ccl::install_fork_guard();
+  orch_ccl::require_parent_process();
+  GroupSpec spec;
+  spec.store = store;
+  spec.rank = rank;
+  spec.size = size;
+  spec.timeout = std::chrono::duration_cast<Millis>(timeout);
+  spec.name = std::move(name);
+  spec.global_ranks = std::move(global_ranks);
+  return c10::make_intrusive<orch_ccl::ProcessGroupCCL>(std::move(spec));
+}
+
+// Gives what is in flight a last chance, so that a rank which ends does not leave another one waiting
+// for its part; after that no Python callback may run any more.
+void before_interpreter_ends() {
+  if (orch_ccl::in_forked_child())
+    return;
+  auto& engine = orch_ccl::Engine::get();
+  const auto limit = orch_ccl::Clock::now() + Millis(5000);
+  while (!engine.pending().empty() && orch_ccl::Clock::now() < limit)
+    std::this_thread::sleep_for(Millis(1));
+  engine.close();
+}
+
+} // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.attr("version") = orch_ccl::BUILT_VERSION;
+  module.def("create", &create, py::call_guard<py::gil_scoped_release>());
+  module.def("before_interpreter_ends", &before_interpreter_ends, py::call_guard<py::gil_scoped_release>());
+}

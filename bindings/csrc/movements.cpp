@@ -1,0 +1,254 @@
+// Collectives that move data without changing it: broadcast, the gathers, scatter, alltoall; and barrier.
+
+#include <numeric>
+
+#include "process_group.h"
+#include "tensors.h"
+#include "types.h"
+#include "wire.h"
+
+namespace orch_ccl {
+namespace {
+
+using c10d::OpType;
+using Sizes = std::vector<size_t>;
+
+template <typename Options>
+void take_options(Operation& operation, const Options& options) {
+  operation.timeout = options.timeout;
+  operation.async = options.asyncOp;
+}
+
+// Splits along the first dimension -> bytes per rank; no splits means equal parts.
+Sizes bytes_per_rank(const at::Tensor& tensor, const std::vector<int64_t>& splits, int size) {
+  if (splits.empty()) {
+    TORCH_CHECK_VALUE(
+        tensor.dim() == 0 || tensor.size(0) % size == 0,
+        "ccl: all_to_all_single: dimension 0 (", tensor.size(0), ") does not divide into ", size, " equal parts");
+    return Sizes(size, bytes_of(tensor) / size);
+  }
+  TORCH_CHECK_VALUE(
+      splits.size() == static_cast<size_t>(size), "ccl: all_to_all_single needs one split per rank (", size, ")");
+  const auto rows = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  TORCH_CHECK_VALUE(
+      rows == tensor.size(0), "ccl: all_to_all_single: splits add up to ", rows, ", dimension 0 is ", tensor.size(0));
+  const size_t row_bytes = rows == 0 ? 0 : bytes_of(tensor) / rows;
+  Sizes out;
+  for (int64_t rows_of_rank : splits)
+    out.push_back(static_cast<size_t>(rows_of_rank) * row_bytes);
+  return out;
+}
+
+Sizes bytes_of_each(const Tensors& tensors) {
+  Sizes out;
+  for (const auto& tensor : tensors)
+    out.push_back(bytes_of(tensor));
+  return out;
+}
+
+void check_equal_sizes(const std::string& name, const Tensors& list, const at::Tensor& one, int size) {
+  TORCH_CHECK_VALUE(
+      list.size() == static_cast<size_t>(size), "ccl: ", name, " needs one tensor per rank (", size, "), not ", list.size());
+  for (const auto& tensor : list) {
+    check_tensor(name, tensor);
+    check_same_type(name, one, tensor);
+    if (tensor.numel() != one.numel())
+      not_implemented(name + " with tensors of different sizes: use all_to_all, or pad them to one size");
+  }
+}
+
+} // namespace
+
+Handle ProcessGroupCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  check_single("broadcast", tensors.size());
+  auto tensor = tensors[0];
+  check_tensor("broadcast", tensor);
+  auto data = packed(tensor);
+  const int root = static_cast<int>(options.rootRank);
+  Operation operation{"broadcast", OpType::BROADCAST};
+  operation.start = [=](const Group& group, Events& events) {
+    wire::broadcast(group, data.data_ptr(), bytes_of(data), root, events);
+  };
+  operation.finish = [=]() mutable { unpack(data, tensor); };
+  operation.outputs = tensors;
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  check_single("allgather", inputs.size());
+  check_single("allgather", outputs.size());
+  return allgather_coalesced(outputs, inputs, options);
+}
+
+Handle ProcessGroupCCL::allgather_coalesced(
+    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: allgather: as many output lists as inputs");
+  struct Part {
+    at::Tensor input, flat;
+    Tensors outputs;
+  };
+  auto parts = std::make_shared<std::vector<Part>>();
+  Tensors all;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_tensor("allgather", inputs[i]);
+    check_equal_sizes("allgather", outputs[i], inputs[i], getSize());
+    parts->push_back({packed(inputs[i]), flat_like(inputs[i], inputs[i].numel() * getSize()), outputs[i]});
+    all.insert(all.end(), outputs[i].begin(), outputs[i].end());
+  }
+  Operation operation{"allgather", OpType::ALLGATHER};
+  operation.start = [parts](const Group& group, Events& events) {
+    for (auto& part : *parts)
+      wire::allgather(group, part.input.data_ptr(), part.flat.data_ptr(), bytes_of(part.input), events);
+  };
+  operation.finish = [parts] {
+    for (auto& part : *parts)
+      unflatten(part.flat, part.outputs);
+  };
+  operation.outputs = std::move(all);
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+  Tensors outputs{output}, inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, options);
+}
+
+Handle ProcessGroupCCL::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: all_gather_into_tensor: as many outputs as inputs");
+  struct Part {
+    at::Tensor input, packed_output, output;
+  };
+  auto parts = std::make_shared<std::vector<Part>>();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_tensor("all_gather_into_tensor", inputs[i]);
+    check_tensor("all_gather_into_tensor", outputs[i]);
+    check_same_type("all_gather_into_tensor", inputs[i], outputs[i]);
+    TORCH_CHECK_VALUE(
+        outputs[i].numel() == inputs[i].numel() * getSize(),
+        "ccl: all_gather_into_tensor: the output must hold the group's size times the input's elements");
+    parts->push_back({packed(inputs[i]), packed(outputs[i]), outputs[i]});
+  }
+  Operation operation{"allgather", OpType::_ALLGATHER_BASE};
+  operation.start = [parts](const Group& group, Events& events) {
+    for (auto& part : *parts)
+      wire::allgather(group, part.input.data_ptr(), part.packed_output.data_ptr(), bytes_of(part.input), events);
+  };
+  operation.finish = [parts] {
+    for (auto& part : *parts)
+      unpack(part.packed_output, part.output);
+  };
+  operation.outputs = outputs;
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+// oneCCL has no gather. An alltoall in which everybody sends to the root only is one.
+Handle ProcessGroupCCL::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  check_single("gather", inputs.size());
+  check_tensor("gather", inputs[0]);
+  const int root = static_cast<int>(options.rootRank);
+  const bool here = getRank() == root;
+  Tensors targets;
+  at::Tensor flat = flat_like(inputs[0], here ? inputs[0].numel() * getSize() : 0);
+  if (here) {
+    check_single("gather", outputs.size());
+    check_equal_sizes("gather", outputs[0], inputs[0], getSize());
+    targets = outputs[0];
+  }
+  const auto input = packed(inputs[0]);
+  Sizes in(getSize(), 0), out(getSize(), here ? bytes_of(input) : 0);
+  in[root] = bytes_of(input);
+  Operation operation{"gather", OpType::GATHER};
+  operation.start = [=](const Group& group, Events& events) {
+    wire::alltoallv(group, input.data_ptr(), in, flat.data_ptr(), out, events);
+  };
+  operation.finish = [=]() mutable {
+    if (here)
+      unflatten(flat, targets);
+  };
+  operation.outputs = targets;
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
+  check_single("scatter", outputs.size());
+  check_tensor("scatter", outputs[0]);
+  const int root = static_cast<int>(options.rootRank);
+  const bool here = getRank() == root;
+  auto output = outputs[0];
+  at::Tensor flat = flat_like(output, 0);
+  if (here) {
+    check_single("scatter", inputs.size());
+    check_equal_sizes("scatter", inputs[0], output, getSize());
+    flat = flatten(inputs[0]);
+  }
+  auto target = packed(output);
+  Sizes in(getSize(), here ? bytes_of(target) : 0), out(getSize(), 0);
+  out[root] = bytes_of(target);
+  Operation operation{"scatter", OpType::SCATTER};
+  operation.start = [=](const Group& group, Events& events) {
+    wire::alltoallv(group, flat.data_ptr(), in, target.data_ptr(), out, events);
+  };
+  operation.finish = [=]() mutable { unpack(target, output); };
+  operation.outputs = outputs;
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::alltoall_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits,
+    const c10d::AllToAllOptions& options) {
+  check_tensor("all_to_all_single", input);
+  check_tensor("all_to_all_single", output);
+  check_same_type("all_to_all_single", input, output);
+  const auto in = bytes_per_rank(input, input_splits, getSize());
+  const auto out = bytes_per_rank(output, output_splits, getSize());
+  auto from = packed(input);
+  auto to = packed(output);
+  Operation operation{"alltoall", OpType::ALLTOALL_BASE};
+  operation.start = [=](const Group& group, Events& events) {
+    wire::alltoallv(group, from.data_ptr(), in, to.data_ptr(), out, events);
+  };
+  operation.finish = [to, output]() mutable { unpack(to, output); };
+  operation.outputs = {output};
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  const auto size = static_cast<size_t>(getSize());
+  TORCH_CHECK_VALUE(
+      inputs.size() == size && outputs.size() == size, "ccl: all_to_all needs one input and one output per rank");
+  check_tensors("all_to_all", inputs);
+  check_tensors("all_to_all", outputs);
+  const auto from = flatten(inputs);
+  int64_t received = 0;
+  for (const auto& output : outputs)
+    received += output.numel();
+  const auto to = flat_like(outputs[0], received);
+  Operation operation{"alltoall", OpType::ALLTOALL};
+  operation.start = [=, in = bytes_of_each(inputs), out = bytes_of_each(outputs)](const Group& group, Events& events) {
+    wire::alltoallv(group, from.data_ptr(), in, to.data_ptr(), out, events);
+  };
+  operation.finish = [to, outputs]() mutable { unflatten(to, outputs); };
+  operation.outputs = outputs;
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {
+  Operation operation{"barrier", OpType::BARRIER};
+  operation.start = [](const Group& group, Events& events) { wire::barrier(group, events); };
+  take_options(operation, options);
+  return submit(std::move(operation));
+}
+
+} // namespace orch_ccl

@@ -1,0 +1,58 @@
+#include "process_group.h"
+
+#include "engine.h"
+#include "fork_guard.h"
+#include "groups.h"
+
+namespace orch_ccl {
+
+ProcessGroupCCL::ProcessGroupCCL(GroupSpec spec)
+    : Backend(spec.rank, spec.size), group_(std::make_shared<Group>(std::move(spec))) {
+  install_fork_guard();
+  register_group(group_);
+  init();
+}
+
+// The group itself lives on while operations of it are in flight: destroying must not wait for a rank
+// that may never come.
+ProcessGroupCCL::~ProcessGroupCCL() {
+  shutdown();
+}
+
+void ProcessGroupCCL::shutdown() {
+  if (!group_ || in_forked_child())
+    return;
+  group_->release_store();
+  group_.reset();
+}
+
+void ProcessGroupCCL::abort() {
+  if (group_)
+    Engine::get().fail_group(*group_, "aborted");
+}
+
+Group& ProcessGroupCCL::group() const {
+  TORCH_CHECK(group_, "ccl: this process group was destroyed");
+  return *group_;
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCCL::getBackendOptions() {
+  return c10::make_intrusive<Options>("ccl", group().timeout());
+}
+
+void ProcessGroupCCL::setTimeout(std::chrono::milliseconds timeout) {
+  group().set_timeout(timeout);
+}
+
+c10d::ErrorType ProcessGroupCCL::getError() {
+  return group().broken() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+Handle ProcessGroupCCL::submit(Operation operation) {
+  group();
+  auto work = c10::make_intrusive<CclWork>(group_, std::move(operation));
+  Engine::get().submit(work);
+  return work;
+}
+
+} // namespace orch_ccl

@@ -1,0 +1,203 @@
+// allreduce, reduce and reduce_scatter in their forms.
+
+#include <cstring>
+#include <map>
+
+#include "process_group.h"
+#include "tensors.h"
+#include "types.h"
+#include "wire.h"
+
+namespace orch_ccl {
+namespace {
+
+using c10d::OpType;
+
+// Where the data of all ranks is gathered for a reduction that oneCCL lacks; empty otherwise.
+at::Tensor gathering_space(const Reduction& by, const at::Tensor& data, int size) {
+  return flat_like(data, by.fold ? data.numel() * size : 0);
+}
+
+void allreduce_or_gather(Events& events, const Group& group, at::Tensor& data, at::Tensor& space, const Reduction& by) {
+  if (by.fold)
+    wire::allgather(group, data.data_ptr(), space.data_ptr(), bytes_of(data), events);
+  else
+    wire::allreduce(group, data.data_ptr(), data.data_ptr(), data.numel(), by, events);
+}
+
+// `space` holds one block per rank; out = the fold of their pieces at `offset`.
+void fold(const Reduction& by, const at::Tensor& space, int size, size_t offset, at::Tensor& out) {
+  if (!by.fold || space.numel() == 0)
+    return;
+  const size_t block = bytes_of(space) / size;
+  const auto* in = static_cast<const uint8_t*>(space.data_ptr()) + offset;
+  auto* to = static_cast<uint8_t*>(out.data_ptr());
+  std::memcpy(to, in, bytes_of(out));
+  for (int rank = 1; rank < size; ++rank)
+    by.fold(in + rank * block, to, bytes_of(out));
+}
+
+void average(const Reduction& by, at::Tensor& data, int size) {
+  if (by.average && size > 1)
+    divide_in_place(data, size);
+}
+
+} // namespace
+
+Handle ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  check_single("allreduce", tensors.size());
+  auto tensor = tensors[0];
+  check_tensor("allreduce", tensor);
+  const auto by = reduction_for("allreduce", options.reduceOp, tensor.scalar_type());
+  auto data = packed(tensor);
+  auto space = gathering_space(by, data, getSize());
+  Operation operation{"allreduce", OpType::ALLREDUCE};
+  operation.start = [=](const Group& group, Events& events) mutable {
+    allreduce_or_gather(events, group, data, space, by);
+  };
+  operation.finish = [=, size = getSize()]() mutable {
+    fold(by, space, size, 0, data);
+    average(by, data, size);
+    unpack(data, tensor);
+  };
+  operation.outputs = tensors;
+  operation.timeout = options.timeout;
+  operation.async = options.asyncOp;
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions&) {
+  check_tensors("allreduce", tensors);
+  not_implemented("allreduce_sparse: use a gloo group (new_group(backend='gloo')), or tensor.to_dense()");
+}
+
+// Tensors of one dtype travel as one buffer: many small messages cost more than copying them together.
+Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  check_tensors("allreduce_coalesced", tensors);
+  struct Bundle {
+    Reduction by;
+    Tensors members;
+    at::Tensor flat, space;
+  };
+  std::map<at::ScalarType, Bundle> bundles; // ordered, so the same order on all ranks
+  for (const auto& tensor : tensors)
+    bundles[tensor.scalar_type()].members.push_back(tensor);
+  auto shared = std::make_shared<std::vector<Bundle>>();
+  for (auto& [type, bundle] : bundles) {
+    bundle.by = reduction_for("allreduce_coalesced", options.reduceOp, type);
+    bundle.flat = flatten(bundle.members);
+    bundle.space = gathering_space(bundle.by, bundle.flat, getSize());
+    shared->push_back(bundle);
+  }
+  Operation operation{"allreduce_coalesced", OpType::ALLREDUCE_COALESCED};
+  operation.start = [shared](const Group& group, Events& events) {
+    for (auto& bundle : *shared)
+      allreduce_or_gather(events, group, bundle.flat, bundle.space, bundle.by);
+  };
+  operation.finish = [shared, size = getSize()] {
+    for (auto& bundle : *shared) {
+      fold(bundle.by, bundle.space, size, 0, bundle.flat);
+      average(bundle.by, bundle.flat, size);
+      unflatten(bundle.flat, bundle.members);
+    }
+  };
+  operation.outputs = tensors;
+  operation.timeout = options.timeout;
+  operation.async = options.asyncOp;
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  check_single("reduce", tensors.size());
+  auto tensor = tensors[0];
+  check_tensor("reduce", tensor);
+  const auto by = reduction_for("reduce", options.reduceOp, tensor.scalar_type());
+  const int root = static_cast<int>(options.rootRank);
+  const bool here = getRank() == root;
+  auto data = packed(tensor);
+  // Only the root's tensor may change; the others give oneCCL scratch memory to work in.
+  auto out = here ? data : at::empty_like(data);
+  auto space = gathering_space(by, data, getSize());
+  Operation operation{"reduce", OpType::REDUCE};
+  operation.start = [=](const Group& group, Events& events) mutable {
+    if (by.fold)
+      return allreduce_or_gather(events, group, data, space, by);
+    wire::reduce(group, data.data_ptr(), out.data_ptr(), data.numel(), by, root, events);
+  };
+  operation.finish = [=, size = getSize()]() mutable {
+    if (!here)
+      return;
+    fold(by, space, size, 0, data);
+    average(by, data, size);
+    unpack(data, tensor);
+  };
+  operation.outputs = tensors;
+  operation.timeout = options.timeout;
+  operation.async = options.asyncOp;
+  return submit(std::move(operation));
+}
+
+Handle ProcessGroupCCL::reduce_scatter(
+    Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+  check_single("reduce_scatter", outputs.size());
+  check_single("reduce_scatter", inputs.size());
+  check_tensors("reduce_scatter", inputs[0]);
+  TORCH_CHECK_VALUE(
+      inputs[0].size() == static_cast<size_t>(getSize()),
+      "ccl: reduce_scatter needs one input per rank (", getSize(), "), not ", inputs[0].size());
+  for (const auto& input : inputs[0])
+    if (input.numel() != outputs[0].numel())
+      not_implemented("reduce_scatter with inputs of different sizes: pad them, or use one reduce() per input");
+  auto flat = flatten(inputs[0]);
+  return _reduce_scatter_base(outputs[0], flat, options);
+}
+
+Handle ProcessGroupCCL::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  Tensors outputs{output}, inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+}
+
+Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: reduce_scatter_tensor: as many outputs as inputs");
+  struct Part {
+    Reduction by;
+    at::Tensor input, space, packed_output, output;
+  };
+  auto parts = std::make_shared<std::vector<Part>>();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_tensor("reduce_scatter_tensor", inputs[i]);
+    check_tensor("reduce_scatter_tensor", outputs[i]);
+    check_same_type("reduce_scatter_tensor", inputs[i], outputs[i]);
+    TORCH_CHECK_VALUE(
+        inputs[i].numel() == outputs[i].numel() * getSize(),
+        "ccl: reduce_scatter_tensor: the input must hold the group's size times the output's elements");
+    const auto by = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
+    const auto input = packed(inputs[i]);
+    parts->push_back({by, input, gathering_space(by, input, getSize()), packed(outputs[i]), outputs[i]});
+  }
+  Operation operation{"reduce_scatter", OpType::_REDUCE_SCATTER_BASE};
+  operation.start = [parts](const Group& group, Events& events) {
+    for (auto& part : *parts) {
+      if (part.by.fold)
+        allreduce_or_gather(events, group, part.input, part.space, part.by);
+      else
+        wire::reduce_scatter(
+            group, part.input.data_ptr(), part.packed_output.data_ptr(), part.output.numel(), part.by, events);
+    }
+  };
+  operation.finish = [parts, rank = getRank(), size = getSize()] {
+    for (auto& part : *parts) {
+      fold(part.by, part.space, size, rank * bytes_of(part.packed_output), part.packed_output);
+      average(part.by, part.packed_output, size);
+      unpack(part.packed_output, part.output);
+    }
+  };
+  operation.outputs = outputs;
+  operation.timeout = options.timeout;
+  operation.async = options.asyncOp;
+  return submit(std::move(operation));
+}
+
+} // namespace orch_ccl

@@ -1,0 +1,79 @@
+#include "tensors.h"
+
+#include <cstring>
+
+#include <c10/util/Exception.h>
+
+#include "types.h"
+
+namespace orch_ccl {
+
+void check_tensor(const std::string& collective, const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided)
+    not_implemented(
+        collective +
+        " of a sparse tensor. Sparse gradients come from nn.Embedding(sparse=True) or EmbeddingBag: use "
+        "sparse=False, or a gloo group (new_group(backend='gloo')), or tensor.to_dense()");
+  TORCH_CHECK_TYPE(tensor.device().is_cpu(), "ccl: ", collective, " needs CPU tensors, not ", tensor.device());
+}
+
+void check_tensors(const std::string& collective, const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors)
+    check_tensor(collective, tensor);
+}
+
+void check_single(const std::string& collective, size_t given) {
+  TORCH_CHECK_VALUE(given == 1, "ccl: ", collective, " takes one tensor (or list) per rank, not ", given);
+}
+
+void check_same_type(const std::string& collective, const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK_TYPE(
+      a.scalar_type() == b.scalar_type(),
+      "ccl: ", collective, ": input is ", a.scalar_type(), " but output is ", b.scalar_type());
+}
+
+at::Tensor packed(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : tensor.contiguous();
+}
+
+void unpack(const at::Tensor& from, at::Tensor& to) {
+  if (!from.is_same(to))
+    to.copy_(from);
+}
+
+size_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<size_t>(tensor.numel()) * tensor.element_size();
+}
+
+at::Tensor flat_like(const at::Tensor& example, int64_t elements) {
+  return at::empty({elements}, example.options().requires_grad(false).memory_format(c10::nullopt));
+}
+
+at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
+  int64_t elements = 0;
+  for (const auto& tensor : tensors)
+    elements += tensor.numel();
+  auto flat = flat_like(tensors.at(0), elements);
+  auto* to = static_cast<char*>(flat.data_ptr());
+  for (const auto& tensor : tensors) {
+    const auto from = packed(tensor);
+    if (bytes_of(from) > 0)
+      std::memcpy(to, from.data_ptr(), bytes_of(from));
+    to += bytes_of(from);
+  }
+  return flat;
+}
+
+void unflatten(const at::Tensor& flat, std::vector<at::Tensor>& tensors) {
+  const auto* from = static_cast<const char*>(flat.data_ptr());
+  for (auto& tensor : tensors) {
+    const size_t bytes = bytes_of(tensor);
+    if (bytes > 0 && tensor.is_contiguous())
+      std::memcpy(tensor.data_ptr(), from, bytes);
+    else if (bytes > 0)
+      tensor.copy_(at::from_blob(const_cast<char*>(from), tensor.sizes(), tensor.options().requires_grad(false)));
+    from += bytes;
+  }
+}
+
+} // namespace orch_ccl

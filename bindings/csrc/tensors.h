@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+namespace orch_ccl {
+
+// Raise unless the tensor is dense and on the CPU.
+void check_tensor(const std::string& collective, const at::Tensor& tensor);
+void check_tensors(const std::string& collective, const std::vector<at::Tensor>& tensors);
+// c10d passes lists because a process could once drive several GPUs; here it is always one.
+void check_single(const std::string& collective, size_t given);
+void check_same_type(const std::string& collective, const at::Tensor& a, const at::Tensor& b);
+
+// The tensor itself if its memory is one contiguous piece, else a contiguous copy of it.
+at::Tensor packed(const at::Tensor& tensor);
+// Brings the result back, if packed() had to copy.
+void unpack(const at::Tensor& from, at::Tensor& to);
+
+size_t bytes_of(const at::Tensor& tensor);
+at::Tensor flat_like(const at::Tensor& example, int64_t elements);
+// All tensors one after the other in one buffer, and back.
+at::Tensor flatten(const std::vector<at::Tensor>& tensors);
+void unflatten(const at::Tensor& flat, std::vector<at::Tensor>& tensors);
+
+} // namespace orch_ccl

@@ -1,0 +1,112 @@
+#include "types.h"
+
+#include <functional>
+#include <optional>
+
+namespace orch_ccl {
+namespace {
+
+using Op = c10d::ReduceOp::RedOpType;
+
+std::optional<ccl::datatype> arithmetic_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return ccl::datatype::float32;
+    case at::kDouble: return ccl::datatype::float64;
+    case at::kBFloat16: return ccl::datatype::bfloat16;
+    case at::kHalf: return ccl::datatype::float16;
+    case at::kChar: return ccl::datatype::int8;
+    case at::kByte: return ccl::datatype::uint8;
+    case at::kShort: return ccl::datatype::int16;
+    case at::kInt: return ccl::datatype::int32;
+    case at::kLong: return ccl::datatype::int64;
+    default: return std::nullopt;
+  }
+}
+
+// Bitwise operations do not see the width of an element, so bytes serve all integer types.
+template <typename Combine>
+void fold_bytes(const uint8_t* in, uint8_t* inout, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i)
+    inout[i] = static_cast<uint8_t>(Combine()(inout[i], in[i]));
+}
+
+std::optional<Reduction> bitwise(Op op, ccl::datatype dtype) {
+  switch (op) {
+    case Op::BAND: return Reduction{dtype, ccl::reduction::none, fold_bytes<std::bit_and<>>};
+    case Op::BOR: return Reduction{dtype, ccl::reduction::none, fold_bytes<std::bit_or<>>};
+    case Op::BXOR: return Reduction{dtype, ccl::reduction::none, fold_bytes<std::bit_xor<>>};
+    default: return std::nullopt;
+  }
+}
+
+// torch's bool is a byte that is 0 or 1: "or" is the maximum, "and" the minimum.
+Reduction boolean(const std::string& collective, Op op) {
+  switch (op) {
+    case Op::SUM:
+    case Op::MAX:
+    case Op::BOR: return {ccl::datatype::uint8, ccl::reduction::max};
+    case Op::PRODUCT:
+    case Op::MIN:
+    case Op::BAND: return {ccl::datatype::uint8, ccl::reduction::min};
+    case Op::BXOR: return {ccl::datatype::uint8, ccl::reduction::none, fold_bytes<std::bit_xor<>>};
+    default: not_implemented(collective + " of bool tensors with this ReduceOp: convert to uint8 or float first");
+  }
+}
+
+template <typename T>
+void divide(at::Tensor& tensor, int64_t divisor) {
+  T* values = tensor.data_ptr<T>();
+  using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
+  const Wide by = static_cast<Wide>(divisor);
+  for (int64_t i = 0, n = tensor.numel(); i < n; ++i)
+    values[i] = static_cast<T>(static_cast<Wide>(values[i]) / by);
+}
+
+} // namespace
+
+void not_implemented(const std::string& message) {
+  C10_THROW_ERROR(NotImplementedError, "ccl: " + message);
+}
+
+Reduction reduction_for(const std::string& collective, const c10d::ReduceOp& op, at::ScalarType type) {
+  const Op kind = op;
+  if (type == at::kBool)
+    return boolean(collective, kind);
+  const auto dtype = arithmetic_type(type);
+  if (!dtype)
+    not_implemented(
+        collective + " cannot reduce " + std::string(c10::toString(type)) +
+        " tensors: convert them to float32 first, or use a gloo group (new_group(backend='gloo'))");
+  switch (kind) {
+    case Op::SUM: return {*dtype, ccl::reduction::sum};
+    case Op::AVG: return {*dtype, ccl::reduction::sum, nullptr, true};
+    case Op::PRODUCT: return {*dtype, ccl::reduction::prod};
+    case Op::MIN: return {*dtype, ccl::reduction::min};
+    case Op::MAX: return {*dtype, ccl::reduction::max};
+    default: break;
+  }
+  if (auto found = c10::isIntegralType(type, false) ? bitwise(kind, *dtype) : std::nullopt)
+    return *found;
+  if (kind == Op::PREMUL_SUM)
+    not_implemented(collective + " has no PREMUL_SUM: multiply the tensor, then use ReduceOp.SUM");
+  not_implemented(
+      collective + ": bitwise reductions need integer or bool tensors, not " +
+      std::string(c10::toString(type)) + ": view the tensor as an integer type first");
+}
+
+void divide_in_place(at::Tensor& tensor, int64_t divisor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return divide<float>(tensor, divisor);
+    case at::kDouble: return divide<double>(tensor, divisor);
+    case at::kBFloat16: return divide<c10::BFloat16>(tensor, divisor);
+    case at::kHalf: return divide<c10::Half>(tensor, divisor);
+    case at::kChar: return divide<int8_t>(tensor, divisor);
+    case at::kByte: return divide<uint8_t>(tensor, divisor);
+    case at::kShort: return divide<int16_t>(tensor, divisor);
+    case at::kInt: return divide<int32_t>(tensor, divisor);
+    case at::kLong: return divide<int64_t>(tensor, divisor);
+    default: not_implemented("ReduceOp.AVG of this dtype: use ReduceOp.SUM and divide");
+  }
+}
+
+} // namespace orch_ccl

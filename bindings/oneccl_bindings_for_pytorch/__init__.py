@@ -1,0 +1,53 @@
+"""The c10d backend `ccl` over oneCCL. Importing this module registers it:
+
+>>> import oneccl_bindings_for_pytorch
+>>> torch.distributed.init_process_group("ccl")
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from . import _check
+
+_check.same_torch()
+
+import torch.distributed as dist  # noqa: E402
+
+try:
+    from . import _ccl
+except ImportError as error:
+    raise _check.explained(error) from error
+
+from ._built import ONECCL as oneccl_version  # noqa: E402
+from ._built import VERSION as __version__  # noqa: E402
+from ._environment import set_defaults  # noqa: E402
+from .hooks import bf16_compress_hook  # noqa: E402
+
+__all__ = ["__version__", "bf16_compress_hook", "cwd", "oneccl_version"]
+
+#: where env/setvars.sh lies: `source $(python -c "from oneccl_bindings_for_pytorch import cwd; print(cwd)")/env/...`
+cwd = os.path.dirname(os.path.abspath(__file__))
+
+
+def _create(options, _backend_options=None):
+    """Called by torch for every group of backend `ccl`; all its ranks call it together."""
+    set_defaults(os.environ)
+    return _ccl.create(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        options.group_id,
+        list(options.global_ranks_in_group),
+    )
+
+
+def _register() -> None:
+    if "ccl" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])
+        atexit.register(_ccl.before_interpreter_ends)
+
+
+_register()

@@ -1,0 +1,30 @@
+"""What oneCCL needs to know and the user did not say. Existing variables always win."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+UNDER_MPI = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK")
+
+
+def defaults(env: MutableMapping[str, str]) -> dict[str, str]:
+    """Variables to add to `env`. Pure: tests and launchers can ask what would happen."""
+    out: dict[str, str] = {}
+    mpi = any(name in env for name in UNDER_MPI)
+    transport = env.get("CCL_ATL_TRANSPORT") or ("mpi" if mpi else "ofi")
+    out["CCL_ATL_TRANSPORT"] = transport
+    # Without dedicated cores oneCCL's workers spin on those that compute; our own thread drives then.
+    out["CCL_WORKER_OFFLOAD"] = "0" if env.get("CCL_WORKER_AFFINITY", "auto") == "auto" else "1"
+    if transport == "ofi":
+        # libfabric would otherwise pick a provider by what hardware it believes to see.
+        out["FI_PROVIDER"] = "tcp"
+    if not mpi:
+        # hydra's variables are not there to be read; torchrun's are.
+        out["CCL_PROCESS_LAUNCHER"] = "none"
+        out["CCL_LOCAL_RANK"] = env.get("LOCAL_RANK", "0")
+        out["CCL_LOCAL_SIZE"] = env.get("LOCAL_WORLD_SIZE", "1")
+    return {name: value for name, value in out.items() if not env.get(name)}
+
+
+def set_defaults(env: MutableMapping[str, str]) -> None:
+    env.update(defaults(env))

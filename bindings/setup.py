@@ -1,0 +1,137 @@
+"""Build `oneccl_bind_pt`: the C++ extension against the torch at hand and oneCCL's static CPU library."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).resolve().parent
+RELEASE = 1  # of these bindings, for one and the same torch
+ONECCL = "2022.1.2"  # of oneccl-devel; the wheel remembers it
+PACKAGE = "oneccl_bindings_for_pytorch"
+LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
+
+
+def need_compiler() -> None:
+    compiler = os.environ.get("CXX", "g++").split()[0]
+    if shutil.which(compiler) is None:
+        sys.exit(
+            f"oneccl_bind_pt: no C++ compiler: '{compiler}' was not found. Install it: "
+            "`apt install g++` (Debian, Ubuntu) or `dnf install gcc-c++` (Fedora, RHEL)."
+        )
+
+
+def need_torch():
+    try:
+        import torch
+    except ImportError:
+        sys.exit(
+            "oneccl_bind_pt: torch is not in this environment. Install the stack's torch first, "
+            "or build without --no-build-isolation."
+        )
+    return torch
+
+
+def oneccl_root() -> Path:
+    """Where oneCCL's headers and CPU library are: given, in this environment, or fetched."""
+    roots = [os.environ.get("ONECCL_ROOT"), os.environ.get("CCL_ROOT"), sys.prefix]
+    for root in filter(None, roots):
+        if (Path(root) / LIBRARY).is_file():
+            return Path(root)
+    return fetch_oneccl()
+
+
+def fetch_oneccl() -> Path:
+    """Unpack the wheel oneccl-devel alone: its dependencies are 1.4 GB of SYCL that we do not use."""
+    root = HERE / "build" / f"oneccl-devel-{ONECCL}"
+    if not (root / LIBRARY).is_file():
+        wheels = root / "wheel"
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "-d", wheels]
+            + [f"oneccl-devel=={ONECCL}"],
+            check=True,
+        )
+        for wheel in wheels.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(root / "unpacked")
+        for data in (root / "unpacked").glob("*.data/data"):
+            shutil.copytree(data, root, dirs_exist_ok=True)
+        shutil.rmtree(root / "unpacked")
+        shutil.rmtree(wheels)
+    return root
+
+
+def hwloc_stand_in() -> Path:
+    """An empty libhwloc.so.15 to link against, so that building needs no hwloc; running needs the real one."""
+    path = HERE / "build" / "libhwloc.so.15"
+    path.parent.mkdir(exist_ok=True)
+    compiler = os.environ.get("CXX", "g++").split()
+    flags = ["-shared", "-Wl,-soname,libhwloc.so.15", "-x", "c++", os.devnull, "-o", str(path)]
+    subprocess.run([*compiler, *flags], check=True)
+    return path
+
+
+def remember(version: str, torch_version: str) -> None:
+    text = (
+        '"""Written by setup.py: what this wheel was built for."""\n\n'
+        f'VERSION = "{version}"\nTORCH = "{torch_version}"\nONECCL = "{ONECCL}"\n'
+    )
+    (HERE / PACKAGE / "_built.py").write_text(text)
+
+
+def extension(version: str, root: Path):
+    from torch.utils.cpp_extension import CppExtension
+
+    sources = [str(path.relative_to(HERE)) for path in sorted((HERE / "csrc").glob("*.cpp"))]
+    # The loader searches where the module lies: <venv>/lib/python3.x/site-packages/<package> -> <venv>/lib.
+    # oneCCL opens libmpi with dlopen, which looks at the old DT_RPATH of its caller, not at DT_RUNPATH.
+    depth = len(Path(sysconfig.get_path("platlib")).relative_to(sys.prefix).parts)
+    to_venv_lib = "$ORIGIN/" + "../" * depth + "lib" if depth else "$ORIGIN"
+    return CppExtension(
+        name=f"{PACKAGE}._ccl",
+        sources=sources,
+        include_dirs=[str(root / "include")],
+        extra_objects=[str(root / LIBRARY), "-Wl,--no-as-needed", str(hwloc_stand_in())],
+        libraries=["dl", "rt", "pthread"],
+        define_macros=[("ORCH_CCL_VERSION", f'"{version}"')],
+        extra_compile_args={"cxx": ["-O2", "-std=c++20", "-fvisibility=hidden", "-Wall", "-g0"]},
+        extra_link_args=[
+            "-Wl,--exclude-libs,ALL",  # another oneCCL in the process must not meet ours
+            "-Wl,--disable-new-dtags",
+            f"-Wl,-rpath,$ORIGIN/../../..:{to_venv_lib}",
+            "-Wl,--no-undefined-version",
+            "-s",
+        ],
+    )
+
+
+def main() -> None:
+    need_compiler()
+    torch = need_torch()
+    from torch.utils.cpp_extension import BuildExtension
+
+    torch_version = torch.__version__.split("+")[0]
+    version = f"{torch_version}+orch.{RELEASE}"
+    remember(version, torch_version)
+    minor = re.match(r"\d+\.\d+", torch_version).group()
+    setup(
+        version=version,
+        packages=[PACKAGE],
+        package_data={PACKAGE: ["env/setvars.sh"]},
+        ext_modules=[extension(version, oneccl_root())],
+        # No requirement on torch itself: the check at import says more than pip's resolver could.
+        install_requires=["impi-rt>=2021.14"],
+        keywords=[f"torch {minor}", f"oneCCL {ONECCL}"],
+        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)},
+    )
+
+
+main()
