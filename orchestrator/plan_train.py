@@ -75,7 +75,9 @@ def plan_train(
     layout = lay_out(nodes, request.ppn)
     preload, why_preload = choose_preload(stack, nodes)
     arguments = script_arguments(request, recipe, precision)
-    key = request_key(recipe, arguments, layout, (stack.name, backend.name))
+    key = request_key(
+        recipe, (*arguments, *request.script_args), layout, (stack.name, backend.name)
+    )
     output_dir = None
     if not recipe.own_script:
         output_dir = resume.output_dir if resume else f"{site.run_dir}/output"

@@ -32,7 +32,8 @@ def read_toml(path: Path, model: type[Model]) -> Model:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(f"{path}: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is unknown, and its right name is missing: the former says more.
+        first = max(error.errors(), key=lambda one: one["type"] == "extra_forbidden")
         keys = [str(part) for part in first["loc"]]
         line = key_line(text, keys)
         raise RequestError(

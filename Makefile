@@ -1,0 +1,44 @@
+# Each target calls the real tool; what is missing is set up first.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench
+
+help:    ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+setup: .venv/.stack    ## install orch and the stack `current` into .venv
+
+demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
+	$(BIN)/orch train bert-qa --ppn 2 --allow-slow-bf16 --fresh
+
+test: .venv/.dev    ## run all tests
+	$(BIN)/pytest
+
+lint: .venv/.dev    ## ruff and mypy --strict
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/.dev    ## side-by-side measurements, printed as ratios
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/training.py
+
+.venv/.orch: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+# torch first: the packages that need torch then take the one that is there.
+.venv/.stack: .venv/.orch orchestrator/stacks/current.toml
+	$(BIN)/orch stacks requirements current > .venv/stack.txt
+	$(BIN)/orch stacks requirements current --without-dependencies > .venv/stack-alone.txt
+	$(BIN)/pip install $$(grep '^torch==' .venv/stack.txt)
+	$(BIN)/pip install --requirement .venv/stack.txt
+	$(BIN)/pip install --no-deps --requirement .venv/stack-alone.txt
+	touch $@
+
+.venv/.dev: .venv/.stack
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@

@@ -1,0 +1,107 @@
+"""Values and programs that many tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster import Cluster, Core, Facts, Node
+from orchestrator.stack import Stack
+
+# Arguments and names that break what is glued together from strings.
+HOSTILE = (
+    "two words", "$(touch PWNED)", "`touch PWNED`", "it's", 'a "quote"', "new\nline", "*", "-n",
+    "semi;colon", "a&&b", "#hash", "tab\there", "back\\slash", "ünïcödé", "%s", "{x}", "",
+)  # fmt: skip
+
+
+@pytest.fixture(params=HOSTILE, ids=repr)
+def hostile(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def make_facts(
+    *, numa: int = 1, cores: int = 4, threads: int = 1, flags: tuple[str, ...] = ("avx512_bf16",)
+) -> Facts:
+    """A node of `numa` NUMA nodes with `cores` cores each, numbered as Linux does."""
+    total = numa * cores
+    return Facts(
+        hostname="host",
+        python="3.11.2",
+        cpu_model="a model",
+        flags=frozenset(flags),
+        cores=tuple(
+            Core(
+                numa=index // cores,
+                socket=index // cores,
+                core=index,
+                cpus=tuple(index + total * thread for thread in range(threads)),
+            )
+            for index in range(total)
+        ),
+        memory_bytes=2**34,
+        shm_bytes=2**30,
+        libraries={"libiomp5.so": "/venv/lib/libiomp5.so"},
+        packages={"torch": "2.13.0+cpu", "transformers": "5.23.0"},
+        mpiexec="/venv/bin/mpiexec.hydra",
+    )
+
+
+def make_node(name: str = "node0", facts: Facts | None = None, *, local: bool = True) -> Node:
+    return Node(
+        name=name,
+        address="127.0.0.1",
+        local=local,
+        python="/venv/bin/python",
+        facts=facts or make_facts(),
+    )
+
+
+def make_cluster(*nodes: Node) -> Cluster:
+    return Cluster(name="lab", source="inventory/lab", nodes=nodes or (make_node(),))
+
+
+@pytest.fixture
+def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the real program in a folder of its own, with a cache of its own."""
+
+    def run(*arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrator.cli.main", *arguments],
+            cwd=tmp_path,
+            env=orch_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run
+
+
+def orch_environment(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
+    return kept | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def test_stack() -> Stack:
+    """A small stack that make_node() has."""
+    return make_stack()
+
+
+def make_stack() -> Stack:
+    return Stack(
+        name="current",
+        summary="a test's",
+        python=">=3.10",
+        mpi="Intel",
+        backends=("gloo",),
+        requirements={"torch": "2.13.0"},
+        without_dependencies=(),
+        preload=("libiomp5.so", "libtcmalloc_minimal.so.4"),
+    )

@@ -1,0 +1,271 @@
+"""`orch train` with a script of the user's, on this machine, under the real mpiexec.hydra."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import HOSTILE, orch_environment
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+
+DDP = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()  # a script that knows nothing of orch
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.full((2, 4), float(rank + 1))).mean().backward()
+    optimizer.step()
+print("weights", model.module.weight.sum().item(), "args", sys.argv[1:])
+sys.stdout.flush()
+"""
+
+
+def write_script(folder: Path, tail: str = "", name: str = "script.py") -> Path:
+    path = folder / name
+    path.write_text(DDP + tail)
+    return path
+
+
+def last_run(folder: Path) -> Path:
+    return max((folder / "runs").iterdir())
+
+
+def log(run: Path, rank: int) -> str:
+    return (run / "ranks" / f"rank-{rank}.log").read_text()
+
+
+def left_behind(run: Path) -> list[str]:
+    """Processes that mention the run, found through /proc and not through orch's own notes."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(run.name) in text:
+                found.append(folder.name)
+    return found
+
+
+def test_an_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path)
+    done = orch("train", "script.py", "--ppn", "2", "--", "--flag", "value")
+    assert done.returncode == 0, done.stderr
+    run = last_run(tmp_path)
+    weights = [re.search(r"weights (\S+) args (.*)", log(run, rank)) for rank in (0, 1)]
+    assert weights[0]
+    assert weights[1]
+    assert weights[0].groups() == weights[1].groups(), "DDP keeps the ranks equal"
+    assert weights[0].group(2) == "['--flag', 'value']"
+    assert "backend: gloo" in done.stderr
+    assert str(run) in done.stdout
+
+
+@pytest.mark.parametrize("name", ["two words", "$(touch PWNED)", 'it\'s "q"', "new\nline", "-n*"])
+def test_hostile_paths_and_arguments_arrive_unchanged(
+    orch: Orch, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    script = folder / "show $(x).py"
+    script.write_text(
+        "import sys, os, pathlib\n"
+        "pathlib.Path(os.environ['ORCH_RUN_DIR'], 'seen').write_text(repr(sys.argv))"
+    )
+    done = orch("train", str(script), "--", *HOSTILE)
+    assert done.returncode == 0, done.stderr
+    assert (last_run(tmp_path) / "seen").read_text() == repr([str(script), *HOSTILE])
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+def test_ranks_run_where_the_layout_says(orch: Orch, tmp_path: Path) -> None:
+    tail = "print('mask', open('/proc/self/status').read()); time.sleep(0)"
+    write_script(tmp_path, tail)
+    assert orch("train", "script.py", "--ppn", "2").returncode == 0
+    run = last_run(tmp_path)
+    planned = [rank["cpus"] for rank in json.loads((run / "layout.json").read_text())["ranks"]]
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    joined = {e["rank"]: e["cpus"] for e in events if e["event"] == "joined"}
+    assert [joined[0], joined[1]] == planned
+    for rank, cpus in enumerate(planned):
+        assert f"Cpus_allowed_list:\t{cpus[0]}\n" in log(run, rank)
+
+
+def test_a_dry_run_pasted_into_a_shell_is_the_same_training(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path)
+    printed = orch("train", "script.py", "--ppn", "2", "--dry-run", "--", "it's", "$(x)")
+    assert printed.returncode == 0
+    assert not (tmp_path / "runs").exists(), "a dry run touches nothing"
+    done = subprocess.run(
+        ["sh"],
+        input=printed.stdout,
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        env=orch_environment(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    run = last_run(tmp_path)
+    assert json.loads((run / "outcome.json").read_text())["state"] == "done"
+    assert """args ["it's", '$(x)']""" in log(run, 1)
+
+
+def test_a_dry_run_needs_no_network(tmp_path: Path) -> None:
+    write_script(tmp_path)
+    command = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--dry-run"]
+    done = subprocess.run(
+        ["unshare", "--net", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=orch_environment(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+FAULTS = {
+    "exception": ("if rank == 1: raise ValueError('boom')", r"rank 1 on node0 exited with code 1",
+                  "ValueError: boom"),
+    "exit": ("if rank == 1: sys.exit(7)", r"rank 1 on node0 exited with code 7", "sys.exit(7)"),
+    "message": ("if rank == 1: sys.exit('no data')", r"rank 1 on node0 exited with code 1",
+                "no data"),
+    "kill": ("if rank == 1: os.kill(os.getpid(), 9)", r"rank 1 on node0 was ended by SIGKILL", ""),
+    "crash": ("if rank == 1: os.kill(os.getpid(), 11)", r"rank 1 on node0 was ended by SIGSEGV",
+              ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_first_failing_rank_is_named_and_the_others_are_stopped(
+    orch: Orch, tmp_path: Path, fault: str
+) -> None:
+    code, who, what = FAULTS[fault]
+    write_script(tmp_path, f"{code}\ntime.sleep(100)\n")
+    began = time.monotonic()
+    done = orch("train", "script.py", "--ppn", "2")
+    assert done.returncode == 1
+    assert time.monotonic() - began < 60, "the rank that sleeps was waited for"
+    assert re.search(who, done.stdout), done.stdout
+    assert what in done.stdout
+    run = last_run(tmp_path)
+    assert "time.sleep" in log(run, 0) or 'script.py", line' in log(run, 0), "its stack is kept"
+    assert left_behind(run) == []
+
+
+def test_a_rank_that_dies_before_it_joins(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("")
+    plan = orch("train", "x.py", "--ppn", "2", "--dry-run").stdout
+    broken = plan.replace('"backend": "gloo"', '"backend": "nonsense"')
+    done = subprocess.run(
+        ["sh"],
+        input=broken,
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        env=orch_environment(tmp_path),
+    )
+    assert done.returncode == 1
+    outcome = json.loads((last_run(tmp_path) / "outcome.json").read_text())
+    assert "nonsense" in outcome["first_failure"]["text"]
+
+
+def test_a_script_that_trains_alone_on_every_rank_is_stopped(orch: Orch, tmp_path: Path) -> None:
+    alone = DDP.replace("dist.init_process_group()", "").replace(
+        "DistributedDataParallel(torch.nn.Linear(4, 1))", "torch.nn.Linear(4, 1)"
+    )
+    (tmp_path / "alone.py").write_text(alone)
+    done = orch("train", "alone.py", "--ppn", "2")
+    assert done.returncode == 1
+    assert "trains alone on every rank" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert orch("train", "alone.py", "--ppn", "1").returncode == 1, "get_rank() without a group"
+
+
+def test_one_rank_needs_no_group(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        "import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
+        "m(torch.ones(1, 2)).sum().backward()\no.step()\n"
+    )
+    done = orch("train", "one.py", "--ppn", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_interrupting_stops_all_ranks(tmp_path: Path) -> None:
+    write_script(tmp_path, "time.sleep(100)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--ppn", "2"],
+        cwd=tmp_path,
+        env=orch_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (
+        list(tmp_path.glob("runs/*/ranks/rank-1.log")) and "weights" in log(last_run(tmp_path), 1)
+    ):
+        assert time.monotonic() < deadline, "the ranks never trained"
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    run = last_run(tmp_path)
+    assert json.loads((run / "outcome.json").read_text())["state"] == "stopped"
+    assert left_behind(run) == []
+
+
+def test_a_runs_dir_that_cannot_be_written(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path)
+    (tmp_path / "file").write_text("")
+    done = orch("train", "script.py", "--runs-dir", "file/runs")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2].startswith("error: The run directory")
+    assert "--runs-dir" in done.stderr
+    assert (tmp_path / "file").read_text() == ""
+
+
+BAD_REQUESTS = {
+    "no-recipe": (("train", "bert-q"), "Did you mean 'bert-qa'?"),
+    "no-script": (("train", "nowhere.py"), "There is no script 'nowhere.py'"),
+    "no-stack": (("train", "bert-qa", "--stack", "curent"), "Did you mean 'current'?"),
+    "no-key": (("train", "bert-qa", "--set", "lerning_rate=1"), "Did you mean 'learning_rate'?"),
+    "no-file": (("train", "bert-qa", "--set", "train_file=none.json"), "there is no such file"),
+    "no-inventory": (("train", "bert-qa", "--inventory", "locl"), "Did you mean 'local'?"),
+    "ppn": (("train", "bert-qa", "--ppn", "1000"), "--ppn 1000, but node0 has"),
+    "nodes": (("train", "bert-qa", "--nodes", "9"), "--nodes 9, but cluster 'local' has 1 node"),
+    "backend": (("train", "bert-qa", "--backend", "nccl"), "--backend nccl"),
+    "precision": (("train", "bert-qa", "--precision", "fp8"), "no precision 'fp8'"),
+    "no-run": (("runs", "show", "nothing"), "There are no runs"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+def test_a_bad_request_is_one_clear_message(orch: Orch, tmp_path: Path, case: str) -> None:
+    arguments, words = BAD_REQUESTS[case]
+    done = orch(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
+    assert not (tmp_path / "runs").exists(), "nothing half-written"

@@ -1,0 +1,53 @@
+"""The pure modules stay pure, and imports point one way."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+
+ROOT = Path(orchestrator.__file__).parent
+PURE = ["cluster", "stack", "recipe", "backend", "layout", "command", "plan", "plan_train",
+        "launchers/__init__", "launchers/mpirun", "errors"]  # fmt: skip
+EFFECTS = {"os", "sys", "io", "time", "datetime", "random", "secrets", "socket", "subprocess",
+           "tempfile", "shutil", "requests", "fabric", "ansible_runner", "kubernetes"}  # fmt: skip
+ORDER = ["errors", "command", "cluster", "backend", "stack", "recipe", "layout", "launchers",
+         "plan", "plan_train", "share", "load", "execute", "runs", "backends", "report",
+         "operations", "cli"]  # fmt: skip
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return names
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_import_nothing_with_effects(module: str) -> None:
+    names = imported(ROOT / f"{module}.py")
+    assert not {name.partition(".")[0] for name in names} & EFFECTS
+    assert "pathlib.Path" not in names
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_one_way(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    if own not in ORDER:
+        pytest.fail(f"{own} has no place in the order of imports") if own != "__init__" else None
+        return
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "orchestrator" and len(parts) > 1 and parts[1] in ORDER:
+            assert ORDER.index(parts[1]) <= ORDER.index(own), f"{own} imports {name}"
+
+
+def test_nothing_on_the_nodes_needs_orch() -> None:
+    for path in (ROOT.parent / "train").rglob("*.py"):
+        assert not any(name.startswith("orchestrator") for name in imported(path)), path

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster import Node
+from orchestrator.errors import PlanError
+from orchestrator.plan import Plan, PutFile, StartRun
+from orchestrator.plan_train import Resume, Site, TrainRequest, master_port, plan_train
+from orchestrator.recipe import Recipe
+from orchestrator.stack import Stack
+from tests.conftest import make_cluster, make_facts, make_node
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SITE = Site(run_id="20260101-120000-qa-0000", run_dir="/runs/qa-0000", train="/orch/train")
+QA = Recipe(
+    name="qa",
+    script="/orch/train/qa/qa.py",
+    resumes=True,
+    arguments={"epochs": 2},
+    precisions={"bf16": ("--bf16",), "fp32": ()},
+)
+OWN = Recipe(name="own", script="/home/me/own script.py", own_script=True)
+REQUEST = TrainRequest(recipe="qa", settings={})
+
+
+@pytest.fixture
+def stack(test_stack: Stack) -> Stack:
+    return test_stack
+
+
+def decide(
+    stack: Stack, *, request: TrainRequest = REQUEST, recipe: Recipe = QA,
+    node: Node | None = None, resume: Resume | None = None,
+) -> Plan:  # fmt: skip
+    cluster = make_cluster(node or make_node())
+    return plan_train(
+        request, cluster=cluster, recipe=recipe, stack=stack, site=SITE, resume=resume
+    )
+
+
+def argv(plan: Plan) -> tuple[str, ...]:
+    (start,) = (step for step in plan.steps if isinstance(step, StartRun))
+    return start.command.argv
+
+
+def test_planning_does_the_same_twice(stack: Stack) -> None:
+    assert decide(stack) == decide(stack)
+
+
+def test_golden_plan(stack: Stack) -> None:
+    expected = (GOLDEN / "local.sh").read_text()
+    assert decide(stack, request=replace(REQUEST, ppn=2)).describe() == expected
+
+
+def test_bf16_without_instructions_is_refused_with_the_way_out(stack: Stack) -> None:
+    old = make_node(facts=make_facts(flags=("avx2",)))
+    with pytest.raises(PlanError, match="node0 has neither avx512_bf16 nor amx_bf16") as caught:
+        decide(stack, node=old)
+    assert "--precision fp32" in caught.value.hint
+    assert "--allow-slow-bf16" in caught.value.hint
+    allowed = decide(stack, node=old, request=replace(REQUEST, allow_slow_bf16=True))
+    assert any("SLOW" in line for line in allowed.summary())
+    assert "--bf16" in argv(allowed)
+    fp32 = decide(stack, node=old, request=replace(REQUEST, precision="fp32"))
+    assert "--bf16" not in argv(fp32)
+
+
+def test_an_unknown_precision_names_the_nearest(stack: Stack) -> None:
+    with pytest.raises(PlanError, match="no precision 'bf-16'") as caught:
+        decide(stack, request=replace(REQUEST, precision="bf-16"))
+    assert caught.value.hint == "Did you mean 'bf16'?"
+
+
+def test_an_own_script_decides_its_precision(stack: Stack) -> None:
+    with pytest.raises(PlanError, match="decides for itself"):
+        decide(stack, recipe=OWN, request=replace(REQUEST, precision="bf16"))
+    plan = decide(stack, recipe=OWN, request=replace(REQUEST, script_args=("--x", "$(y)")))
+    assert argv(plan)[-3:] == ("/home/me/own script.py", "--x", "$(y)")
+
+
+def test_resume_keeps_the_output_of_the_unfinished_run(stack: Stack) -> None:
+    resume = Resume(run_id="old", state="killed", output_dir="/runs/old/output")
+    plan = decide(stack, resume=resume)
+    assert "--output_dir=/runs/old/output" in argv(plan)
+    assert plan.key == decide(stack).key
+    assert any("carries on old" in line for line in plan.summary())
+
+
+def test_the_key_depends_on_what_is_trained(stack: Stack) -> None:
+    key = decide(stack).key
+    assert decide(stack, request=replace(REQUEST, ppn=2)).key != key
+    assert decide(stack, request=replace(REQUEST, precision="fp32")).key != key
+
+
+def test_script_arguments_after_the_dashes_are_part_of_the_key(stack: Stack) -> None:
+    other = replace(REQUEST, script_args=("--learning_rate=1",))
+    assert decide(stack, request=other).key != decide(stack).key
+
+
+def test_every_file_of_the_ranks_is_json(stack: Stack) -> None:
+    files = {s.path: s.content for s in decide(stack).steps if isinstance(s, PutFile)}
+    layout = json.loads(files["/runs/qa-0000/layout.json"])
+    assert layout["world_size"] == len(layout["ranks"]) == 1
+    environment = json.loads(files["/runs/qa-0000/env.json"])
+    assert environment["LD_PRELOAD"] == "/venv/lib/libiomp5.so"
+    assert environment["MASTER_PORT"] == str(master_port(SITE.run_id))
+
+
+def test_nodes_of_other_machines_are_refused(stack: Stack) -> None:
+    with pytest.raises(PlanError, match="not this machine: far"):
+        decide(stack, node=make_node("far", local=False))
+
+
+def test_more_nodes_than_there_are(stack: Stack) -> None:
+    with pytest.raises(PlanError, match="--nodes 9, but cluster 'lab' has 1 node"):
+        decide(stack, request=replace(REQUEST, nodes=9))
+
+
+def test_a_stack_that_is_not_installed_is_named(stack: Stack) -> None:
+    facts = replace(make_facts(), packages={"torch": "2.12.0"})
+    with pytest.raises(PlanError, match=r"torch is 2.12.0, should be 2.13.0"):
+        decide(stack, node=make_node(facts=facts))
+
+
+def test_a_backend_the_stack_lacks(stack: Stack) -> None:
+    with pytest.raises(PlanError, match="--backend nccl"):
+        decide(stack, request=replace(REQUEST, backend="nccl"))
+
+
+def test_without_mpiexec_there_is_a_hint(stack: Stack) -> None:
+    with pytest.raises(PlanError, match="no mpiexec"):
+        decide(stack, node=make_node(facts=replace(make_facts(), mpiexec=None)))

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.recipe import Recipe, as_arguments
+
+RECIPE = Recipe(
+    name="qa",
+    script="/recipes/qa.py",
+    arguments={"train_file": "/data/a.json", "epochs": 2, "shuffle": True},
+    accepts=("dataset_name", "seed"),
+    excludes={"dataset_name": ("train_file",)},
+    presets={"full": {"dataset_name": "squad", "epochs": 3}},
+    precisions={"bf16": ("--bf16",), "fp32": ()},
+)
+
+
+def test_later_layers_win() -> None:
+    assert RECIPE.settings(None, {"epochs": 5})["epochs"] == 5
+    assert RECIPE.settings("full", {})["epochs"] == 3
+    assert RECIPE.settings("full", {"epochs": 7})["epochs"] == 7
+
+
+def test_a_setting_drops_the_defaults_that_it_excludes() -> None:
+    assert "train_file" not in RECIPE.settings(None, {"dataset_name": "squad"})
+    assert "train_file" not in RECIPE.settings("full", {})
+    again = RECIPE.settings("full", {"train_file": "/mine.json"})
+    assert again["train_file"] == "/mine.json"
+
+
+@pytest.mark.parametrize("name", ["epoch", "Epochs", "epocs"])
+def test_an_unknown_setting_names_the_nearest(name: str) -> None:
+    with pytest.raises(RequestError, match=f"knows no setting '{name}'") as caught:
+        RECIPE.settings(None, {name: 1})
+    assert "Did you mean 'epochs'?" in caught.value.hint
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(RequestError, match="no preset 'ful'") as caught:
+        RECIPE.settings("ful", {})
+    assert "full" in caught.value.hint
+
+
+def test_settings_become_arguments() -> None:
+    settings = {"a": "-x", "yes": True, "no": False, "n": 3, "lr": 3e-5}
+    assert as_arguments(settings) == ("--a=-x", "--yes", "--n=3", "--lr=3e-05")
+
+
+def test_own_scripts_take_no_settings() -> None:
+    own = Recipe(name="mine", script="/mine.py", own_script=True)
+    with pytest.raises(RequestError, match="--set is for recipes"):
+        own.settings(None, {"a": 1})
