@@ -23,7 +23,8 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a node is and has. Memory in bytes; `libraries`: name -> path; `packages`: version."""
+    """What a node is and has. Memory in bytes; `libraries`: name -> path; `packages`: version;
+    `interfaces`: addresses."""
 
     hostname: str
     python: str
@@ -34,6 +35,7 @@ class Facts:
     shm_bytes: int
     libraries: Mapping[str, str]
     packages: Mapping[str, str]
+    interfaces: Mapping[str, tuple[str, ...]]
     mpiexec: str | None
 
     @property
@@ -50,13 +52,22 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A host of the inventory. `python` is the interpreter of its ranks."""
+    """A host of the inventory. `python` is the interpreter of its ranks.
+
+    `via`: the OpenSSH command that reaches it, empty for this machine. `root`: the folder that
+    `orch provision` fills on it.
+    """
 
     name: str
     address: str
-    local: bool
     python: str
     facts: Facts
+    via: tuple[str, ...] = ()
+    root: str = ""
+
+    @property
+    def local(self) -> bool:
+        return not self.via
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,39 +25,72 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutFile:
-    """Write a file of the run on node0."""
+class Target:
+    """Where a step happens: a node, and the OpenSSH command that reaches it, if it is another."""
 
+    node: str
+    via: tuple[str, ...] = ()
+
+    def shell(self, text: str) -> str:
+        """Shell text that runs the shell text `text` there."""
+        return shlex.join([*self.via, text]) if self.via else text
+
+    def write(self, path: str) -> str:
+        """Shell text that writes its standard input to a file there."""
+        folder = str(PurePosixPath(path).parent)
+        return self.shell(f"mkdir -p {shlex.quote(folder)} && cat > {shlex.quote(path)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutFile:
+    """Write a file of the run."""
+
+    at: Target
     path: str
     content: str
 
     def describe(self) -> str:
         """A shell command that writes exactly this file."""
-        return (
-            f"mkdir -p {shlex.quote(str(PurePosixPath(self.path).parent))}\n"
-            f"cat > {shlex.quote(self.path)} <<'{HEREDOC}'\n{self.content}{HEREDOC}"
-        )
+        return f"{self.at.write(self.path)} <<'{HEREDOC}'\n{self.content}{HEREDOC}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFile:
+    """Copy a file of this machine to a node."""
+
+    at: Target
+    source: str
+    path: str
+
+    def describe(self) -> str:
+        return f"{self.at.write(self.path)} < {shlex.quote(self.source)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRun:
     """Start the supervisor, which starts the launcher and watches the ranks."""
 
+    at: Target
     command: Command
     run_dir: str
 
     def describe(self) -> str:
-        return self.command.shell()
+        return self.at.shell(self.command.shell())
 
 
-Step = PutFile | StartRun
+Step = PutFile | SendFile | StartRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The steps of one run. `key` is equal for requests that ask for the same training."""
+    """The steps of one run.
+
+    `key` is equal for requests that ask for the same training. `run_dir` is the run's folder on
+    its nodes; on this machine it may be another one.
+    """
 
     run_id: str
+    node0: Target
     run_dir: str
     key: str
     recipe: str

@@ -1,4 +1,4 @@
-"""TrainRequest -> Plan: every decision of a training run, with its reason. Pure."""
+"""TrainRequest -> Plan: what will run where, and why. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
+from orchestrator import choices, network, rank_files
 from orchestrator.backend import BACKENDS, Backend
 from orchestrator.cluster import Cluster, Node
 from orchestrator.command import Command
-from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import LAUNCHERS
-from orchestrator.layout import Layout, Place, lay_out, unused_cores
-from orchestrator.plan import Decision, Plan, PutFile, StartRun, Step
+from orchestrator.layout import Layout, lay_out
+from orchestrator.plan import Decision, Plan, PutFile, SendFile, StartRun, Step, Target
 from orchestrator.recipe import Recipe, Value, as_arguments
 from orchestrator.stack import Stack
-
-TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +48,20 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where things are: absolute folders on node0. `train` holds rank.py and the recipes."""
+    """Absolute folders: the run's on its nodes, train/ there, and train/ on this machine."""
 
     run_id: str
     run_dir: str
     train: str
+    train_here: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where files of this machine are found by the ranks, and the copies that this takes."""
+
+    paths: Mapping[str, str]
+    sent: tuple[SendFile, ...]
 
 
 def plan_train(
@@ -65,248 +73,164 @@ def plan_train(
     site: Site,
     resume: Resume | None = None,
 ) -> Plan:
-    """Decide how to run a request. Pure. Raises PlanError, RequestError."""
-    nodes = choose_nodes(request, cluster)
+    """Decide how to run a request. Raises PlanError, RequestError."""
+    nodes = cluster.choose(request.nodes)
     for node in nodes:
         stack.check(node)
-    check_stack_fits(recipe, stack)
+    choices.check_recipe_fits(recipe, stack)
     backend = BACKENDS[stack.backend(request.backend)]
-    precision, why_precision = choose_precision(request, recipe, nodes)
-    layout = lay_out(nodes, request.ppn)
-    preload, why_preload = choose_preload(stack, nodes)
-    arguments = script_arguments(request, recipe, precision)
-    key = request_key(
-        recipe, (*arguments, *request.script_args), layout, (stack.name, backend.name)
+    precision = choices.choose_precision(
+        recipe, nodes, asked=request.precision, allow_slow=request.allow_slow_bf16
     )
-    output_dir = None
-    if not recipe.own_script:
-        output_dir = resume.output_dir if resume else f"{site.run_dir}/output"
-        arguments = (*arguments, f"--output_dir={output_dir}")
-    script = (recipe.script, *arguments, *request.script_args)
+    layout = lay_out(nodes, request.ppn)
+    preload, tell_preload = choices.choose_preload(stack, nodes)
+    settings = recipe.settings(request.preset, request.settings)
+    files = reachable_files(recipe, settings, nodes, site)
+    output_dir = None if recipe.own_script else output_of(site, resume)
+    script = (
+        files.paths[recipe.script],
+        *as_arguments(map_paths(recipe, settings, files)),
+        *recipe.precisions.get(precision.value, ()),
+        *([f"--output_dir={output_dir}"] if output_dir else []),
+        *request.script_args,
+    )
     return Plan(
         run_id=site.run_id,
+        node0=target(nodes[0]),
         run_dir=site.run_dir,
-        key=key,
+        key=request_key(recipe, settings, request, (stack.name, backend.name, precision.value)),
         recipe=recipe.name,
         resumes=recipe.resumes,
         output_dir=output_dir,
         backend=backend.name,
-        precision=precision,
+        precision=precision.value,
         layout=layout,
         decisions=(
             Decision(topic="run", value=site.run_id),
-            Decision(topic="stack", value=stack.name, reason=stack.summary),
-            Decision(
-                topic="nodes",
-                value=", ".join(node.name for node in nodes),
-                reason=f"of cluster '{cluster.name}'",
-            ),
-            Decision(topic="ranks", value=str(layout.world_size), reason=why_ranks(request, nodes)),
+            *tell_stack(stack),
+            tell_nodes(cluster, nodes),
+            choices.tell_ranks(layout, request.ppn),
             Decision(topic="launcher", value="mpiexec.hydra", reason=f"{stack.mpi} MPI"),
             Decision(topic="backend", value=backend.name, reason=backend.summary),
-            Decision(topic="precision", value=precision, reason=why_precision),
-            Decision(topic="preload", value=", ".join(preload) or "nothing", reason=why_preload),
-            *decide_unused(nodes, layout),
-            *decide_resume(resume),
+            precision,
+            tell_preload,
+            *tell_network(nodes),
+            *choices.tell_idle(nodes, layout),
+            *tell_resume(resume),
         ),
-        steps=plan_steps(
-            site=site,
-            layout=layout,
-            backend=backend,
-            nodes=nodes,
-            script=script,
-            preload=preload,
-            key=key,
+        steps=(
+            *files.sent,
+            *plan_steps(
+                site, nodes, layout=layout, backend=backend, preload=preload, script=script
+            ),
         ),
     )
 
 
-def choose_nodes(request: TrainRequest, cluster: Cluster) -> tuple[Node, ...]:
-    """Raises PlanError for nodes that are reached over SSH, which this version cannot do yet."""
-    nodes = cluster.choose(request.nodes)
-    remote = [node.name for node in nodes if not node.local]
-    if remote or len(nodes) > 1:
-        raise PlanError(
-            f"Cluster '{cluster.name}' has nodes that are not this machine: {', '.join(remote)}.",
-            hint="This version trains on the machine it runs on: --inventory inventory/local.",
-        )
-    return nodes
+def target(node: Node) -> Target:
+    return Target(node=node.name, via=node.via)
 
 
-def check_stack_fits(recipe: Recipe, stack: Stack) -> None:
-    if recipe.stacks and stack.name not in recipe.stacks:
-        raise PlanError(
-            f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
-            hint=did_you_mean(stack.name, recipe.stacks),
-        )
+def output_of(site: Site, resume: Resume | None) -> str:
+    return resume.output_dir if resume else f"{site.run_dir}/output"
 
 
-def choose_precision(
-    request: TrainRequest, recipe: Recipe, nodes: tuple[Node, ...]
-) -> tuple[str, str]:
-    """(precision, reason). BF16 without instructions for it is refused unless allowed."""
-    if recipe.own_script:
-        if request.precision:
-            raise PlanError(
-                f"--precision is for recipes; {recipe.script} decides for itself.",
-                hint="Give the script its own flag after --, for example -- --bf16.",
-            )
-        return "the script's", "an own script decides for itself"
-    asked = request.precision or next(iter(recipe.precisions))
-    if asked not in recipe.precisions:
-        raise PlanError(
-            f"Recipe '{recipe.name}' has no precision '{asked}'.",
-            hint=did_you_mean(asked, recipe.precisions),
-        )
-    why = "asked for" if request.precision else "the recipe's default"
-    if asked != "bf16":
-        return asked, why
-    slow = [node.name for node in nodes if node.facts.bf16 is None]
-    if not slow:
-        found = sorted({node.facts.bf16 or "" for node in nodes})
-        where = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
-        return asked, f"{why}; {' and '.join(found)} on {where}"
-    if request.allow_slow_bf16:
-        return asked, f"{why}; SLOW: no avx512_bf16 or amx_bf16 on {', '.join(slow)}"
-    raise PlanError(
-        f"BF16 is {why}, but {', '.join(slow)} has neither avx512_bf16 nor amx_bf16.",
-        hint="Use --precision fp32, or --allow-slow-bf16 to emulate it.",
-    )
+def reachable_files(
+    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site
+) -> Files:
+    """The script and the data files as the ranks see them.
+
+    What lies in train/ has been provisioned; other files of this machine are sent to the nodes.
+    """
+    data = [str(settings[name]) for name in recipe.paths if name in settings]
+    paths: dict[str, str] = {}
+    sent: list[SendFile] = []
+    for path in dict.fromkeys([recipe.script, *data]):
+        inside = PurePosixPath(path).is_relative_to(site.train_here)
+        if nodes[0].local:
+            paths[path] = path
+        elif inside:
+            paths[path] = f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
+        else:
+            paths[path] = f"{site.run_dir}/files/{len(paths)}/{PurePosixPath(path).name}"
+            sent += [SendFile(at=target(node), source=path, path=paths[path]) for node in nodes]
+    return Files(paths=paths, sent=tuple(sent))
 
 
-def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> tuple[tuple[str, ...], str]:
-    """(libraries that every node has, what is missing): absolute paths for LD_PRELOAD."""
-    have = [name for name in stack.preload if all(name in n.facts.libraries for n in nodes)]
-    missing = [name for name in stack.preload if name not in have]
-    paths = tuple(nodes[0].facts.libraries[name] for name in have)
-    return paths, f"not installed: {', '.join(missing)}" if missing else ""
-
-
-def script_arguments(request: TrainRequest, recipe: Recipe, precision: str) -> tuple[str, ...]:
-    settings = recipe.settings(request.preset, request.settings)
-    return (*as_arguments(settings), *recipe.precisions.get(precision, ()))
+def map_paths(recipe: Recipe, settings: Mapping[str, Value], files: Files) -> dict[str, Value]:
+    return {
+        name: files.paths[str(value)] if name in recipe.paths else value
+        for name, value in settings.items()
+    }
 
 
 def request_key(
-    recipe: Recipe, arguments: tuple[str, ...], layout: Layout, names: tuple[str, ...]
+    recipe: Recipe, settings: Mapping[str, Value], request: TrainRequest, names: tuple[str, ...]
 ) -> str:
-    """Equal for requests that train the same on as many ranks: SHA-256, the first 12 digits."""
-    value = [recipe.script, arguments, layout.world_size, names]
+    """Equal for requests that ask for the same training: SHA-256, the first 12 digits."""
+    asked = [request.inventory, request.nodes, request.ppn, request.script_args]
+    value = [recipe.script, sorted(settings.items()), asked, names]
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
-def why_ranks(request: TrainRequest, nodes: tuple[Node, ...]) -> str:
-    if request.ppn is not None:
-        return f"{request.ppn} on each node, as asked"
-    return "one for each NUMA node"
+def tell_stack(stack: Stack) -> tuple[Decision, ...]:
+    told = Decision(topic="stack", value=stack.name, reason=stack.summary)
+    if stack.end_of_life is None:
+        return (told,)
+    end = stack.end_of_life
+    return (told, Decision(topic="warning", value=f"{stack.name} is {end.describe()}",
+                           reason=end.reason))  # fmt: skip
 
 
-def decide_unused(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
-    idle = {node.name: unused_cores(node, layout) for node in nodes}
-    return tuple(
-        Decision(topic="idle", value=f"{count} cores of {name}", reason="they do not divide evenly")
-        for name, count in idle.items()
-        if count
-    )
+def tell_nodes(cluster: Cluster, nodes: tuple[Node, ...]) -> Decision:
+    names = ", ".join(node.name for node in nodes)
+    return Decision(topic="nodes", value=names, reason=f"of cluster '{cluster.name}'")
 
 
-def decide_resume(resume: Resume | None) -> tuple[Decision, ...]:
+def tell_network(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
+    if len(nodes) == 1:
+        return ()
+    chosen = ", ".join(f"{node.name} {network.interface(node)}" for node in nodes)
+    return (Decision(topic="network", value=chosen, reason="they hold the nodes' addresses"),)
+
+
+def tell_resume(resume: Resume | None) -> tuple[Decision, ...]:
     if resume is None:
         return ()
-    return (
-        Decision(
-            topic="resume",
-            value=f"carries on {resume.run_id}",
-            reason=f"the same request, {resume.state}; --fresh starts over",
-        ),
-    )
+    why = f"the same request, {resume.state}; --fresh starts over"
+    return (Decision(topic="resume", value=f"carries on {resume.run_id}", reason=why),)
 
 
 def plan_steps(
-    *,
     site: Site,
+    nodes: tuple[Node, ...],
+    *,
     layout: Layout,
     backend: Backend,
-    nodes: tuple[Node, ...],
-    script: tuple[str, ...],
     preload: tuple[str, ...],
-    key: str,
+    script: tuple[str, ...],
 ) -> tuple[Step, ...]:
+    """The run's files on every node, then its start on node0."""
     node0 = nodes[0]
     hostfile = f"{site.run_dir}/hostfile"
     ranks = (node0.python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script)
     launch = LAUNCHERS["mpirun"](nodes, layout, hostfile, ranks)
+    supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, "--")
+    own = {node.name: network.environment(node) for node in nodes} if len(nodes) > 1 else {}
+    contents = {
+        "env.json": rank_files.env_json(node0, backend, preload, site.run_id),
+        "layout.json": rank_files.layout_json(layout, backend, own),
+    }
     return (
-        PutFile(path=hostfile, content=launch.hostfile),
-        PutFile(
-            path=f"{site.run_dir}/env.json",
-            content=as_json(rank_environment(node0, backend, preload, site.run_id)),
+        PutFile(at=target(node0), path=hostfile, content=launch.hostfile),
+        *(
+            PutFile(at=target(node), path=f"{site.run_dir}/{name}", content=content)
+            for node in nodes
+            for name, content in contents.items()
         ),
-        PutFile(path=f"{site.run_dir}/layout.json", content=as_json(layout_file(layout, backend))),
         StartRun(
+            at=target(node0),
             run_dir=site.run_dir,
-            command=Command(
-                argv=(
-                    node0.python,
-                    f"{site.train}/supervise.py",
-                    site.run_dir,
-                    "--",
-                    *launch.command.argv,
-                ),
-                env=launch.command.env,
-            ),
+            command=Command(argv=(*supervise, *launch.command.argv), env=launch.command.env),
         ),
     )
-
-
-def rank_environment(
-    node0: Node, backend: Backend, preload: tuple[str, ...], run_id: str
-) -> dict[str, str]:
-    """What every rank finds in its environment, besides its own numbers."""
-    environment = {
-        "MASTER_ADDR": node0.address,
-        "MASTER_PORT": str(master_port(run_id)),
-        "PYTHONUNBUFFERED": "1",
-        "TOKENIZERS_PARALLELISM": "false",  # its threads would run beside the rank's own
-        **dict(backend.env),
-    }
-    if preload:
-        environment["LD_PRELOAD"] = ":".join(preload)
-    if any("libiomp5" in path for path in preload):
-        # Intel's recommendation for one pinned process per set of cores, as in
-        # torch.backends.xeon.run_cpu and IPEX's launcher.
-        environment |= {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
-    return environment
-
-
-def master_port(run_id: str) -> int:
-    """A port for the rendezvous: from the run's id, below Linux' ephemeral range (32768)."""
-    return 20000 + int(hashlib.sha256(run_id.encode()).hexdigest(), 16) % 12000
-
-
-def layout_file(layout: Layout, backend: Backend) -> dict[str, object]:
-    """RUN_DIR/layout.json, which train/rank.py reads."""
-    return {
-        "schema": 1,
-        "world_size": layout.world_size,
-        "backend": backend.name,
-        "backend_module": backend.module,
-        "timeout_seconds": TIMEOUT_SECONDS,
-        "ranks": [rank_entry(place) for place in layout.places],
-    }
-
-
-def rank_entry(place: Place) -> dict[str, object]:
-    return {
-        "rank": place.rank,
-        "node": place.node,
-        "local_rank": place.local_rank,
-        "local_world_size": place.local_world_size,
-        "cpus": list(place.cpus),
-        "threads": place.threads,
-        "env": {},
-    }
-
-
-def as_json(value: object) -> str:
-    return json.dumps(value, indent=1) + "\n"

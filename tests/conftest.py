@@ -48,15 +48,23 @@ def make_facts(
         shm_bytes=2**30,
         libraries={"libiomp5.so": "/venv/lib/libiomp5.so"},
         packages={"torch": "2.13.0+cpu", "transformers": "5.23.0"},
+        interfaces={"lo": ("127.0.0.1",)},
         mpiexec="/venv/bin/mpiexec.hydra",
     )
 
 
-def make_node(name: str = "node0", facts: Facts | None = None, *, local: bool = True) -> Node:
+def make_node(
+    name: str = "node0",
+    facts: Facts | None = None,
+    *,
+    address: str = "127.0.0.1",
+    via: tuple[str, ...] = (),
+) -> Node:
     return Node(
         name=name,
-        address="127.0.0.1",
-        local=local,
+        address=address,
+        via=via,
+        root="/opt/orch",
         python="/venv/bin/python",
         facts=facts or make_facts(),
     )

@@ -23,6 +23,9 @@ class Local:
         except OSError as error:
             raise ExecuteError(f"{path} cannot be written: {error.strerror}.") from None
 
+    def send(self, source: str, path: str) -> None:
+        self.put(path, Path(source).read_text())
+
     def start(self, command: Command, log: str) -> None:
         try:
             with open(log, "ab") as output:

@@ -36,12 +36,16 @@ def find_inventory(name: str) -> Path:
 
 
 def node(name: str, variables: Mapping[str, Any]) -> Node:
-    local = variables.get("ansible_connection") == "local"
+    """Raises RequestError for a node of which no facts are recorded."""
+    if variables.get("ansible_connection") != "local":
+        raise RequestError(
+            f"Nothing is known about {name}: it is not this machine, and this version trains here.",
+            hint="Use --inventory local.",
+        )
     python = str(variables.get("orch_python", sys.executable))
     return Node(
         name=name,
-        address=str(variables.get("ansible_host", "127.0.0.1" if local else name)),
-        local=local,
+        address=str(variables.get("ansible_host", "127.0.0.1")),
         python=python,
         facts=local_facts(python),
     )
@@ -73,5 +77,6 @@ def parse_facts(record: Mapping[str, Any]) -> Facts:
         shm_bytes=record["shm_bytes"],
         libraries=record["libraries"],
         packages=record["packages"],
+        interfaces={name: tuple(found) for name, found in record["interfaces"].items()},
         mpiexec=record["mpiexec"],
     )

@@ -52,13 +52,13 @@ def new_site(recipe: str, base: Path) -> Site:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = "".join(letter if letter.isalnum() else "-" for letter in recipe)[:40]
     run_id = f"{now}-{name}-{secrets.token_hex(2)}"
-    return Site(run_id=run_id, run_dir=str(base / run_id), train=str(TRAIN))
+    return Site(run_id=run_id, run_dir=str(base / run_id), train=str(TRAIN), train_here=str(TRAIN))
 
 
 def start(plan: Plan) -> None:
     """Step 4: record the plan and do it; the run then lives by itself."""
     runs.record(plan)
-    execute(plan, Local())
+    execute(plan, {step.at.node: Local() for step in plan.steps})
 
 
 def watch(plan: Plan) -> Iterator[dict[str, Any]]:

@@ -5,15 +5,13 @@
 # launcher: mpiexec.hydra (Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: bf16 (the recipe's default; avx512_bf16 on node0)
-# preload: /venv/lib/libiomp5.so (not installed: libtcmalloc_minimal.so.4)
+# preload: /venv/lib/libiomp5.so (not installed everywhere: libtcmalloc_minimal.so.4)
 # rank 0: node0, cores 0-1, 2 threads
 # rank 1: node0, cores 2-3, 2 threads
-mkdir -p /runs/qa-0000
-cat > /runs/qa-0000/hostfile <<'ORCH_END_OF_FILE'
+mkdir -p /runs/qa-0000 && cat > /runs/qa-0000/hostfile <<'ORCH_END_OF_FILE'
 127.0.0.1:2
 ORCH_END_OF_FILE
-mkdir -p /runs/qa-0000
-cat > /runs/qa-0000/env.json <<'ORCH_END_OF_FILE'
+mkdir -p /runs/qa-0000 && cat > /runs/qa-0000/env.json <<'ORCH_END_OF_FILE'
 {
  "MASTER_ADDR": "127.0.0.1",
  "MASTER_PORT": "31136",
@@ -24,8 +22,7 @@ cat > /runs/qa-0000/env.json <<'ORCH_END_OF_FILE'
  "KMP_BLOCKTIME": "1"
 }
 ORCH_END_OF_FILE
-mkdir -p /runs/qa-0000
-cat > /runs/qa-0000/layout.json <<'ORCH_END_OF_FILE'
+mkdir -p /runs/qa-0000 && cat > /runs/qa-0000/layout.json <<'ORCH_END_OF_FILE'
 {
  "schema": 1,
  "world_size": 2,

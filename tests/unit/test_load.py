@@ -156,7 +156,14 @@ def test_facts_of_this_machine() -> None:
 def test_hardware_threads_of_one_core_are_one_core() -> None:
     cpus = [{"cpu": c, "core": c % 2, "socket": 0, "numa": 0} for c in range(4)]
     record = dict.fromkeys(("hostname", "python", "cpu_model"), "x")
-    record |= {"flags": [], "cpus": cpus, "memory_bytes": 1, "shm_bytes": 1, "libraries": {}}
+    record |= {
+        "flags": [],
+        "cpus": cpus,
+        "memory_bytes": 1,
+        "shm_bytes": 1,
+        "libraries": {},
+        "interfaces": {},
+    }
     facts = parse_facts({**record, "packages": {}, "mpiexec": None})
     assert [core.cpus for core in facts.cores] == [(0, 2), (1, 3)]
 

@@ -6,16 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import Node
+from orchestrator.cluster import Cluster, Node
 from orchestrator.errors import PlanError
-from orchestrator.plan import Plan, PutFile, StartRun
-from orchestrator.plan_train import Resume, Site, TrainRequest, master_port, plan_train
+from orchestrator.plan import Plan, PutFile, SendFile, StartRun
+from orchestrator.plan_train import Resume, Site, TrainRequest, plan_train
+from orchestrator.rank_files import master_port
 from orchestrator.recipe import Recipe
 from orchestrator.stack import Stack
 from tests.conftest import make_cluster, make_facts, make_node
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-SITE = Site(run_id="20260101-120000-qa-0000", run_dir="/runs/qa-0000", train="/orch/train")
+SITE = Site(
+    run_id="20260101-120000-qa-0000",
+    run_dir="/runs/qa-0000",
+    train="/orch/train",
+    train_here="/orch/train",
+)
+REMOTE = Site(
+    run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", train_here="/orch/train"
+)
 QA = Recipe(
     name="qa",
     script="/orch/train/qa/qa.py",
@@ -110,9 +119,41 @@ def test_every_file_of_the_ranks_is_json(stack: Stack) -> None:
     assert environment["MASTER_PORT"] == str(master_port(SITE.run_id))
 
 
-def test_nodes_of_other_machines_are_refused(stack: Stack) -> None:
-    with pytest.raises(PlanError, match="not this machine: far"):
-        decide(stack, node=make_node("far", local=False))
+def two_nodes() -> Cluster:
+    """Two nodes behind SSH, each with a second interface that has the same address on both."""
+    shared = {"lo": ("127.0.0.1",), "docker0": ("172.17.0.1",)}
+    return make_cluster(
+        *(
+            make_node(
+                f"node{index}",
+                replace(make_facts(), interfaces={**shared, "eth1": (f"10.0.0.{index}",)}),
+                address=f"10.0.0.{index}",
+                via=("ssh", "-F", "/state/ssh config", f"node{index}"),
+            )
+            for index in range(2)
+        )
+    )
+
+
+def test_golden_plan_of_two_nodes(stack: Stack) -> None:
+    plan = plan_train(
+        replace(REQUEST, ppn=2), cluster=two_nodes(), recipe=QA, stack=stack, site=REMOTE
+    )
+    assert plan.describe() == (GOLDEN / "two-nodes.sh").read_text()
+
+
+def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
+    plan = plan_train(REQUEST, cluster=two_nodes(), recipe=OWN, stack=stack, site=REMOTE)
+    sent = [step for step in plan.steps if isinstance(step, SendFile)]
+    assert [step.at.node for step in sent] == ["node0", "node1"]
+    assert {step.source for step in sent} == {OWN.script}
+    assert argv(plan)[-1] == sent[0].path == "/opt/orch/runs/r/files/0/own script.py"
+
+
+def test_an_address_on_no_interface_is_refused(stack: Stack) -> None:
+    nodes = tuple(replace(node, address="192.0.2.1") for node in two_nodes().nodes)
+    with pytest.raises(PlanError, match=r"has the address 192\.0\.2\.1 on none of its interfaces"):
+        plan_train(REQUEST, cluster=make_cluster(*nodes), recipe=QA, stack=stack, site=REMOTE)
 
 
 def test_more_nodes_than_there_are(stack: Stack) -> None:

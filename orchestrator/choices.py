@@ -1,0 +1,90 @@
+"""The choices of a training run, each with the decision that tells it."""
+
+from __future__ import annotations
+
+from orchestrator.cluster import Node
+from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.layout import Layout, unused_cores
+from orchestrator.plan import Decision
+from orchestrator.recipe import Recipe
+from orchestrator.stack import Stack
+
+
+def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
+    """Raises PlanError if the recipe is not meant for the stack."""
+    if recipe.stacks and stack.name not in recipe.stacks:
+        raise PlanError(
+            f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
+            hint=did_you_mean(stack.name, recipe.stacks),
+        )
+
+
+def choose_precision(
+    recipe: Recipe, nodes: tuple[Node, ...], *, asked: str | None, allow_slow: bool
+) -> Decision:
+    """bf16, fp32 or, for an own script, its own. Raises PlanError.
+
+    BF16 without instructions for it is refused unless `allow_slow`.
+    """
+    if recipe.own_script:
+        if asked:
+            raise PlanError(
+                f"--precision is for recipes; {recipe.script} decides for itself.",
+                hint="Give the script its own flag after --, for example -- --bf16.",
+            )
+        return Decision(topic="precision", value="the script's", reason="it decides for itself")
+    value = asked or next(iter(recipe.precisions))
+    if value not in recipe.precisions:
+        raise PlanError(
+            f"Recipe '{recipe.name}' has no precision '{value}'.",
+            hint=did_you_mean(value, recipe.precisions),
+        )
+    why = "asked for" if asked else "the recipe's default"
+    if value == "bf16":
+        why = f"{why}; {bf16_instructions(nodes, why, allow_slow)}"
+    return Decision(topic="precision", value=value, reason=why)
+
+
+def bf16_instructions(nodes: tuple[Node, ...], why: str, allow_slow: bool) -> str:
+    """Which instructions the nodes have for BF16. Raises PlanError if one has none."""
+    slow = ", ".join(node.name for node in nodes if node.facts.bf16 is None)
+    if slow and not allow_slow:
+        raise PlanError(
+            f"BF16 is {why}, but {slow} has neither avx512_bf16 nor amx_bf16.",
+            hint="Use --precision fp32, or --allow-slow-bf16 to emulate it.",
+        )
+    if slow:
+        return f"SLOW: no avx512_bf16 or amx_bf16 on {slow}"
+    found = sorted({node.facts.bf16 or "" for node in nodes})
+    where = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
+    return f"{' and '.join(found)} on {where}"
+
+
+def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> tuple[tuple[str, ...], Decision]:
+    """Libraries for LD_PRELOAD, as paths that are the same on every node, and the decision."""
+    paths, missing = [], []
+    for name in stack.preload:
+        found = {node.facts.libraries.get(name) for node in nodes}
+        path = found.pop() if len(found) == 1 else None
+        if path is None:
+            missing.append(name)
+        else:
+            paths.append(path)
+    reason = f"not installed everywhere: {', '.join(missing)}" if missing else ""
+    return tuple(paths), Decision(
+        topic="preload", value=", ".join(paths) or "nothing", reason=reason
+    )
+
+
+def tell_ranks(layout: Layout, ppn: int | None) -> Decision:
+    why = "one for each NUMA node" if ppn is None else f"{ppn} on each node, as asked"
+    return Decision(topic="ranks", value=str(layout.world_size), reason=why)
+
+
+def tell_idle(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
+    idle = {node.name: unused_cores(node, layout) for node in nodes}
+    return tuple(
+        Decision(topic="idle", value=f"{count} cores of {name}", reason="they do not divide evenly")
+        for name, count in idle.items()
+        if count
+    )
