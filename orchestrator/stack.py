@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from orchestrator.cluster import Node
 from orchestrator.errors import PlanError, did_you_mean
 
+TORCH = "torch"
+IPEX = "intel-extension-for-pytorch"
+BINDINGS = "oneccl-bind-pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bindings:
+    """The wheel that gives torch the backend `ccl`; `setvars` lies inside its package's folder."""
+
+    version: str
+    built_by: str
+    module: str
+    setvars: str
+    oneccl: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """A place of wheels besides pip's own; `only_there`: nothing else serves these packages.
+
+    `option` is pip's: extra-index-url or find-links.
+    """
+
+    name: str
+    option: str
+    url: str
+    serves: tuple[str, ...]
+    only_there: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfLife:
+    """Since when, and why, nobody mends this stack any more."""
+
+    since: dt.date
+    reason: str
+
+    def describe(self) -> str:
+        return f"end of life since {self.since}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """`requirements`: distribution -> exact version; `without_dependencies` of those alone."""
+    """`requirements`: distribution -> exact version; `without_dependencies` of those alone.
+
+    `flags`: what its transformers and accelerate still honour. `sources`: fact -> where it is
+    from; `settled`: fact -> why this value, where documents contradict each other.
+    """
 
     name: str
     summary: str
@@ -21,6 +69,23 @@ class Stack:
     requirements: Mapping[str, str]
     without_dependencies: tuple[str, ...]
     preload: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    bindings: Bindings | None = None
+    indexes: tuple[Index, ...] = ()
+    end_of_life: EndOfLife | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    settled: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def torch(self) -> str:
+        return self.requirements[TORCH]
+
+    @property
+    def ipex(self) -> str | None:
+        return self.requirements.get(IPEX)
+
+    def runs_on_python(self, version: str) -> bool:
+        return SpecifierSet(self.python).contains(version, prereleases=True)
 
     def backend(self, asked: str | None) -> str:
         """The backend to use: the one asked for, or the stack's first. Raises PlanError."""
@@ -46,9 +111,36 @@ class Stack:
                 hint=f"Looked at {node.python}. `make setup` installs the stack on this machine.",
             )
 
+    def check_ipex(self, *, precision: str, through: str, world_size: int) -> None:
+        """Raises PlanError where IPEX is missing, or where it would train wrongly.
+
+        `through`: who wraps the model for data parallelism, `accelerate` (the Trainer of
+        transformers does so too) or `ddp` (DistributedDataParallel around ipex.optimize).
+        """
+        if self.ipex is None:
+            raise PlanError(
+                f"--ipex: stack '{self.name}' has no IPEX.",
+                hint="PyTorch since 2.9 has its own kernels for BF16 (oneDNN): leave --ipex out, "
+                "or take --stack intel-2.8, the last one with IPEX.",
+            )
+        if through == "accelerate" and precision == "bf16" and world_size > 1:
+            raise PlanError(
+                "--ipex with bf16 on several ranks through accelerate trains wrongly, without an "
+                "error: its DDP detaches IPEX's prepacked weights (mean loss 0.4955 after 60 "
+                "steps, where every other combination gives 0.0581).",
+                hint="Right are: plain DistributedDataParallel around ipex.optimize in a script "
+                "of your own, --precision fp32, one rank, or bf16 without --ipex, which was as "
+                "fast.",
+            )
+
 
 def same_version(found: str | None, wanted: str) -> bool:
     """PEP 440's rule for `==`: a local part (+cpu) counts only where it is asked for."""
     if found is None:
         return False
     return found == wanted if "+" in wanted else found.partition("+")[0] == wanted
+
+
+def minor(version: str) -> tuple[int, ...]:
+    """(major, minor): torch, IPEX and the bindings have to agree in these."""
+    return Version(version).release[:2]

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from orchestrator.load.clusters import cluster
 from orchestrator.load.recipes import recipe, recipe_folders, settings
-from orchestrator.load.stacks import stack, stack_names
+from orchestrator.load.stacks import all_stacks, stack, stack_names
 
-__all__ = ["cluster", "recipe", "recipe_folders", "settings", "stack", "stack_names"]
+__all__ = [
+    "all_stacks",
+    "cluster",
+    "recipe",
+    "recipe_folders",
+    "settings",
+    "stack",
+    "stack_names",
+]

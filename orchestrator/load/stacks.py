@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from pathlib import Path
+from typing import Literal
+
 from pydantic import Field
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import StrictModel, read_toml
 from orchestrator.share import STACKS
-from orchestrator.stack import Stack
+from orchestrator.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
+
+
+class BindingsTable(StrictModel):
+    version: str
+    built_by: Literal["orch", "Intel"]
+    module: str
+    setvars: str
+    oneccl: str
+
+
+class IndexTable(StrictModel):
+    name: str
+    option: Literal["extra-index-url", "find-links"]
+    url: str
+    serves: list[str]
+    only_there: bool
+
+
+class EndOfLifeTable(StrictModel):
+    since: dt.date
+    reason: str
 
 
 class StackFile(StrictModel):
@@ -17,27 +42,63 @@ class StackFile(StrictModel):
     python: str
     mpi: str
     backends: list[str]
+    flags: list[str] = Field(default_factory=list)
     preload: list[str] = Field(default_factory=list)
     without_dependencies: list[str] = Field(default_factory=list)
     requirements: dict[str, str]
+    bindings: BindingsTable | None = None
+    indexes: list[IndexTable] = Field(default_factory=list)
+    end_of_life: EndOfLifeTable | None = None
+    settled: dict[str, str] = Field(default_factory=dict)
+    sources: dict[str, str]
 
 
 def stack_names() -> list[str]:
     return sorted(path.stem for path in STACKS.glob("*.toml"))
 
 
+def all_stacks() -> tuple[Stack, ...]:
+    """All of them: `current` first, then from the newest torch to the oldest."""
+    found = [stack(name) for name in stack_names()]
+    found.sort(key=lambda one: [int(part) for part in one.torch.split(".")], reverse=True)
+    return tuple(found)
+
+
 def stack(name: str) -> Stack:
     """Raises RequestError for a name that is not there."""
     if name not in stack_names():
         raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, stack_names()))
-    file = read_toml(STACKS / f"{name}.toml", StackFile)
+    return stack_from(STACKS / f"{name}.toml")
+
+
+def stack_from(path: Path) -> Stack:
+    """Raises RequestError that names the file, the line and the key."""
+    file = read_toml(path, StackFile)
+    bindings = Bindings(**file.bindings.model_dump()) if file.bindings else None
+    end = EndOfLife(**file.end_of_life.model_dump()) if file.end_of_life else None
     return Stack(
-        name=name,
+        name=path.stem,
         summary=file.summary,
         python=file.python,
         mpi=file.mpi,
         backends=tuple(file.backends),
-        preload=tuple(file.preload),
+        requirements=complete(file, bindings),
         without_dependencies=tuple(file.without_dependencies),
-        requirements=file.requirements,
+        preload=tuple(file.preload),
+        flags=tuple(file.flags),
+        bindings=bindings,
+        indexes=tuple(index_from(table) for table in file.indexes),
+        end_of_life=end,
+        sources=file.sources,
+        settled=file.settled,
     )
+
+
+def complete(file: StackFile, bindings: Bindings | None) -> dict[str, str]:
+    """The requirements, and the bindings as soon as the stack offers the backend they give."""
+    wanted = {BINDINGS: bindings.version} if bindings and "ccl" in file.backends else {}
+    return {**file.requirements, **wanted}
+
+
+def index_from(table: IndexTable) -> Index:
+    return Index(**{**table.model_dump(), "serves": tuple(table.serves)})
