@@ -6,13 +6,18 @@ Units: bytes, and CPU numbers as the kernel counts them.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import glob
+import hashlib
+import ipaddress
 import json
 import os
 import platform
 import re
 import shutil
 import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -29,6 +34,7 @@ FLAGS = (
 )
 PRELOADABLE = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
 SCHEMA = 1
+SIOCGIFCONF = 0x8912  # linux/sockios.h
 
 
 def gather(prefix: Path) -> dict[str, object]:
@@ -42,7 +48,9 @@ def gather(prefix: Path) -> dict[str, object]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "shm_bytes": free_bytes("/dev/shm"),
         "libraries": libraries(prefix),
-        "packages": packages(prefix),
+        "interfaces": interfaces(),
+        "packages": (found := packages(prefix)),
+        "fingerprint": fingerprint(found),
         "mpiexec": shutil.which("mpiexec.hydra", path=f"{prefix}/bin"),
     }
 
@@ -108,6 +116,46 @@ def packages(prefix: Path) -> dict[str, str]:
         name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
         found[re.sub(r"[-_.]+", "-", name).lower()] = version
     return dict(sorted(found.items()))
+
+
+def fingerprint(found: dict[str, str]) -> str:
+    """Equal on two nodes exactly if they have the same packages in the same versions."""
+    lines = "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def interfaces() -> dict[str, list[str]]:
+    """Interface -> its addresses, IPv4 first."""
+    found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    for name, address in [*ipv4_addresses(), *ipv6_addresses()]:
+        found.setdefault(name, []).append(address)
+    return found
+
+
+def ipv4_addresses() -> list[tuple[str, str]]:
+    """What ioctl SIOCGIFCONF (netdevice(7)) lists: 40-byte records of a name and a sockaddr_in."""
+    buffer = bytearray(40 * 1024)
+    address = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+    request = bytearray(struct.pack("iL", len(buffer), ctypes.addressof(address)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, SIOCGIFCONF, request)
+    used = struct.unpack("iL", request)[0]
+    records = [bytes(buffer[at : at + 40]) for at in range(0, used, 40)]
+    return [
+        (record[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(record[20:24]))
+        for record in records
+    ]
+
+
+def ipv6_addresses() -> list[tuple[str, str]]:
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:  # a kernel without IPv6
+        return []
+    return [
+        (line.split()[-1], str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))))
+        for line in lines
+    ]
 
 
 if __name__ == "__main__":

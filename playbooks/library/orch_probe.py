@@ -1,0 +1,200 @@
+#!/usr/bin/python
+"""Everything that a preflight asks of a node, in one round trip. Changes nothing."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: orch_probe
+short_description: Gathers what provisioning must know of a node
+description:
+  - Runs train/facts.py there, looks for programs and libraries, reads the public host keys and
+    /etc/hosts, and tries to reach the other nodes of the cluster by address and by name.
+options:
+  facts_script: {description: Text of train/facts.py., type: str, required: true}
+  root: {description: Folder of orch on the node; empty means its default., type: str, default: ""}
+  stack: {description: Name of the stack., type: str, required: true}
+  peers:
+    description: All nodes of the cluster, each with name, address and port.
+    type: list
+    elements: dict
+    default: []
+  seconds: {description: How long one connection may take., type: float, default: 4}
+author: [orch]
+"""
+EXAMPLES = r"""
+- name: Look at the node
+  orch_probe:
+    facts_script: "{{ lookup('ansible.builtin.file', 'train/facts.py') }}"
+    stack: current
+"""
+RETURN = r"""
+probe: {description: What was found., returned: always, type: dict}
+"""
+
+import glob
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible.module_utils.basic import AnsibleModule
+
+PROGRAMS = ("numactl", "rsync", "ssh")
+LIBRARIES = ("libhwloc.so.15", "libtcmalloc_minimal.so.4")
+FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "facts_script": {"type": "str", "required": True},
+            "root": {"type": "str", "default": ""},
+            "stack": {"type": "str", "required": True},
+            "peers": {"type": "list", "elements": "dict", "default": []},
+            "seconds": {"type": "float", "default": 4.0},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    home = os.path.expanduser("~")
+    root = given["root"] or ("/opt/orch" if os.getuid() == 0 else os.path.join(home, "orch"))
+    prefix = os.path.join(root, "stacks", given["stack"])
+    probe = {
+        "user": subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip(),
+        "uid": os.getuid(),
+        "home": home,
+        "root": root,
+        "machine": platform.machine(),
+        "python": list(sys.version_info[:3]),
+        "python_path": sys.executable,
+        "libc": platform.libc_ver()[1],
+        "os": os_release(),
+        "sudo": os.getuid() == 0 or sudo_without_password(),
+        "disk_free": disk_free(root),
+        "writable": writable(root),
+        "missing": missing(),
+        "host_keys": host_keys(),
+        "hosts_file": read("/etc/hosts"),
+        "secrets_file": os.path.exists(os.path.join(root, "secrets.json")),
+        "peers": peers(given["peers"], given["seconds"]),
+        "facts": facts(given["facts_script"], prefix),
+        "time": time.time(),
+    }
+    module.exit_json(changed=False, probe=probe)
+
+
+def facts(script, prefix):
+    command = [sys.executable, "-I", "-S", "-", prefix]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise RuntimeError("facts.py failed: " + done.stderr)
+    return json.loads(done.stdout)
+
+
+def sudo_without_password():
+    if not shutil.which("sudo"):
+        return False
+    return subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
+
+
+def existing_parent(path):
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def disk_free(root):
+    return shutil.disk_usage(existing_parent(root)).free
+
+
+def writable(root):
+    return os.access(existing_parent(root), os.W_OK)
+
+
+def missing():
+    """The programs and libraries that the base role would install."""
+    programs = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH)]
+    return programs + [
+        name
+        for name in LIBRARIES
+        if not any(glob.glob(os.path.join(folder, name)) for folder in FOLDERS)
+    ]
+
+
+def host_keys():
+    """Type and key of each public host key; the comment is of no use to anyone."""
+    lines = [read(path) for path in sorted(glob.glob("/etc/ssh/ssh_host_*_key.pub"))]
+    return [" ".join(line.split()[:2]) for line in lines if line.split()]
+
+
+def os_release():
+    pairs = [line.partition("=") for line in read("/etc/os-release").splitlines()]
+    values = {key: value.strip('"') for key, _, value in pairs}
+    return {"id": values.get("ID", ""), "like": values.get("ID_LIKE", "")}
+
+
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def peers(nodes, seconds):
+    if len(nodes) < 2:
+        return {}
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        return dict(pool.map(lambda node: (node["name"], look(node, seconds)), nodes))
+
+
+def look(node, seconds):
+    """How a peer is seen from here: what its name resolves to, and whether its sshd answers."""
+    seen = {"resolves": addresses(node["name"]), "error": "", "source": ""}
+    found = addresses(node["address"])
+    seen["address"] = found[0] if found else ""
+    if not found:
+        seen["error"] = "no address is known for " + node["address"]
+        return seen
+    seen["error"] = next((text for text in knock(found[0], int(node["port"]), seconds)), "")
+    seen["source"] = source(found[0])
+    return seen
+
+
+def knock(address, port, seconds):
+    """Yields what is wrong, if anything. A frozen node accepts connections, so ask for a word."""
+    try:
+        with socket.create_connection((address, port), timeout=seconds) as link:
+            if not link.recv(4).startswith(b"SSH-"):
+                yield "port %d does not speak ssh" % port
+    except OSError as error:
+        yield str(error.strerror or error)
+
+
+def source(address):
+    """The own address that packets to the peer leave with."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))  # no packet is sent
+            return probe.getsockname()[0]
+        except OSError:
+            return ""
+
+
+def addresses(name):
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(entry[4][0] for entry in found))
+
+
+if __name__ == "__main__":
+    main()
