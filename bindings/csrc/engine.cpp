@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "fork_guard.h"
@@ -13,26 +14,40 @@
 namespace orch_ccl {
 namespace {
 
-// How long to look again at once before giving the core away, and for how long then. A waiting thread
-// has nothing better to do; the communication thread competes with the computation for the core.
+// How often to look while nothing has come. A look that cost more than this much processor time has
+// moved data, and more will follow at once.
+constexpr auto kMoved = std::chrono::nanoseconds(5'000);
+
+// While the computation has the core, moving data on the same core only delays it; once it waits for a
+// future, the core is free and this thread gets all of it. (A thread that waits in Work.wait() drives
+// the operations itself, at its own priority.)
+constexpr int kPoliteness = 10;
+
+std::chrono::nanoseconds processor_time() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 class Patience {
  public:
-  explicit Patience(bool waiting) : waiting_(waiting) {}
-  void reset() { since_ = Clock::now(); }
-  void pause() {
-    const auto waited = Clock::now() - since_;
-    if (waiting_ ? waited < Millis(200) : waited < std::chrono::microseconds(50)) {
+  void pause(bool progressed) {
+    const auto used = processor_time();
+    if (progressed || used - used_ > kMoved)
+      since_ = Clock::now();
+    const auto idle = Clock::now() - since_;
+    if (idle < Millis(5)) {
       sched_yield();
-      return;
+    } else {
+      const timespec time{0, idle < Millis(2000) ? 20'000 : 500'000};
+      nanosleep(&time, nullptr);
     }
-    const long nanoseconds = waited < Millis(2000) ? 20'000 : 500'000;
-    const timespec time{0, nanoseconds};
-    nanosleep(&time, nullptr);
+    used_ = processor_time();
   }
 
  private:
-  bool waiting_;
   Clock::time_point since_ = Clock::now();
+  std::chrono::nanoseconds used_ = processor_time();
 };
 
 std::string text_of(const std::exception_ptr& error) {
@@ -76,6 +91,7 @@ void Engine::submit(const WorkPtr& work) {
     auto& queue = lanes_[work->lane()];
     queue.push_back(work);
     ++pending_;
+    ++unsettled_;
     if (queue.size() == 1)
       progress(done); // start at once, on this thread
   }
@@ -111,28 +127,27 @@ bool Engine::progress(std::vector<Done>& done) {
 }
 
 void Engine::settle(std::vector<Done>& done) {
+  const size_t settled = done.size();
   for (auto& [work, error] : done) {
     if (error)
       work->group().mark_broken(work->name() + ": " + text_of(error));
     work->complete(error);
   }
   done.clear();
+  unsettled_ -= settled;
 }
 
 bool Engine::drive(CclWork& work, Millis timeout) {
   const auto until = Clock::now() + timeout;
   std::vector<Done> done;
-  Patience patience(true);
+  Patience patience;
   ++waiters_;
   while (!work.isCompleted()) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       progress(done);
     }
-    if (done.empty())
-      patience.pause();
-    else
-      patience.reset();
+    patience.pause(!done.empty());
     settle(done);
     if (timeout.count() > 0 && Clock::now() > until)
       break;
@@ -146,9 +161,10 @@ void Engine::communicate() {
   prctl(PR_SET_NAME, "ccl-comm");
   prctl(PR_SET_TIMERSLACK, 1000UL); // short sleeps are meant to be short
   stay_single_threaded();
+  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kPoliteness); // of this thread, in Linux
   std::vector<Done> done;
   for (;;) {
-    Patience patience(false);
+    Patience patience;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       // The time limit is for a synchronous operation whose caller did not wait after all.
@@ -160,10 +176,7 @@ void Engine::communicate() {
         std::lock_guard<std::mutex> lock(mutex_);
         progress(done);
       }
-      if (done.empty())
-        patience.pause();
-      else
-        patience.reset();
+      patience.pause(!done.empty());
       settle(done);
     }
   }
@@ -190,8 +203,7 @@ void Engine::fail_group(Group& group, const std::string& reason) {
       lane = lanes_.erase(lane);
     }
   }
-  for (auto& [work, error] : done)
-    work->complete(error);
+  settle(done);
 }
 
 std::vector<WorkPtr> Engine::pending() {
@@ -202,8 +214,17 @@ std::vector<WorkPtr> Engine::pending() {
   return out;
 }
 
-void Engine::close() {
+void Engine::close(Millis patience) {
+  const auto until = Clock::now() + patience;
+  while (unsettled_ > 0 && Clock::now() < until)
+    std::this_thread::sleep_for(Millis(1));
   closed_ = true;
+  std::lock_guard<std::mutex> wait_for_observers(observers_);
+}
+
+bool Engine::open(std::unique_lock<std::mutex>& lock) {
+  lock = std::unique_lock<std::mutex>(observers_);
+  return !closed_;
 }
 
 } // namespace orch_ccl

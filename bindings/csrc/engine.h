@@ -27,8 +27,12 @@ class Engine {
 
   // What is going on, for the monitor.
   std::vector<WorkPtr> pending();
-  // The interpreter is ending: futures with Python callbacks must not run any more.
-  void close();
+  // The interpreter is about to end. Gives what is in flight a last chance, so that another rank does
+  // not wait for our part of it. After that, no thread of ours may touch a future or a tensor again:
+  // both may belong to Python objects.
+  void close(Millis patience);
+  // For the monitor: false once closed; else close() waits until the lock is released.
+  bool open(std::unique_lock<std::mutex>& lock);
 
  private:
   Engine();
@@ -38,13 +42,15 @@ class Engine {
   };
   void communicate();
   bool progress(std::vector<Done>& done);
-  static void settle(std::vector<Done>& done);
+  void settle(std::vector<Done>& done);
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::map<Lane, std::deque<WorkPtr>> lanes_;
   std::atomic<int> waiters_{0};
-  std::atomic<size_t> pending_{0};
+  std::atomic<size_t> pending_{0}; // not completed by oneCCL yet
+  std::atomic<size_t> unsettled_{0}; // those, and the ones whose futures are being completed
+  std::mutex observers_;
   std::atomic<bool> closed_{false};
 };
 

@@ -2,6 +2,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "build_info.h"
+#include "communicators.h"
 #include "engine.h"
 #include "fork_guard.h"
 #include "process_group.h"
@@ -30,16 +31,9 @@ c10::intrusive_ptr<c10d::Backend> create(
   return c10::make_intrusive<orch_ccl::ProcessGroupCCL>(std::move(spec));
 }
 
-// Gives what is in flight a last chance, so that a rank which ends does not leave another one waiting
-// for its part; after that no Python callback may run any more.
 void before_interpreter_ends() {
-  if (orch_ccl::in_forked_child())
-    return;
-  auto& engine = orch_ccl::Engine::get();
-  const auto limit = orch_ccl::Clock::now() + Millis(5000);
-  while (!engine.pending().empty() && orch_ccl::Clock::now() < limit)
-    std::this_thread::sleep_for(Millis(1));
-  engine.close();
+  if (!orch_ccl::in_forked_child() && orch_ccl::transport_started())
+    orch_ccl::Engine::get().close(Millis(5000));
 }
 
 } // namespace

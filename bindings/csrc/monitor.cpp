@@ -124,20 +124,27 @@ void look_at(const WorkPtr& work, Watched& state) {
     Engine::get().fail_group(work->group(), reason);
 }
 
+void watch_once(std::map<CclWork*, Watched>& watched) {
+  const auto pending = Engine::get().pending();
+  std::map<CclWork*, Watched> still;
+  for (const auto& work : pending)
+    if (work->started() || Clock::now() - work->submitted() > work->timeout())
+      still[work.get()] = watched[work.get()];
+  watched.swap(still);
+  for (const auto& work : pending)
+    if (auto found = watched.find(work.get()); found != watched.end())
+      look_at(work, found->second);
+}
+
 void watch() {
   prctl(PR_SET_NAME, "ccl-monitor");
   std::map<CclWork*, Watched> watched;
   for (;;) {
     std::this_thread::sleep_for(kTick);
-    const auto pending = Engine::get().pending();
-    std::map<CclWork*, Watched> still;
-    for (const auto& work : pending)
-      if (work->started() || Clock::now() - work->submitted() > work->timeout())
-        still[work.get()] = watched[work.get()];
-    watched.swap(still);
-    for (const auto& work : pending)
-      if (auto found = watched.find(work.get()); found != watched.end())
-        look_at(work, found->second);
+    std::unique_lock<std::mutex> lock;
+    if (!Engine::get().open(lock))
+      return;
+    watch_once(watched);
   }
 }
 

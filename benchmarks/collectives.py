@@ -1,0 +1,182 @@
+"""ccl beside gloo: the same processes, the same tensors, turn by turn; medians and their ratio.
+
+    python benchmarks/collectives.py                      # two ranks on this host, one core each
+    python benchmarks/collectives.py --ranks 4 --json out.json
+    mpiexec.hydra -hosts a,b -n 2 -ppn 1 python benchmarks/collectives.py --inside
+
+A ratio below 1 means that ccl is faster. Needs the environment of the stack `current`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+KB, MB = 1024, 1024 * 1024
+SIZES = (KB, 64 * KB, MB, 25 * MB, 100 * MB)
+TARGETS = {KB: 0.25, 64 * KB: 0.25, MB: 0.25, 25 * MB: 0.45, 100 * MB: 0.8}
+STEP_TARGET = 0.92
+MODELS = {  # width, layers, heads, vocabulary, batch, sequence
+    "17M parameters": (384, 3, 6, 30522, 8, 64),
+    "BERT-base size": (768, 12, 12, 30522, 4, 64),
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=15, help="samples of each measurement")
+    parser.add_argument("--max-mb", type=int, default=100, help="leave out larger messages")
+    parser.add_argument("--no-models", action="store_true", help="leave out the DDP steps")
+    parser.add_argument("--json", type=Path, help="write the figures here, too")
+    parser.add_argument("--inside", action="store_true", help="this process is already a rank")
+    return parser.parse_args()
+
+
+def start_ranks(ranks: int) -> int:
+    """Start this script again under the hydra that lies beside this Python."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    hydra = Path(sys.executable).parent / "mpiexec.hydra"
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [hydra, "-n", str(ranks), sys.executable, *sys.argv, "--inside"]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def pin_to_one_core() -> None:
+    """hydra gives each rank a share of the cores; the comparison is about one core per rank."""
+    cores = sorted(os.sched_getaffinity(0))
+    local = int(os.environ.get("MPI_LOCALRANKID", 0))
+    everyone = len(cores) == os.cpu_count()
+    os.sched_setaffinity(0, {cores[local % len(cores)] if everyone else cores[0]})
+
+
+def time_turns(work, groups: dict, repeat: int, inner: int) -> dict[str, list[float]]:
+    """Seconds of work(group), measured in turns so that a disturbance hits both alike."""
+    import torch.distributed as dist
+
+    times: dict[str, list[float]] = {name: [] for name in groups}
+    for turn in range(repeat + 2):
+        for name, group in groups.items():
+            dist.barrier()
+            begun = time.perf_counter()
+            for _ in range(inner):
+                work(group)
+            if turn >= 2:
+                times[name].append((time.perf_counter() - begun) / inner)
+    return times
+
+
+def row(what: str, times: dict[str, list[float]], target: float) -> dict:
+    median = {name: statistics.median(values) for name, values in times.items()}
+    ratio = median["ccl"] / median["gloo"]
+    return {"what": what, "ccl_s": median["ccl"], "gloo_s": median["gloo"], "ratio": ratio} | {
+        "target": target,
+        "met": ratio <= target,
+    }
+
+
+def all_reduces(groups: dict, repeat: int, max_mb: int) -> list[dict]:
+    import torch
+    import torch.distributed as dist
+
+    rows = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for size in (size for size in SIZES if size <= max_mb * MB):
+            tensor = torch.zeros(size // dtype.itemsize, dtype=dtype)
+            inner = 100 if size <= 64 * KB else 10 if size <= MB else 1
+            times = time_turns(
+                lambda group, tensor=tensor: dist.all_reduce(tensor, group=group),
+                groups,
+                repeat,
+                inner,
+            )
+            name = f"{size // KB} KB" if size < MB else f"{size // MB} MB"
+            kind = str(dtype).removeprefix("torch.")
+            rows.append(row(f"all_reduce {kind} {name}", times, TARGETS[size]))
+    return rows
+
+
+def encoder(width: int, layers: int, heads: int, vocabulary: int):
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True)
+    return nn.Sequential(
+        nn.Embedding(vocabulary, width), nn.TransformerEncoder(layer, layers), nn.Linear(width, 2)
+    )
+
+
+def ddp_steps(groups: dict, repeat: int) -> list[dict]:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    rows = []
+    for name, (width, layers, heads, vocabulary, batch, sequence) in MODELS.items():
+        models = {}
+        for kind, group in groups.items():
+            torch.manual_seed(1)
+            ddp = DistributedDataParallel(
+                encoder(width, layers, heads, vocabulary),
+                process_group=group,
+                gradient_as_bucket_view=True,
+            )
+            models[kind] = ddp, torch.optim.SGD(ddp.parameters(), lr=0.01)
+        tokens = torch.randint(0, vocabulary, (batch, sequence))
+
+        def step(model, tokens=tokens) -> None:
+            ddp, optimizer = model
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = ddp(tokens).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        times = time_turns(step, models, max(5, repeat // 2), 1)
+        rows.append(row(f"DDP step, {name}", times, STEP_TARGET))
+    return rows
+
+
+def print_table(rows: list[dict]) -> None:
+    print(f"{'':32}{'ccl':>12}{'gloo':>12}{'ratio':>8}{'target':>8}")
+    for one in rows:
+        print(
+            f"{one['what']:32}{one['ccl_s'] * 1e3:9.3f} ms{one['gloo_s'] * 1e3:9.3f} ms"
+            f"{one['ratio']:8.3f}{one['target']:8.2f}{'' if one['met'] else '  missed'}"
+        )
+
+
+def main() -> int:
+    options = arguments()
+    if not options.inside:
+        return start_ranks(options.ranks)
+    pin_to_one_core()
+    import oneccl_bindings_for_pytorch  # noqa: F401
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
+    dist.init_process_group("ccl", rank=rank, world_size=size)
+    groups = {"ccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    rows = all_reduces(groups, options.repeat, options.max_mb)
+    if not options.no_models:
+        rows += ddp_steps(groups, options.repeat)
+    if rank == 0:
+        print_table(rows)
+        if options.json:
+            about = {"ranks": size, "torch": torch.__version__, "repeat": options.repeat}
+            options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n")
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Starts real ranks, through hydra, torchrun or bare processes, and never waits for them for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+BIN = Path(sys.executable).parent
+SET_BY_LAUNCHERS = (
+    "PMI_",
+    "PMIX_",
+    "MPI_",
+    "I_MPI_",
+    "HYDI_",
+    "HYDRA_",
+    "TORCHELASTIC_",
+    "CCL_",
+    "FI_",
+)
+SET_FOR_RANKS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    code: int
+    text: str
+    seconds: float
+    codes: tuple[int, ...] = ()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def clean_environment(extra: dict[str, str]) -> dict[str, str]:
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(SET_BY_LAUNCHERS) and name not in SET_FOR_RANKS
+    }
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    return env | {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "PYTHONUNBUFFERED": "1"} | extra
+
+
+def commands(
+    by: str, ranks: int, program: list[str], env: dict[str, str]
+) -> list[tuple[list[str], dict[str, str]]]:
+    """One (command, environment) per process that the test itself starts."""
+    if by == "mpi":
+        return [([str(BIN / "mpiexec.hydra"), "-n", str(ranks), sys.executable, *program], env)]
+    if by == "torchrun":
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+        return [([*launcher, "--master-port", env["MASTER_PORT"], *program], env)]
+    local = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    return [
+        ([sys.executable, *program], env | local | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(ranks)
+    ]
+
+
+def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:
+    until = time.monotonic() + timeout
+    late = False
+    for process in processes:
+        try:
+            process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            late = True
+            break
+    for process in processes:
+        if process.poll() is None or late:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            process.wait()
+    return f"still running after {timeout} s" if late else ""
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """launch("program.py", *args, ranks=2, by="mpi"|"torchrun"|"bare") -> Outcome, or the test fails."""
+
+    def run(
+        program: str, *args: str, ranks: int = 2, by: str = "mpi", timeout: float = 60, env=None
+    ) -> Outcome:
+        begun = time.monotonic()
+        full = clean_environment(env or {})
+        started = []
+        logs = []
+        for number, (command, variables) in enumerate(
+            commands(by, ranks, [str(PROGRAMS / program), *args], full)
+        ):
+            logs.append(tmp_path / f"{program}-{len(list(tmp_path.iterdir()))}-{number}.log")
+            with logs[-1].open("wb") as log:
+                started.append(
+                    subprocess.Popen(
+                        command,
+                        env=variables,
+                        cwd=tmp_path,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        late = wait_all(started, timeout)
+        text = "".join(log.read_text(errors="replace") for log in logs)
+        assert not late, f"{program} {' '.join(args)}: {late}\n{text}"
+        codes = tuple(process.returncode for process in started)
+        first_failure = next((code for code in codes if code), 0)
+        return Outcome(code=first_failure, text=text, seconds=time.monotonic() - begun, codes=codes)
+
+    return run

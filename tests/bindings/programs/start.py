@@ -1,0 +1,23 @@
+"""What every program of the tests begins with."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import oneccl_bindings_for_pytorch  # noqa: F401
+import torch
+import torch.distributed as dist
+
+RANK = int(os.environ.get("RANK") or os.environ["PMI_RANK"])
+SIZE = int(os.environ.get("WORLD_SIZE") or os.environ["PMI_SIZE"])
+
+
+def init(seconds: float = 60, backend: str = "ccl") -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, rank=RANK, world_size=SIZE, timeout=timedelta(seconds=seconds))
+
+
+def say(*words: object) -> None:
+    """One write per line, so that lines of several ranks do not mix."""
+    print(f"[{RANK}] " + " ".join(map(str, words)) + "\n", end="", flush=True)

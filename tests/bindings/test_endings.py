@@ -1,0 +1,72 @@
+"""A rank that raises, exits, is killed or forgets to say goodbye must never hang the others."""
+
+from __future__ import annotations
+
+import pytest
+
+HOW_RANK_1_ENDS = ("raise", "exit3", "kill")
+
+
+@pytest.mark.parametrize("how", HOW_RANK_1_ENDS)
+@pytest.mark.parametrize("by", ["mpi", "torchrun"])
+def test_the_launcher_reports_the_failure_soon(launch, by, how):
+    outcome = launch("endings.py", how, by=by, ranks=3, timeout=40)
+    assert outcome.code != 0
+    assert outcome.seconds < 30
+    assert "got through" not in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("raise", 1, "has left the job with exit code 1"),
+        ("exit3", 3, "has left the job with exit code 3"),
+        ("exit0", 0, "has left the job with exit code 0"),
+        ("kill", -9, "is gone: its process has ended"),
+    ],
+)
+def test_without_any_launcher_the_others_notice_by_themselves(launch, how, code, words):
+    outcome = launch("endings.py", how, by="bare", ranks=3, timeout=40)
+    assert outcome.codes == (1, code, 1)
+    assert words in outcome.text or "is gone: its process has ended" in outcome.text
+    assert "allreduce #4 of group" in outcome.text
+    assert "rank 1 (" in outcome.text
+
+
+@pytest.mark.parametrize("how", ["forget", "pending"])
+@pytest.mark.parametrize("by", ["mpi", "torchrun", "bare"])
+def test_forgetting_destroy_is_harmless(launch, by, how):
+    outcome = launch("endings.py", how, by=by, timeout=40)
+    assert outcome.code == 0, outcome.text
+    assert outcome.seconds < 20
+
+
+@pytest.mark.parametrize("how", ["all-raise", "destroy-then-raise"])
+@pytest.mark.parametrize("by", ["mpi", "bare"])
+def test_exit_codes_do_not_lie(launch, by, how):
+    outcome = launch("endings.py", how, by=by, timeout=40)
+    assert outcome.code != 0
+    assert outcome.seconds < 20
+
+
+def test_a_rank_that_ends_later_is_waited_for(launch):
+    outcome = launch("endings.py", "slow-end", timeout=40)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("ends") == 2
+
+
+@pytest.mark.parametrize("by", ["mpi", "torchrun"])
+def test_the_timeout_of_the_group_holds_inside_a_collective(launch, by):
+    outcome = launch("endings.py", "late", "4", by=by, ranks=3, timeout=40)
+    assert outcome.code != 0
+    assert outcome.seconds < 25
+    assert "DistBackendError" in outcome.text
+    assert "allreduce #4 of group" in outcome.text
+    assert "timed out after 4000 ms" in outcome.text
+    assert "missing: rank 1 (" in outcome.text
+
+
+def test_a_rank_in_another_collective_is_named(launch):
+    outcome = launch("endings.py", "in-other-collective", "4", ranks=2, timeout=40)
+    assert outcome.code != 0
+    assert "is in broadcast #4 instead" in outcome.text or "missing: rank 1" in outcome.text

@@ -1,0 +1,23 @@
+"""Collective x dtype x operation x size x ranks, against arithmetic done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_collective_on_mpi(launch, ranks):
+    outcome = launch("matrix.py", ranks=ranks, timeout=150)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("checked") == ranks
+
+
+def test_every_collective_without_mpirun(launch):
+    outcome = launch("matrix.py", by="torchrun", timeout=200)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("checked") == 2
+
+
+def test_a_group_of_one_needs_no_launcher(launch):
+    outcome = launch("matrix.py", by="bare", ranks=1)
+    assert outcome.code == 0, outcome.text
