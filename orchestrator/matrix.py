@@ -152,7 +152,7 @@ def alternatives(stack: Stack, package: str, stacks: Sequence[Stack]) -> tuple[s
     """What else serves whoever cannot get this package of the stack."""
     words = []
     if package == BINDINGS and "gloo" in stack.backends:
-        words.append("the same stack trains with --backend gloo, without these bindings")
+        words.append("--backend gloo does without these bindings")
     free = [s for s in stacks if s.name != stack.name and not any(i.only_there for i in s.indexes)]
     if package in (BINDINGS, IPEX):
         words += [f"{describe(s)} comes from PyPI" for s in free if s.ipex][:1]

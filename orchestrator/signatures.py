@@ -29,6 +29,8 @@ class Explanation:
         return f"{self.cause}\n  {self.line}\n  cure: {self.cure}"
 
 
+LONGEST_LINE = 2000  # characters; patterns with .* take time by the square of it
+
 # The order is that of the answers: what causes the others comes first.
 KNOWN_SIGNATURES = (
     # Versions that do not fit.
@@ -87,7 +89,7 @@ KNOWN_SIGNATURES = (
     ),
     Signature(
         name="accelerate without ccl",
-        pattern=r"Your assigned backend ccl is not ava(?:i)?l?iable, please use gloo",
+        pattern=r"Your assigned backend ccl is not ava(?:ilable|liable), please use gloo",
         cause="accelerate did not find ccl: CCL_WORKER_COUNT is not set, the bindings are not "
         "installed, or accelerate is 1.13 or newer.",
         cure="export CCL_WORKER_COUNT=1, with oneccl_bind_pt installed and accelerate <= 1.12.",
@@ -244,7 +246,7 @@ def explain(log_text: str) -> tuple[Explanation, ...]:
     A line is claimed by the first signature that knows it; each signature answers once.
     """
     answers: dict[str, Explanation] = {}
-    for line in dict.fromkeys(log_text.splitlines()):
+    for line in dict.fromkeys(line[:LONGEST_LINE] for line in log_text.splitlines()):
         for signature in KNOWN_SIGNATURES:
             if match := re.search(signature.pattern, line):
                 answers.setdefault(signature.name, explanation(signature, line, match))

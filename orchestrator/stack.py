@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -86,6 +86,11 @@ class Stack:
 
     def runs_on_python(self, version: str) -> bool:
         return SpecifierSet(self.python).contains(version, prereleases=True)
+
+    def for_backend(self, name: str) -> Stack:
+        """The stack with what this backend needs: without the bindings unless it is `ccl`."""
+        kept = {p: v for p, v in self.requirements.items() if p != BINDINGS or name == "ccl"}
+        return replace(self, backends=(self.backend(name),), requirements=kept)
 
     def backend(self, asked: str | None) -> str:
         """The backend to use: the one asked for, or the stack's first. Raises PlanError."""

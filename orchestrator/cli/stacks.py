@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,40 +13,171 @@ from orchestrator.cli.options import AsJson
 app = typer.Typer(help="The sets of versions that fit together.", invoke_without_command=True)
 
 
-@app.callback()
-def stacks(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the stacks."""
+def complete_names(incomplete: str) -> list[str]:
     from orchestrator import load
+
+    return [name for name in load.stack_names() if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(autocompletion=complete_names)]
+ForBackend = Annotated[
+    str | None, typer.Option("--backend", help="Only what this backend needs; default: all.")
+]
+
+
+@app.callback()
+def stacks(
+    context: typer.Context,
+    as_json: AsJson = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table of docs/stacks.md.")
+    ] = False,
+) -> None:
+    """List the stacks: what is in them, and what they need on this machine."""
+    from orchestrator import load
+    from orchestrator.operations import stacks as operation
     from orchestrator.report import listing
+    from orchestrator.report import stacks as report
 
     if context.invoked_subcommand:
         return
-    found = [load.stack(name) for name in load.stack_names()]
-    rows = [
-        {
-            "name": s.name,
-            "summary": s.summary,
-            "python": s.python,
-            "torch": s.requirements["torch"],
-            "backends": list(s.backends),
-        }
-        for s in found
-    ]
-    typer.echo(listing.as_json("stacks", rows) if as_json else listing.table(rows, tuple(rows[0])))
+    found = load.all_stacks()
+    if markdown:
+        typer.echo(report.markdown(found))
+        return
+    here = operation.here()
+    rows = [report.row(stack, here) for stack in found]
+    typer.echo(listing.as_json("stacks", rows) if as_json else report.listing(found, here))
+
+
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Tell everything about a stack, each fact with its source."""
+    from orchestrator import load
+    from orchestrator.operations import stacks as operation
+    from orchestrator.report import stacks as report
+
+    stack, here = load.stack(name), operation.here()
+    typer.echo(report.as_json(stack, here) if as_json else report.story(stack, here))
+
+
+@app.command()
+def find(
+    torch: Annotated[str | None, typer.Option(help="For example 2.7, or 2.7.0.")] = None,
+    ipex: Annotated[str | None, typer.Option(help="Version of IPEX.")] = None,
+    bindings: Annotated[str | None, typer.Option(help="Version of oneccl_bind_pt.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the stack with these versions; versions that do not fit together are refused."""
+    from orchestrator import load
+    from orchestrator.matrix import Mix, describe, resolve_mix
+    from orchestrator.operations import stacks as operation
+    from orchestrator.report import stacks as report
+
+    mix = Mix(torch=torch, ipex=ipex, bindings=bindings)
+    stack = resolve_mix(load.all_stacks(), mix)
+    typer.echo(report.as_json(stack, operation.here()) if as_json else describe(stack))
+
+
+@app.command()
+def check(
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            help="The environment must be this stack; default: it must fit together.",
+            autocompletion=complete_names,
+        ),
+    ] = None,
+    inventory: Annotated[
+        str | None, typer.Option(help="Check the nodes of this inventory instead.")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(help="Interpreter of the environment; default: orch's own.")
+    ] = None,
+    backend: ForBackend = None,
+    shell: Annotated[
+        bool,
+        typer.Option(
+            "--shell", help="Check this shell as well, for ranks that are started without orch."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at an environment and name every mismatch, with its cure. Exit 1 if there is one."""
+    from orchestrator.errors import RequestError
+    from orchestrator.operations import stacks as operation
+    from orchestrator.report import stacks as report
+
+    if inventory and (python or shell):
+        raise RequestError("--inventory names nodes; --python and --shell are this machine's.")
+    if backend and not stack:
+        raise RequestError("--backend goes with --stack.")
+    environments = (
+        operation.environments_of(inventory)
+        if inventory
+        else [operation.environment_of(python or sys.executable, shell=shell)]
+    )
+    checked = operation.check(environments, operation.asked_stack(stack, backend))
+    typer.echo(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
+    if any(found for _, _, found in checked):
+        raise typer.Exit(1)
+
+
+@app.command()
+def fetch(
+    name: Name,
+    to: Annotated[Path, typer.Option(help="The wheelhouse: a folder, made if missing.")],
+    find_links: Annotated[
+        list[str] | None,
+        typer.Option(help="A folder or page of wheels, instead of the stack's indexes."),
+    ] = None,
+    index_url: Annotated[
+        str | None, typer.Option(help="An index, instead of pip's and the stack's.")
+    ] = None,
+    python_version: Annotated[
+        str | None, typer.Option(help="Python of the nodes, if it is not orch's own: 3.10.")
+    ] = None,
+    backend: ForBackend = None,
+    any_torch: Annotated[
+        bool, typer.Option("--any-torch", help="Take torch's CUDA build if it comes first.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download the wheels of a stack, with their hashes, through pip's own configuration."""
+    from orchestrator import load
+    from orchestrator.operations import wheels as operation
+    from orchestrator.report import listing
+    from orchestrator.wheels import Places
+
+    stack = load.stack(name)
+    hashes = operation.fetch(
+        stack.for_backend(backend) if backend else stack,
+        to,
+        stacks=load.all_stacks(),
+        places=Places(find_links=tuple(find_links or ()), index_url=index_url),
+        python=python_version,
+        any_torch=any_torch,
+        tell=lambda words: typer.echo(words, err=True),
+    )
+    rows = [{"file": file, "sha256": digest} for file, digest in hashes.items()]
+    typer.echo(
+        listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256"))
+    )
 
 
 @app.command()
 def requirements(
-    name: str,
+    name: Name,
     without_dependencies: Annotated[
         bool,
         typer.Option("--without-dependencies", help="Only those that pip installs with --no-deps."),
     ] = False,
+    backend: ForBackend = None,
 ) -> None:
     """Print a stack's packages as a requirements file for pip."""
     from orchestrator import load
 
-    stack = load.stack(name)
+    stack = load.stack(name).for_backend(backend) if backend else load.stack(name)
     for package, version in stack.requirements.items():
         if (package in stack.without_dependencies) == without_dependencies:
             typer.echo(f"{package}=={version}")

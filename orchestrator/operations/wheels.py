@@ -1,0 +1,66 @@
+"""Fill a wheelhouse with the wheels of a stack, by pip and its own configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from orchestrator.errors import ExecuteError
+from orchestrator.stack import Stack
+from orchestrator.wheels import Download, Places, obstacle, plan_downloads
+
+HASHES = "hashes.json"
+BLOCK = 1 << 20
+
+
+def fetch(
+    stack: Stack,
+    folder: Path,
+    *,
+    stacks: Sequence[Stack],
+    places: Places,
+    python: str | None = None,
+    any_torch: bool = False,
+    tell: Callable[[str], None] = print,
+) -> dict[str, str]:
+    """Download the stack's wheels; -> file name -> SHA-256, also in FOLDER/hashes.json.
+
+    Raises ExecuteError that names the wheel that is missing, and what could serve instead.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExecuteError(f"{folder} cannot be made: {error.strerror}.") from None
+    plan = plan_downloads(stack, str(folder), places=places, python=python, any_torch=any_torch)
+    for download in plan:
+        tell(f"fetching {', '.join(download.wanted)}")
+        run_pip(stack, download, stacks)
+    hashes = {path.name: digest(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
+    value = {"schema": 1, "stack": stack.name, "sha256": hashes}
+    (folder / HASHES).write_text(json.dumps(value, indent=1) + "\n")
+    return hashes
+
+
+def run_pip(stack: Stack, download: Download, stacks: Sequence[Stack]) -> None:
+    """pip's own words go to standard error; its log says more, and serves the error."""
+    with tempfile.TemporaryDirectory(prefix="orch-pip-") as folder:
+        log = Path(folder) / "pip.log"
+        pip = (sys.executable, "-m", "pip", "download", f"--log={log}")
+        done = subprocess.run([*pip, *download.arguments, *download.wanted], stdout=sys.stderr)
+        if done.returncode != 0:
+            words = log.read_text(errors="replace") if log.exists() else ""
+            found = obstacle(stack, download, words, stacks)
+            raise ExecuteError(found.message, hint=found.hint)
+
+
+def digest(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            sha.update(block)
+    return sha.hexdigest()

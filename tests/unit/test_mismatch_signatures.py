@@ -1,0 +1,204 @@
+"""Logs as users see them -> what is said about them. The lines are quoted word for word."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.signatures import KNOWN_SIGNATURES, explain
+
+LINES = [
+    (
+        "ipex for another torch",
+        "ERROR! Intel® Extension for PyTorch* needs to work with PyTorch 2.8.*, "
+        "but PyTorch 2.13.0+cpu is found.",
+        "IPEX was built for torch 2.8; this is torch 2.13.0+cpu.",
+    ),
+    (
+        "ipex 2.8 for another torch",
+        "AttributeError: module 'os' has no attribute 'exit'",
+        "another torch than 2.8",
+    ),
+    (
+        "transformers refuses ipex",
+        "ImportError: Using IPEX but IPEX is not installed or IPEX's version does not match "
+        "current PyTorch, please refer to https://github.com/intel/intel-extension-for-pytorch.",
+        "missing or of another torch",
+    ),
+    (
+        "bindings for another torch",
+        "ImportError: /venv/lib/python3.11/site-packages/oneccl_bindings_for_pytorch/lib/"
+        "liboneccl_bindings_for_pytorch.so: undefined symbol: _ZN2at14RecordFunction6beforeEPKcl",
+        "built for another torch",
+    ),
+    (
+        "our bindings for another torch",
+        "ImportError: oneccl_bind_pt was built for torch 2.13, this is 2.14: run `orch provision`",
+        "built for torch 2.13",
+    ),
+    (
+        "use_ipex is gone",
+        "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'use_ipex'",
+        "4.57 removed --use_ipex",
+    ),
+    (
+        "use_ipex is gone",
+        "ValueError: Some specified arguments are not used by the HfArgumentParser: "
+        "['--use_ipex', '--foo']",
+        "4.57 removed --use_ipex",
+    ),
+    (
+        "no_cuda is gone",
+        "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--no_cuda']",
+        "5.0 removed --no_cuda",
+    ),
+    (
+        "ddp_backend ccl is gone",
+        "run_qa.py: error: argument --ddp_backend: invalid choice: 'ccl' "
+        "(choose from 'nccl', 'gloo', 'mpi', 'xccl', 'hccl', 'cncl', 'mccl')",
+        "no longer takes `ccl`",
+    ),
+    (
+        "accelerate without ccl",
+        "ValueError: Your assigned backend ccl is not avaliable, please use gloo",
+        "CCL_WORKER_COUNT is not set",
+    ),
+    (
+        "accelerate without ccl",
+        "ValueError: Your assigned backend ccl is not available, please use gloo",
+        "accelerate is 1.13 or newer",
+    ),
+    (
+        "CCL_WORKER_COUNT",
+        "ValueError: CPU distributed training backend is ccl. but CCL_WORKER_COUNT is not "
+        "correctly set. Please use like 'export CCL_WORKER_COUNT = 1' to set.",
+        "want CCL_WORKER_COUNT",
+    ),
+    ("bindings not imported", "AssertionError: Unknown backend type ccl", "was not imported"),
+    (
+        "module of the bindings",
+        "ModuleNotFoundError: No module named 'torch_ccl'",
+        "under the name torch_ccl",
+    ),
+    (
+        "no MASTER_ADDR",
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment "
+        "variable MASTER_ADDR expected, but not set",
+        "without MASTER_ADDR",
+    ),
+    ("no libmpi", "could not open the library: libmpi.so.12", "setvars.sh"),
+    ("no mpirun", "bash: line 1: mpirun: command not found", "mpirun is not on PATH"),
+    ("no mpirun", "mpirun: 62: mpiexec.hydra: not found", "mpiexec.hydra is not on PATH"),
+    (
+        "no transport",
+        "RuntimeError: oneCCL: api_wrapper.cpp:39 api_wrappers_init: EXCEPTION: could not "
+        "initialize any transport library",
+        "could not start its transport",
+    ),
+    (
+        "no transport",
+        "init_transport: EXCEPTION: failed to initialize ATL",
+        "could not start its transport",
+    ),
+    (
+        "more oneCCL workers than cores",
+        "oneCCL: env.cpp:1 env_2_worker_affinity_auto: EXCEPTION: failed to implicitly set workers "
+        "affinity, the number of workers (2) exceeds the number of available cores per process (1)",
+        "2 workers, and each rank has 1 core",
+    ),
+    (
+        "MPI finalized",
+        "Attempting to use an MPI routine (internal_Comm_rank) before initializing or after "
+        "finalizing MPICH",
+        "made again",
+    ),
+    (
+        "gloo takes the loopback",
+        "RuntimeError: Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:144] "
+        "no error: Connection refused, remote=[127.0.1.1]:41234",
+        "127.0.1.1",
+    ),
+    (
+        "gloo cannot connect",
+        "RuntimeError: Gloo connectFullMesh failed with [.../pair.cc:144] timed out connecting: "
+        "remote=[10.0.0.7]:41234",
+        "cannot reach each other",
+    ),
+    ("unknown name", "getaddrinfo returned error -2", "does not know the name"),
+    (
+        "hub out of reach",
+        "NameResolutionError: Failed to resolve 'huggingface.co' ([Errno -2] Name or service not "
+        "known)",
+        "huggingface.co cannot be reached",
+    ),
+    (
+        "name of the client",
+        "hostname of the client socket cannot be retrieved. err=-3",
+        "cannot look up",
+    ),
+    (
+        "port taken",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+        "network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: "
+        "address already in use",
+        "is taken",
+    ),
+    (
+        "shared memory full",
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible "
+        "that dataloader's workers are out of shared memory.",
+        "/dev/shm",
+    ),
+    (
+        "shared memory full",
+        "RuntimeError: unable to write to file </torch_7_1>: /dev/shm: No space left on device",
+        "/dev/shm",
+    ),
+    ("disk full", "OSError: [Errno 28] No space left on device: '/data/x'", "file system is full"),
+    ("illegal instruction", "Illegal instruction (core dumped)", "lacks instructions"),
+    (
+        "the other rank went away",
+        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely "
+        "closed.",
+        "Another rank ended",
+    ),
+    ("gloo at exit", "terminate called without an active exception", "destroy_process_group"),
+]
+
+
+@pytest.mark.parametrize(("name", "line", "words"), LINES, ids=[line[0] for line in LINES])
+def test_a_line_is_explained(name: str, line: str, words: str) -> None:
+    (answer,) = explain(f"step 1\n  {line}\nstep 2\n")
+    assert answer.name == name
+    assert answer.line == line
+    assert words in answer.cause
+    assert answer.cure
+    assert "{" not in answer.cause + answer.cure.replace("${", "")
+
+
+def test_every_signature_has_a_line() -> None:
+    assert {signature.name for signature in KNOWN_SIGNATURES} == {name for name, *_ in LINES}
+
+
+def test_causes_come_before_what_they_cause() -> None:
+    log = "\n".join(
+        [
+            "DistNetworkError: Failed to recv, got 0 bytes",
+            "could not open the library: libmpi.so.12",
+            "could not open the library: libmpi.so.12",
+        ]
+    )
+    assert [answer.name for answer in explain(log)] == ["no libmpi", "the other rank went away"]
+
+
+@pytest.mark.parametrize("log", ["", "epoch 1 loss 0.5", "mpirun found", "Unknown backend type x"])
+def test_what_is_not_known_is_not_explained(log: str) -> None:
+    assert explain(log) == ()
+
+
+def test_patterns_are_of_one_line_and_not_slow() -> None:
+    for signature in KNOWN_SIGNATURES:
+        re.compile(signature.pattern)
+        assert "\n" not in signature.pattern
+    assert [a.name for a in explain("No space left on device " * 20_000)] == ["disk full"]
