@@ -7,7 +7,7 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import recipes, runs, stacks, train
+from orchestrator.cli import provision, recipes, runs, stacks, train
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train", no_args_is_help=True)(train.train)
+app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("recipes")(recipes.recipes)
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(runs.app, name="runs")

@@ -3,6 +3,19 @@
 
 from __future__ import annotations
 
+import glob
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible.module_utils.basic import AnsibleModule
+
 DOCUMENTATION = r"""
 module: orch_probe
 short_description: Gathers what provisioning must know of a node
@@ -30,19 +43,6 @@ EXAMPLES = r"""
 RETURN = r"""
 probe: {description: What was found., returned: always, type: dict}
 """
-
-import glob
-import json
-import os
-import platform
-import shutil
-import socket
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-
-from ansible.module_utils.basic import AnsibleModule
 
 PROGRAMS = ("numactl", "rsync", "ssh")
 LIBRARIES = ("libhwloc.so.15", "libtcmalloc_minimal.so.4")

@@ -1,0 +1,128 @@
+"""Runs a playbook through ansible-runner, and tells what happens on which node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ansible_runner
+
+from orchestrator.share import SHARE
+
+RESULTS = {
+    "runner_on_ok": "ok",
+    "runner_on_failed": "failed",
+    "runner_on_unreachable": "unreachable",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """One task on one node. `state`: ok, failed or unreachable; times as Ansible notes them."""
+
+    node: str
+    role: str
+    task: str
+    state: str
+    changed: bool
+    seconds: float
+    start: str
+    end: str
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playbook:
+    """What to run. `variables` hold no secrets: those are Ansible's to read, from the inventory."""
+
+    name: str
+    inventory: Path
+    variables: Mapping[str, Any]
+    facts: Path
+    log: Path
+    check: bool = False
+    limit: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(
+    playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]
+) -> str:
+    """-> ansible-runner's word for the end: successful, failed, canceled, timeout."""
+    folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
+    options = ["--check", "--diff"] if playbook.check else []
+    try:
+        with playbook.log.open("a") as log:
+            (Path(folder) / "env").mkdir()
+            variables = Path(folder) / "env" / "extravars"
+            variables.write_text(json.dumps(dict(playbook.variables)))
+            ended = ansible_runner.run(
+                private_data_dir=folder,
+                project_dir=str(SHARE / "playbooks"),
+                playbook=f"{playbook.name}.yml",
+                inventory=str(playbook.inventory.resolve()),
+                limit=",".join(playbook.limit) or None,
+                cmdline=" ".join(options) or None,
+                envvars={**settings(playbook), **playbook.environment},
+                quiet=True,
+                event_handler=lambda event: handle(event, log, on_result, on_line),
+            )
+        return str(ended.status)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def settings(playbook: Playbook) -> dict[str, str]:
+    """Ours, whatever the user's own ansible.cfg says; ANSIBLE_CONFIG names another on purpose."""
+    programs = str(Path(sys.executable).parent)
+    return {
+        "ANSIBLE_CONFIG": os.environ.get("ANSIBLE_CONFIG") or str(SHARE / "ansible.cfg"),
+        "ANSIBLE_ROLES_PATH": str(SHARE / "playbooks" / "roles"),
+        "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
+        "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
+        "ANSIBLE_CACHE_PLUGIN": "jsonfile",
+        "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(playbook.facts),
+        "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_NOCOLOR": "True",
+        "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+def handle(
+    event: Mapping[str, Any],
+    log: Any,
+    on_result: Callable[[TaskResult], None],
+    on_line: Callable[[str], None],
+) -> bool:
+    """One event; -> False: it is not kept on disk."""
+    if event.get("stdout"):
+        print(event["stdout"], file=log, flush=True)
+        on_line(str(event["stdout"]))
+    data = event.get("event_data", {})
+    if event.get("event") in RESULTS and data.get("host"):
+        on_result(task_result(RESULTS[event["event"]], data))
+    return False
+
+
+def task_result(state: str, data: Mapping[str, Any]) -> TaskResult:
+    result = data.get("res") or {}
+    ignored = state == "failed" and data.get("ignore_errors")
+    return TaskResult(
+        node=str(data.get("remote_addr") if data.get("host") is None else data["host"]),
+        role=str(data.get("role", "")),
+        task=str(data.get("task", "")),
+        state="ok" if ignored else state,
+        changed=bool(result.get("changed")),
+        seconds=float(data.get("duration") or 0),
+        start=str(data.get("start", "")),
+        end=str(data.get("end", "")),
+        result=result,
+    )

@@ -1,0 +1,54 @@
+"""Progress of a playbook on standard error, and the sudo password."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.backends.playbook import TaskResult
+    from orchestrator.operations.provision import Listener
+
+PASSWORD_FILES = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_PASS_FILE")
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """One line for each task that took time, changed something or failed."""
+
+    verbose: bool
+    began: float = field(default_factory=time.monotonic)
+
+    def listener(self) -> Listener:
+        from orchestrator.operations.provision import Listener
+
+        if self.verbose:
+            return Listener(line=lambda line: print(line, file=sys.stderr, flush=True))
+        return Listener(note=self.say, result=self.show)
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.began:6.1f}s] {text}", file=sys.stderr, flush=True)
+
+    def show(self, result: TaskResult) -> None:
+        word = "changed" if result.changed else result.state
+        self.say(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {word}")
+
+
+@contextlib.contextmanager
+def become_password(ask: bool) -> Iterator[Mapping[str, str]]:
+    """Variables that tell Ansible the sudo password: through a file that only we can read."""
+    if not ask:
+        yield {name: os.environ[name] for name in PASSWORD_FILES if name in os.environ}
+        return
+    import getpass
+
+    with tempfile.NamedTemporaryFile("w", prefix="orch-become-") as file:  # mode 0600
+        file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
+        file.flush()
+        yield {PASSWORD_FILES[0]: file.name}

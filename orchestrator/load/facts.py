@@ -1,0 +1,28 @@
+"""The facts that `orch provision` has recorded about the nodes of an inventory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RequestError
+from orchestrator.state import State
+
+VARIABLE = "orch_facts"  # what the role `record` calls them in Ansible's fact cache
+
+
+def recorded_facts(inventory: Path, host: str) -> Mapping[str, Any] | None:
+    """The record of one host, or None if it was never provisioned. Raises RequestError."""
+    path = State.of(inventory).facts / host
+    try:
+        record = json.loads(path.read_text()).get(VARIABLE)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError) as error:
+        raise RequestError(
+            f"The recorded facts in {path} cannot be read: {error}.",
+            hint="Delete the file, then run `orch provision`.",
+        ) from None
+    return record if isinstance(record, dict) else None

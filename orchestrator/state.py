@@ -1,0 +1,110 @@
+"""What the controller remembers of each inventory: recorded facts, the cluster's key, logs, a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import ExecuteError
+
+KEPT_LOGS = 20
+
+
+def state_home() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "orch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The folder of one inventory."""
+
+    folder: Path
+
+    @staticmethod
+    def of(inventory: Path) -> State:
+        """Named so that a person finds it, and different for two inventories of one name."""
+        source = inventory.resolve()
+        digest = hashlib.sha256(str(source).encode()).hexdigest()[:10]
+        return State(folder=state_home() / "clusters" / f"{source.stem}-{digest}")
+
+    @property
+    def facts(self) -> Path:
+        return self.folder / "facts"
+
+    @property
+    def trust(self) -> Path:
+        return self.folder / "trust"
+
+    def log(self, command: str) -> Path:
+        """A new log file; only the newest are kept."""
+        folder = self.folder / "logs"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in sorted(folder.glob("*.log"))[: -KEPT_LOGS + 1]:
+            old.unlink(missing_ok=True)
+        return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{command}-{os.getpid()}.log"
+
+    @contextlib.contextmanager
+    def lock(self, what: str) -> Iterator[None]:
+        """Only one at a time changes a cluster. Raises ExecuteError that names the holder."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.folder / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise ExecuteError(
+                    f"This cluster is being changed already: {held_by(file.read())}.",
+                    hint="Wait until that has ended, or stop it.",
+                ) from None
+            file.truncate(0)
+            json.dump(holder(what), file)
+            file.flush()
+            yield
+            file.truncate(0)
+
+    def write_trust(self, cluster: str, files: Mapping[str, str]) -> None:
+        """The cluster's key pair, made once, and the files beside it."""
+        self.trust.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key = self.trust / "id_ed25519"
+        if not key.exists():
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+            command += ["-C", f"orch cluster {cluster}"]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        for name, content in files.items():
+            write_private(self.trust / name, content)
+
+
+def holder(what: str) -> dict[str, str]:
+    return {
+        "what": what,
+        "user": getpass.getuser(),
+        "host": socket.gethostname(),
+        "pid": str(os.getpid()),
+        "since": time.strftime("%H:%M:%S"),
+    }
+
+
+def held_by(text: str) -> str:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return "by another process"
+    return "{what} of {user}@{host}, process {pid}, since {since}".format(**found)
+
+
+def write_private(path: Path, content: str) -> None:
+    staging = path.with_name(path.name + ".new")
+    descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(content)
+    staging.replace(path)

@@ -1,0 +1,137 @@
+"""Makes files of a node equal to files of the controller: rsync's semantics over any connection.
+
+A task says `root`, and of these what it needs:
+  trees: [{src, dest, mode}]      folders of the controller, mirrored with deletion; `mode` of all
+                                  files, or else 0755 and 0644 as they are executable or not
+  files: [{dest, content, mode}]  single files; a content that is not text is written as JSON
+  folders: {path: mode}
+  ignored: [pattern]              names that neither travel nor are deleted
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+import tempfile
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    TRANSFERS_FILES = False  # most runs need no file there, and so no folder for it
+    _requires_connection = True
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        given = self._task.args
+        ignored = list(given.get("ignored", ()))
+        sources = read_sources(given, ignored)
+        arguments = {
+            "root": given["root"],
+            "manifest": {path: source.entry for path, source in sources.items()},
+            "mirrored": [tree["dest"] for tree in given.get("trees", ())],
+            "ignored": ignored,
+            "folders": dict(given.get("folders", {})),
+        }
+        result = self._execute("orch_tree", arguments, task_vars)
+        if result.get("failed") or result.get("complete") or self._task.check_mode:
+            return result
+        drift = result["drift"]
+        with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
+            pack(archive, result["missing"], sources)
+            try:
+                remote = self._send(archive.name)
+                result = self._execute("orch_tree", {**arguments, "archive": remote}, task_vars)
+            finally:
+                self._remove_tmp_path(self._connection._shell.tmpdir)
+        return {**result, "drift": drift}
+
+    def _execute(self, module, arguments, task_vars):
+        return self._execute_module(module, module_args=arguments, task_vars=task_vars)
+
+    def _send(self, local):
+        if not self._connection._shell.tmpdir:
+            self._make_tmp_path()
+        remote = self._connection._shell.join_path(self._connection._shell.tmpdir, "archive.tar.gz")
+        self._transfer_file(local, remote)
+        self._fixup_perms2((self._connection._shell.tmpdir, remote))
+        return remote
+
+
+class Source:
+    """A file to be: from the controller's disk, or a content given in the task."""
+
+    def __init__(self, *, path=None, content=None, mode):
+        self.path, self.content, self.mode = path, content, mode
+
+    @property
+    def entry(self):
+        with self.open() as file:
+            return {"sha256": digest(file), "mode": self.mode}
+
+    def open(self):
+        return io.BytesIO(self.content) if self.path is None else open(self.path, "rb")
+
+    @property
+    def size(self):
+        return len(self.content) if self.path is None else os.path.getsize(self.path)
+
+
+def digest(file):
+    total = hashlib.sha256()
+    for block in iter(lambda: file.read(1 << 20), b""):
+        total.update(block)
+    return total.hexdigest()
+
+
+def read_sources(given, ignored):
+    sources = {}
+    for tree in given.get("trees", ()):
+        sources.update(walk(tree, ignored))
+    for file in given.get("files", ()):
+        content = file["content"]
+        text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        sources[file["dest"]] = Source(content=text.encode(), mode=file["mode"])
+    return sources
+
+
+def walk(tree, ignored):
+    src, dest, mode = os.path.expanduser(tree["src"]), tree["dest"], tree.get("mode")
+    if os.path.isfile(src):
+        return {dest: Source(path=src, mode=mode or mode_of(src))}
+    if not os.path.isdir(src):
+        raise AnsibleActionFail(f"{src} is not there")
+    found = {}
+    for base, folders, files in os.walk(src, followlinks=True):
+        folders[:] = [name for name in sorted(folders) if not matches(name, ignored)]
+        for name in files:
+            path = os.path.join(base, name)
+            if not matches(name, ignored) and os.path.isfile(path):
+                inside = os.path.join(dest, os.path.relpath(path, src))
+                found[inside] = Source(path=path, mode=mode or mode_of(path))
+    return found
+
+
+def mode_of(path):
+    """Like git: executable or not; what else the owner's umask did is of no matter there."""
+    return "0755" if os.stat(path).st_mode & stat.S_IXUSR else "0644"
+
+
+def matches(name, patterns):
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+def pack(target, paths, sources):
+    with tarfile.open(fileobj=target, mode="w:gz", compresslevel=1) as archive:
+        for path in paths:
+            member = tarfile.TarInfo(path)
+            member.size = sources[path].size
+            with sources[path].open() as file:
+                archive.addfile(member, file)
+    target.flush()

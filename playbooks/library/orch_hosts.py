@@ -1,0 +1,97 @@
+#!/usr/bin/python
+"""The names of the cluster's nodes in /etc/hosts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: orch_hosts
+short_description: Writes the cluster's names into /etc/hosts
+description:
+  - Keeps one block of its own at the top of the file, and takes the names of the block away from
+    lines with a loopback address, which would otherwise answer for them as well.
+options:
+  cluster: {description: Name that marks the block., type: str, required: true}
+  nodes:
+    description: The address and the names of each node.
+    type: list
+    elements: dict
+    required: true
+  path: {description: The file., type: path, default: /etc/hosts}
+author: [orch]
+"""
+EXAMPLES = r"""
+- name: Names of the nodes
+  orch_hosts:
+    cluster: lab
+    nodes: [{address: 10.0.0.1, names: [node0]}]
+"""
+RETURN = r"""
+drift: {description: Lines that differed or differ., returned: always, type: list}
+"""
+
+LOOPBACK = ("127.", "::1")
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "cluster": {"type": "str", "required": True},
+            "nodes": {"type": "list", "elements": "dict", "required": True},
+            "path": {"type": "path", "default": "/etc/hosts"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    with open(given["path"]) as file:
+        before = file.read()
+    after = rewrite(before, given["cluster"], given["nodes"])
+    if after != before and not module.check_mode:
+        replace(module, given["path"], after)
+    module.exit_json(changed=after != before, drift=differences(given["path"], before, after))
+
+
+def rewrite(text, cluster, nodes):
+    begin, end = "# begin orch cluster " + cluster, "# end orch cluster " + cluster
+    lines, inside = [], False
+    for line in text.splitlines():
+        if line.strip() in (begin, end):
+            inside = line.strip() == begin
+        elif not inside:
+            lines.append(without(line, {name for node in nodes for name in node["names"]}))
+    block = ["%s %s" % (node["address"], " ".join(node["names"])) for node in nodes]
+    kept = [line for line in lines if line is not None]
+    return "\n".join([begin, *block, end, *kept]) + "\n"
+
+
+def without(line, names):
+    """A loopback line without the cluster's names; None if no name is left."""
+    words = line.partition("#")[0].split()
+    if len(words) < 2 or not words[0].startswith(LOOPBACK) or not names & set(words[1:]):
+        return line
+    left = [word for word in words[1:] if word not in names or word == "localhost"]
+    return " ".join([words[0], *left]) if left else None
+
+
+def replace(module, path, text):
+    descriptor, staging = tempfile.mkstemp(dir=module.tmpdir)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.chmod(staging, 0o644)
+    # In a container the file is a mount, which cannot be replaced by a rename.
+    module.atomic_move(staging, path, unsafe_writes=True)
+
+
+def differences(path, before, after):
+    old, new = before.splitlines(), after.splitlines()
+    gone = [{"what": path, "is": line, "should": "absent"} for line in old if line not in new]
+    come = [{"what": path, "is": "absent", "should": line} for line in new if line not in old]
+    return gone + come
+
+
+if __name__ == "__main__":
+    main()

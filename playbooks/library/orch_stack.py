@@ -1,0 +1,292 @@
+#!/usr/bin/python
+"""Makes a virtual environment hold exactly the locked packages of a stack."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: orch_stack
+short_description: Compares a virtual environment with a lock, and repairs it
+description:
+  - Finds packages that are missing, of another version, half installed, altered by hand, or not in
+    the lock. Installs with uv, offline, from wheels that were pushed before, checked by hash.
+options:
+  root: {description: Folder of orch on the node., type: path, required: true}
+  stack: {description: Name of the stack., type: str, required: true}
+  lock:
+    description: The packages, each with name, version, file and sha256.
+    type: list
+    elements: dict
+    required: true
+  uv: {description: The wheel of uv, with file and sha256., type: dict, required: true}
+  python: {description: The node's Python., type: str, required: true}
+  index: {description: Options of uv that name an index; empty means wheels only., type: list, elements: str, default: []}
+  compare_only: {description: Only tell., type: bool, default: false}
+author: [orch]
+"""
+EXAMPLES = r"""
+- name: Install the stack
+  orch_stack:
+    root: /opt/orch
+    stack: current
+    python: /usr/bin/python3
+    uv: {file: uv.whl, sha256: "00"}
+    lock: []
+"""
+RETURN = r"""
+drift: {description: Packages that differed or differ., returned: always, type: list}
+needed: {description: Wheels that the repair needs., returned: always, type: list}
+"""
+
+SNAPSHOT = "orch-snapshot.json"
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "required": True},
+            "stack": {"type": "str", "required": True},
+            "lock": {"type": "list", "elements": "dict", "required": True},
+            "uv": {"type": "dict", "required": True},
+            "python": {"type": "str", "required": True},
+            "index": {"type": "list", "elements": "str", "default": []},
+            "compare_only": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    environment = Environment(module.params)
+    wrong = environment.compare()
+    if wrong and not module.check_mode and not module.params["compare_only"]:
+        try:
+            environment.repair(wrong)
+        except (OSError, Failed) as error:
+            module.fail_json(msg=str(error), drift=drift(wrong))
+    elif not wrong and not module.check_mode:
+        environment.remember()
+    told = bool(wrong) and (module.check_mode or not module.params["compare_only"])
+    module.exit_json(
+        changed=told, drift=drift(wrong), wrong=len(wrong), needed=environment.needed(wrong)
+    )
+
+
+class Failed(Exception):
+    pass
+
+
+def drift(wrong):
+    return [{"what": name, "is": is_, "should": should} for name, is_, should in wrong]
+
+
+class Environment:
+    def __init__(self, given):
+        self.given = given
+        self.root = given["root"]
+        self.prefix = os.path.join(self.root, "stacks", given["stack"])
+        self.python = os.path.join(self.prefix, "bin", "python")
+        self.wheels = os.path.join(self.root, "wheels")
+        self.uv = os.path.join(self.root, "bin", "uv")
+        self.lock = {package["name"]: package for package in given["lock"]}
+
+    def compare(self):
+        """-> (package, what is, what should be) of each that is wrong."""
+        if not self.works():
+            is_ = "does not start" if os.path.lexists(self.prefix) else "missing"
+            whole = [("environment " + self.prefix, is_, "present")]
+            return whole + [(name, "missing", p["version"]) for name, p in self.lock.items()]
+        found = self.installed()
+        wrong = []
+        for name, package in self.lock.items():
+            is_ = found.get(name, [])
+            if [version for version, _ in is_] != [package["version"]]:
+                versions = ", ".join(version for version, _ in is_)
+                wrong.append((name, versions or "missing", package["version"]))
+        strangers = sorted(set(found) - set(self.lock))
+        wrong += [(name, found[name][0][0], "absent") for name in strangers]
+        named = {name for name, _, _ in wrong}
+        for name, text in self.altered({n: f for n, f in found.items() if n not in named}).items():
+            wrong.append((name, text, self.lock[name]["version"] + " as published"))
+        return wrong
+
+    def works(self):
+        command = [self.python, "-I", "-S", "-c", "import encodings"]
+        try:
+            return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+
+    def installed(self):
+        """Package -> [(version, folder of its metadata)]; two of them are a broken update."""
+        found = {}
+        for path in glob.glob(self.prefix + "/lib/python3*/site-packages/*.dist-info"):
+            name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
+        return found
+
+    def altered(self, found):
+        """Package -> what is wrong with its files. Unchanged size and time need no hashing."""
+        known = self.snapshot()
+        wrong = {}
+        for name, entries in found.items():
+            for text in self.bad_files(entries[0][1], known):
+                wrong.setdefault(name, text)
+                break
+        return wrong
+
+    def bad_files(self, metadata, known):
+        site = os.path.dirname(metadata)
+        try:
+            with open(os.path.join(metadata, "RECORD"), newline="") as file:
+                rows = list(csv.reader(file))
+        except OSError:
+            yield "half installed"
+            return
+        for path, expected, *_ in (row for row in rows if len(row) > 1 and row[1]):
+            full = os.path.join(site, path)
+            try:
+                status = os.stat(full)
+            except OSError:
+                yield path + " is missing"
+                continue
+            if known.get(full) != [status.st_size, status.st_mtime_ns] and not same(full, expected):
+                yield path + " was altered"
+
+    def snapshot(self):
+        try:
+            with open(os.path.join(self.prefix, SNAPSHOT)) as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return {}
+
+    def remember(self):
+        """Sizes and times of all files, once they are known to be right."""
+        target = os.path.join(self.prefix, SNAPSHOT)
+        if os.path.exists(target):
+            return
+        taken = {}
+        for base, folders, files in os.walk(os.path.join(self.prefix, "lib")):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for name in files:
+                status = os.lstat(os.path.join(base, name))
+                taken[os.path.join(base, name)] = [status.st_size, status.st_mtime_ns]
+        with open(target + ".new", "w") as file:
+            json.dump(taken, file)
+        os.replace(target + ".new", target)
+
+    def needed(self, wrong):
+        """The wheels that a repair needs, uv's own among them if it is not there yet."""
+        if self.given["index"]:
+            names = []
+        else:
+            names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
+        wheels = [self.lock[name] for name in names]
+        if wrong and not self.uv_works():
+            wheels.append(self.given["uv"])
+        return [{"file": wheel["file"], "sha256": wheel["sha256"]} for wheel in wheels]
+
+    def repair(self, wrong):
+        os.makedirs(os.path.join(self.root, "stacks"), exist_ok=True)
+        with open(os.path.join(self.root, "stacks", ".lock"), "w") as guard:
+            # An interrupted provision may have left an installation running.
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            self.install_uv()
+            forget(os.path.join(self.prefix, SNAPSHOT))
+            if not self.works():
+                self.run("venv", "--quiet", "--clear", "--python", self.given["python"], self.prefix)
+            self.remove([name for name, _, should in wrong if should == "absent"])
+            self.clear_broken([name for name, _, _ in wrong])
+            self.install([name for name, _, should in wrong if should != "absent"])
+            left = self.compare()
+            if left:
+                raise Failed("the environment is still wrong: %s" % (drift(left[:3]),))
+            self.remember()
+            shutil.rmtree(self.wheels, ignore_errors=True)
+
+    def uv_works(self):
+        try:
+            return subprocess.run([self.uv, "--version"], capture_output=True).returncode == 0
+        except OSError:
+            return False
+
+    def install_uv(self):
+        if self.uv_works():
+            return
+        os.makedirs(os.path.dirname(self.uv), exist_ok=True)
+        with zipfile.ZipFile(os.path.join(self.wheels, self.given["uv"]["file"])) as wheel:
+            inside = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))
+            with wheel.open(inside) as source, open(self.uv + ".new", "wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        os.chmod(self.uv + ".new", 0o755)
+        os.replace(self.uv + ".new", self.uv)
+
+    def clear_broken(self, names):
+        """Metadata without a RECORD cannot be uninstalled; what it names is installed anew."""
+        found = self.installed()
+        for name in names:
+            for _, metadata in found.get(name, []):
+                if not os.path.exists(os.path.join(metadata, "RECORD")):
+                    shutil.rmtree(metadata)
+
+    def remove(self, names):
+        if names:
+            self.run("pip", "uninstall", "--quiet", "--python", self.python, *names)
+
+    def install(self, names):
+        packages = [self.lock[name] for name in names if name in self.lock]
+        if not packages:
+            return
+        listing = os.path.join(self.root, "stacks", "." + self.given["stack"] + ".requirements")
+        with open(listing, "w") as file:
+            for package in packages:
+                line = "%(name)s==%(version)s --hash=sha256:%(sha256)s\n" % package
+                file.write(line if not self.given["index"] else line.partition(" --hash")[0] + "\n")
+        source = self.given["index"] or ["--offline", "--no-index", "--find-links", self.wheels]
+        hashes = [] if self.given["index"] else ["--require-hashes"]
+        # uv may link files out of its cache: without one, an altered file cannot come back from it.
+        self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall", *hashes,
+                 "--python", self.python, *source, "--requirement", listing)  # fmt: skip
+        os.unlink(listing)
+
+    def run(self, *arguments):
+        scratch = os.path.join(self.root, "stacks", ".scratch")
+        os.makedirs(scratch, exist_ok=True)
+        # The same file system as the environment, so that files move instead of being copied.
+        environment = {**os.environ, "TMPDIR": scratch, "UV_LINK_MODE": "hardlink"}
+        command = [self.uv, "--no-config", "--color", "never", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        shutil.rmtree(scratch, ignore_errors=True)
+        if done.returncode != 0:
+            raise Failed("uv %s: %s" % (" ".join(arguments[:2]), done.stderr.strip()[-1500:]))
+
+
+def same(path, expected):
+    """Whether a file has the hash that RECORD states, as in sha256=<urlsafe base64>."""
+    algorithm, _, value = expected.partition("=")
+    total = hashlib.new(algorithm)
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            total.update(block)
+    return base64.urlsafe_b64encode(total.digest()).rstrip(b"=").decode() == value
+
+
+def forget(path):
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    main()
