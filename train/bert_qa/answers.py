@@ -1,0 +1,121 @@
+"""From start and end scores to answer texts: n-best over all windows of a question.
+
+The method is that of BERT's run_squad.py (Devlin et al. 2018) and of Hugging Face's utils_qa.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from features import Offset, Window
+from squad import Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How answers are looked for; `max_answer_length` counts tokens."""
+
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """One window with the model's scores for each of its tokens to start or end the answer."""
+
+    window: Window
+    start: Sequence[float]
+    end: Sequence[float]
+
+    @property
+    def null(self) -> float:
+        """The score of "no answer here": [CLS] as start and end."""
+        return self.start[0] + self.end[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """`nbest`: text, probability and score of each candidate, best first."""
+
+    id: str
+    text: str
+    nbest: tuple[dict[str, Any], ...]
+
+
+def predict(question: Question, scores: Sequence[Scores], search: Search) -> Prediction:
+    candidates = [
+        candidate for part in scores for candidate in window_candidates(question, part, search)
+    ]
+    null = min((part.null for part in scores), default=0.0)
+    if search.version_2_with_negative:
+        candidates.append(Candidate(text="", score=null))
+    best = nbest(candidates, search.n_best_size)
+    return Prediction(
+        id=question.id, text=chosen(best, null, search), nbest=with_probabilities(best)
+    )
+
+
+def window_candidates(question: Question, part: Scores, search: Search) -> list[Candidate]:
+    """Spans from the best starts and ends of one window."""
+    offsets = part.window.offsets
+    ends = top(part.end, offsets, search.n_best_size)
+    found = []
+    for start in top(part.start, offsets, search.n_best_size):
+        for end in ends:
+            if start <= end < start + search.max_answer_length:
+                text = span_text(question.context, offsets[start], offsets[end])
+                found.append(Candidate(text=text, score=part.start[start] + part.end[end]))
+    return found
+
+
+def top(scores: Sequence[float], offsets: Sequence[Offset | None], count: int) -> list[int]:
+    """The tokens of the context with the highest scores."""
+    inside = [index for index, offset in enumerate(offsets) if offset is not None]
+    return sorted(inside, key=lambda index: scores[index], reverse=True)[:count]
+
+
+def span_text(context: str, first: Offset | None, last: Offset | None) -> str:
+    assert first is not None
+    assert last is not None
+    return context[first[0] : last[1]]
+
+
+def nbest(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """The best ones, each text once; never empty. "No answer" stays in, however low it is."""
+    unique: dict[str, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda candidate: candidate.score, reverse=True):
+        unique.setdefault(candidate.text, candidate)
+    kept = list(unique.values())[:count]
+    if "" in unique and unique[""] not in kept:
+        kept.append(unique[""])
+    return kept or [Candidate(text="", score=0.0)]
+
+
+def chosen(best: Sequence[Candidate], null: float, search: Search) -> str:
+    """The best text; the empty one if "no answer" beats it by more than the threshold."""
+    text = next((candidate for candidate in best if candidate.text), None)
+    if text is None:
+        return ""
+    refused = null - text.score > search.null_score_diff_threshold
+    return "" if search.version_2_with_negative and refused else text.text
+
+
+def with_probabilities(best: Sequence[Candidate]) -> tuple[dict[str, Any], ...]:
+    """Softmax over the candidates that were kept."""
+    highest = max(candidate.score for candidate in best)
+    weights = [math.exp(candidate.score - highest) for candidate in best]
+    return tuple(
+        {"text": candidate.text, "probability": weight / sum(weights), "score": candidate.score}
+        for candidate, weight in zip(best, weights, strict=True)
+    )

@@ -1,0 +1,27 @@
+"""Tells the supervisor how far this rank is; does nothing outside orch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # rank_events.py is one folder up
+report = importlib.import_module("rank_events").report
+
+EVERY_SECONDS = 1.0
+
+
+class Progress:
+    """Progress of one phase, at most one event a second unless `now`."""
+
+    def __init__(self, phase: str, steps: int) -> None:
+        self.phase = phase
+        self.steps = steps
+        self.told = 0.0
+
+    def tell(self, step: int, *, now: bool = False, **fields: object) -> None:
+        if now or time.monotonic() - self.told >= EVERY_SECONDS:
+            report("progress", phase=self.phase, step=step, steps=self.steps, **fields)
+            self.told = time.monotonic()

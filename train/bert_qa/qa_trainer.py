@@ -1,0 +1,145 @@
+"""Hugging Face's Trainer, with whole checkpoints, a warm-up ratio and question-answering scores."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import checkpoint
+import numpy
+import ranks
+import torch
+from errors import RecipeError
+from evaluation import Evaluator, evaluate
+from events import Progress
+from shuffling import EpochFollower, EpochSampler
+from torch.nn.functional import cross_entropy
+from torch.utils.data import RandomSampler
+from transformers import PrinterCallback, ProgressCallback, Trainer
+
+
+class QaTrainer(Trainer):  # type: ignore[misc]
+    def __init__(self, *, evaluator: Evaluator | None, warmup_ratio: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.remove_callback(PrinterCallback)
+        if not self.args.disable_tqdm and not ranks.is_main():
+            self.remove_callback(ProgressCallback)
+        self.evaluator = evaluator
+        self.warmup_ratio = warmup_ratio
+        self.staging: Path | None = None
+
+    def _get_train_sampler(self, *args: Any) -> Any:
+        """Trainer's own one, unless it is the random one."""
+        sampler = super()._get_train_sampler(*args)
+        if not isinstance(sampler, RandomSampler):
+            return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        own = EpochSampler(len(self.train_dataset), seed)
+        self.add_callback(EpochFollower(own))
+        return own
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """--warmup_ratio in steps, which all versions know."""
+        if self.warmup_ratio:
+            self.args.warmup_steps = math.ceil(self.warmup_ratio * num_training_steps)
+        return super().create_scheduler(num_training_steps, optimizer=optimizer)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
+        """Mean cross entropy of start and end, over real tokens only.
+
+        The model's own loss counts padding as possible answers, so that it would depend on which
+        windows share a batch, and with that on the number of ranks.
+        """
+        labels = [inputs.pop("start_positions"), inputs.pop("end_positions")]
+        outputs = model(**inputs)
+        padding = inputs["attention_mask"] == 0
+        losses = [
+            cross_entropy(logits.float().masked_fill(padding, float("-inf")), label)
+            for logits, label in zip(
+                (outputs.start_logits, outputs.end_logits), labels, strict=True
+            )
+        ]
+        loss = sum(losses) / len(losses)
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """For --eval_strategy: EM and F1 of the model as it is now."""
+        if self.evaluator is None:
+            raise RecipeError("evaluation needs --do_eval.", shared=True)
+        result = evaluate(self.model, self.evaluator, "evaluate")
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in result.scores.items()}
+        ranks.note(f"step {self.state.global_step}: EM {result.em:.2f}, F1 {result.f1:.2f}")
+        self.log(metrics)
+        return metrics
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Trainer writes its files below this folder."""
+        return str(self.staging or super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
+        """Staged by Trainer, then sealed and renamed. A failure on one rank ends all ranks."""
+        step, output_dir = self.state.global_step, Path(self.args.output_dir)
+        Progress("save", self.state.max_steps).tell(step, now=True)
+        name, staging = f"checkpoint-{step}", output_dir / checkpoint.STAGING
+        try:
+            with ranks.together(), telling_of_failure(name, output_dir):
+                self._stage(staging, model, trial, *args, **kwargs)
+            with ranks.together(), telling_of_failure(name, output_dir):
+                if self.args.writes:
+                    checkpoint.seal(staging / name, step=step, world_size=ranks.world_size())
+                    checkpoint.publish(staging / name, output_dir / name)
+                    checkpoint.rotate(output_dir, self.args.save_total_limit)
+        finally:
+            self._clear(staging)
+
+    def _clear(self, staging: Path) -> None:
+        """After all ranks are done with it, and before any of them stages the next one."""
+        if self.args.writes:
+            shutil.rmtree(staging, ignore_errors=True)
+        ranks.gather(None)
+
+    def _stage(self, staging: Path, *args: Any, **kwargs: Any) -> None:
+        self.staging = staging
+        try:
+            super()._save_checkpoint(*args, **kwargs)
+        finally:
+            self.staging = None
+
+    def _load_rng_state(self, path: str | None) -> None:
+        """As Trainer does. transformers before 4.48 cannot read its own file with torch >= 2.6.
+
+        The file has been verified against the manifest, so unpickling it is safe.
+        """
+        if path is None:
+            return
+        name = f"rng_state_{ranks.rank()}.pth" if ranks.world_size() > 1 else "rng_state.pth"
+        if not (Path(path) / name).is_file():  # another world size; resume.tell has said so
+            return
+        state = torch.load(Path(path) / name, weights_only=False)
+        random.setstate(state["python"])
+        numpy.random.set_state(state["numpy"])
+        torch.random.set_rng_state(state["cpu"])
+
+    def release(self) -> None:
+        """Drop the DDP wrapper; it must not outlive the process group."""
+        self.model_wrapped = self.model
+        self.accelerator.free_memory()
+
+
+@contextlib.contextmanager
+def telling_of_failure(name: str, folder: Path) -> Iterator[None]:
+    """One message for whatever torch, safetensors or the system raise when a write fails."""
+    try:
+        yield
+    except Exception as error:
+        reason = checkpoint.write_failure(error, folder / checkpoint.STAGING)
+        raise RecipeError(
+            f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact."
+        ) from error

@@ -1,0 +1,214 @@
+"""Trains and evaluates a BERT-type model on question answering, on one rank or on many.
+
+The arguments are those of Hugging Face's run_qa.py. Under orch the ranks are joined before this
+script starts; under torchrun or alone it joins them itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import checkpoint
+import ranks
+import resume
+import torch.distributed as dist
+from config import Config, from_command_line
+from errors import RecipeError
+from evaluation import Evaluator, evaluate
+from events import report
+from features import Collator, Window, make_windows
+from metrics import TrainingMetrics
+from models import load_model, load_tokenizer, save_model, window_length
+from qa_trainer import QaTrainer
+from questions import load_training, load_validation
+from squad import Question
+
+
+def main() -> int:
+    group_is_ours = not (dist.is_available() and dist.is_initialized())
+    try:
+        run(from_command_line())
+    except RecipeError as error:
+        return tell(error)
+    if group_is_ours:
+        ranks.leave()
+    return 0
+
+
+def run(config: Config) -> None:
+    # ranks
+    _ = config.training.device  # accelerate joins the ranks here, unless they are joined already
+    output_dir = Path(config.training.output_dir)
+    config.training.writes = ranks.owner_of(output_dir) == ranks.rank()
+    tidy(output_dir, owner=config.training.writes)
+
+    # data, model
+    with ranks.together():
+        train = load_training(config.data) if config.training.do_train else []
+        validation = load_validation(config.data) if config.training.do_eval else []
+        tokenizer = load_tokenizer(config.model)
+        model = load_model(config.model, config.training.seed)
+        length = window_length(config.data, tokenizer)
+        windows = make_windows(train, tokenizer, max_length=length, stride=config.data.doc_stride)
+    collate = Collator(
+        pad_token_id=tokenizer.pad_token_id,
+        pad_to=length if config.data.pad_to_max_length else None,
+    )
+    evaluator = make_evaluator(config, validation, tokenizer, collate, length)
+
+    # loop
+    summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
+    if config.training.do_train:
+        check_enough(config, windows)
+        start = starting_point(config, output_dir)
+        if config.run.evaluate_before_training:
+            summary["before"] = scores_before(model, evaluator, output_dir, start)
+        summary |= train_model(config, model, windows, evaluator, start)
+
+    # save
+    if config.training.do_train:
+        summary["model_dir"] = save(model, tokenizer, output_dir / "model")
+    if config.training.do_eval:
+        summary |= evaluate_after(model, evaluator, output_dir)
+    finish(output_dir, summary)
+
+
+def tidy(output_dir: Path, *, owner: bool) -> None:
+    """Remove what a killed process left half-written."""
+    removed = checkpoint.remove_rubbish(output_dir) if owner else []
+    if removed:
+        ranks.note(f"removed what an earlier process left half-written: {', '.join(removed)}.")
+    ranks.gather(None)
+
+
+def make_evaluator(
+    config: Config, questions: Sequence[Question], tokenizer: Any, collate: Collator, length: int
+) -> Evaluator:
+    return Evaluator(
+        questions=questions,
+        tokenizer=tokenizer,
+        collate=collate,
+        search=config.data.search,
+        max_length=length,
+        stride=config.data.doc_stride,
+        batch_size=config.training.per_device_eval_batch_size,
+        bf16=config.training.bf16,
+    )
+
+
+def check_enough(config: Config, windows: Sequence[Window]) -> None:
+    batch = config.training.per_device_train_batch_size * ranks.world_size()
+    if config.training.dataloader_drop_last and len(windows) < batch:
+        raise RecipeError(
+            f"the training data has {len(windows)} windows; one batch over all ranks needs "
+            f"{batch}. Use a smaller --per_device_train_batch_size or fewer ranks.",
+            shared=True,
+        )
+
+
+def starting_point(config: Config, output_dir: Path) -> Path | None:
+    """The checkpoint to go on from, the same on all ranks."""
+    wanted = (
+        "none" if config.extras.overwrite_output_dir else config.training.resume_from_checkpoint
+    )
+    start = resume.choose(wanted, output_dir)
+    resume.tell(start)
+    if config.training.writes:
+        resume.remove_newer(output_dir, start)
+    ranks.gather(None)
+    return start
+
+
+def scores_before(
+    model: Any, evaluator: Evaluator, output_dir: Path, start: Path | None
+) -> dict[str, float]:
+    """EM and F1 of the untrained model; a resumed run has them on file."""
+    file = output_dir / "before.json"
+    known = ranks.from_main(json.loads(file.read_text()) if start and file.is_file() else None)
+    if known is not None:
+        return dict(known)
+    scores = evaluate(model, evaluator, "evaluate before").scores
+    ranks.note("before training: EM {em:.2f}, F1 {f1:.2f}".format(**scores))
+    if ranks.is_main():
+        checkpoint.write_json(file, scores)
+    return scores
+
+
+def train_model(
+    config: Config,
+    model: Any,
+    windows: Sequence[Window],
+    evaluator: Evaluator,
+    start: Path | None,
+) -> dict[str, Any]:
+    """Trains `model` in place; -> speed, steps and the last loss."""
+    training = config.training
+    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    metrics = TrainingMetrics(
+        Path(training.output_dir),
+        samples_per_step=batch * ranks.world_size(),
+        start_step=checkpoint.step_of(start) if start else 0,
+    )
+    trainer = QaTrainer(
+        model=model,
+        args=training,
+        train_dataset=windows,
+        data_collator=evaluator.collate,
+        callbacks=[metrics],
+        evaluator=evaluator if training.do_eval else None,
+        warmup_ratio=config.extras.warmup_ratio,
+    )
+    trainer.train(resume_from_checkpoint=str(start) if start else None)
+    steps = trainer.state.global_step
+    trainer.release()
+    return {
+        "steps": steps,
+        "final_loss": metrics.final_loss,
+        "train_seconds": round(metrics.seconds, 3),
+        "train_samples_per_second": round(metrics.samples_per_second(steps), 3),
+    }
+
+
+def save(model: Any, tokenizer: Any, target: Path) -> str:
+    with ranks.together():
+        if ranks.is_main():
+            save_model(model, tokenizer, target)
+    return str(target)
+
+
+def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[str, Any]:
+    result = evaluate(model, evaluator, "evaluate after")
+    if ranks.is_main():
+        texts = {prediction.id: prediction.text for prediction in result.predictions}
+        nbest = {prediction.id: prediction.nbest for prediction in result.predictions}
+        checkpoint.write_json(output_dir / "predictions.json", texts)
+        checkpoint.write_json(output_dir / "nbest_predictions.json", nbest)
+    speed = round(result.questions_per_second, 3)
+    return {"after": result.scores, "eval_samples_per_second": speed}
+
+
+def finish(output_dir: Path, summary: dict[str, Any]) -> None:
+    if not ranks.is_main():
+        return
+    checkpoint.write_json(output_dir / "results.json", summary)
+    report("result", **summary)
+    for when in ("before", "after"):
+        if when in summary:
+            print("{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]), flush=True)
+
+
+def tell(error: RecipeError) -> int:
+    """On the screen once, to the supervisor from every rank; -> exit code."""
+    report("exception", text=f"error: {error}")
+    if ranks.is_main() or not error.shared:
+        where = "" if ranks.is_main() else f"rank {ranks.rank()}: "
+        print(f"error: {where}{error}", file=sys.stderr, flush=True)
+    return error.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

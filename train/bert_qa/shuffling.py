@@ -1,0 +1,40 @@
+"""The order of the training data: a function of seed and epoch alone.
+
+Trainer's own sampler takes its seed from the global random state, which differs between one rank
+and two, and between a fresh and a resumed process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+from transformers import TrainerCallback
+
+
+class EpochSampler(Sampler[int]):
+    """The same permutation on all ranks; accelerate deals its batches out to them."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size = size
+        self.seed = seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        yield from torch.randperm(self.size, generator=generator).tolist()
+
+
+class EpochFollower(TrainerCallback):  # type: ignore[misc]
+    """Tells the sampler the epoch; how Trainer itself does so differs between versions."""
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        self.sampler = sampler
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.sampler.epoch = int(state.epoch or 0)  # whole also after the last step of an epoch
