@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.plan import Plan
 from orchestrator.plan_train import Resume
 
 POLL_SECONDS = 0.1
+START_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +39,14 @@ class Run:
         return found[-1] if found else None
 
 
-def record(plan: Plan) -> None:
+def record(plan: Plan, folder: Path) -> None:
     """Create the run's folder with plan.json. Raises ExecuteError if that cannot be written."""
-    folder = Path(plan.run_dir)
     value = {
         "schema": 1,
         "run_id": plan.run_id,
         "key": plan.key,
+        "node0": asdict(plan.node0),
+        "run_dir": plan.run_dir,
         "recipe": plan.recipe,
         "resumes": plan.resumes,
         "output_dir": plan.output_dir,
@@ -68,18 +70,19 @@ def record(plan: Plan) -> None:
 def load(folder: Path) -> Run:
     plan = json.loads((folder / "plan.json").read_text())
     outcome = read_json(folder / "outcome.json")
-    return Run(
-        id=folder.name, folder=folder, plan=plan, outcome=outcome, state=state_of(folder, outcome)
-    )
+    away = bool(plan["node0"]["via"])
+    state = state_of(folder, outcome, away)
+    return Run(id=folder.name, folder=folder, plan=plan, outcome=outcome, state=state)
 
 
-def state_of(folder: Path, outcome: dict[str, Any] | None) -> str:
+def state_of(folder: Path, outcome: dict[str, Any] | None, away: bool) -> str:
+    """What is known here; a run on another node counts as running until it is seen to end."""
     if outcome is not None:
         return str(outcome["state"])
     supervisor = read_json(folder / "supervisor.json")
     if supervisor is None:
         return "planned"
-    return "running" if supervises(int(supervisor["pid"]), folder) else "killed"
+    return "running" if away or supervises(int(supervisor["pid"]), folder) else "killed"
 
 
 def supervises(pid: int, folder: Path) -> bool:
@@ -131,12 +134,46 @@ def unfinished(base: Path, key: str) -> Resume | None:
     return Resume(run_id=run.id, state=run.state, output_dir=run.plan["output_dir"])
 
 
-def follow(folder: Path) -> Iterator[dict[str, Any]]:
+class Source(Protocol):
+    """Where a run lives: what follows it needs of that place."""
+
+    def refresh(self) -> None:
+        """Bring the run's folder here up to date."""
+
+    def lost(self, pid: int) -> bool:
+        """Whether the supervisor is gone."""
+
+    def terminate(self, pid: int) -> None:
+        """Ask the supervisor to end the run."""
+
+
+class Here:
+    """A run of this machine: its folder is always up to date."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def refresh(self) -> None:
+        pass
+
+    def lost(self, pid: int) -> bool:
+        return not supervises(pid, self.folder)
+
+    def terminate(self, pid: int) -> None:
+        if supervises(pid, self.folder):
+            os.kill(pid, signal.SIGTERM)
+
+
+def follow(folder: Path, source: Source) -> Iterator[dict[str, Any]]:
     """Events of a run as they come, until its outcome is there or its supervisor is gone."""
     offset = 0
     path = folder / "events.jsonl"
+    pid = await_start(folder, source)
     while True:
-        ended = load(folder).state != "running"
+        # In this order: what is written before the end is read before it is believed.
+        gone = source.lost(pid)
+        source.refresh()
+        ended = gone or (folder / "outcome.json").exists()
         if path.exists():
             with path.open("rb") as file:
                 file.seek(offset)
@@ -148,21 +185,21 @@ def follow(folder: Path) -> Iterator[dict[str, Any]]:
         time.sleep(POLL_SECONDS)
 
 
-def await_start(folder: Path, seconds: float) -> None:
-    """Wait for the supervisor to report. Raises ExecuteError with its words if it does not."""
-    deadline = time.monotonic() + seconds
-    while not (folder / "supervisor.json").exists():
+def await_start(folder: Path, source: Source) -> int:
+    """Wait for the supervisor to report; -> its pid. Raises ExecuteError if it does not."""
+    deadline = time.monotonic() + START_SECONDS
+    while (supervisor := read_json(folder / "supervisor.json")) is None:
         if time.monotonic() > deadline:
             log = folder / "supervisor.log"
             words = log.read_text()[-2000:].strip() if log.exists() else "it wrote nothing"
             raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
         time.sleep(0.01)
+        source.refresh()
+    return int(supervisor["pid"])
 
 
-def stop(folder: Path) -> None:
+def stop(folder: Path, source: Source) -> None:
     """Ask the supervisor to end the run, and wait until its outcome is there."""
-    supervisor = read_json(folder / "supervisor.json")
-    if supervisor and supervises(int(supervisor["pid"]), folder):
-        os.kill(int(supervisor["pid"]), signal.SIGTERM)
-    for _ in follow(folder):
+    source.terminate(await_start(folder, source))
+    for _ in follow(folder, source):
         pass

@@ -89,16 +89,17 @@ def train(
     if dry_run:
         typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
         return
+    execution = operation.Execution(plan, runs_dir.absolute() / plan.run_id)
     screen = training.Screen(plan)
     screen.begin()
-    operation.start(plan)
+    execution.start()
     try:
-        for event in operation.watch(plan):
+        for event in execution.watch():
             screen.show(event)
     except KeyboardInterrupt:
         screen.note("interrupted: stopping all ranks")
-        operation.stop(plan)
-    outcome = operation.outcome(plan)
+        execution.stop()
+    outcome = execution.finish()
     screen.end()
     typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)

@@ -11,13 +11,13 @@ from typing import Any
 
 from orchestrator import load, runs
 from orchestrator.backends.local import Local
+from orchestrator.backends.ssh import Ssh
 from orchestrator.execute import execute
-from orchestrator.plan import Plan
+from orchestrator.mirror import Mirror
+from orchestrator.plan import Plan, Target
 from orchestrator.plan_train import Site, TrainRequest, plan_train
 from orchestrator.report.outcome import Outcome, outcome_of
 from orchestrator.share import TRAIN
-
-START_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +55,37 @@ def new_site(recipe: str, base: Path) -> Site:
     return Site(run_id=run_id, run_dir=str(base / run_id), train=str(TRAIN), train_here=str(TRAIN))
 
 
-def start(plan: Plan) -> None:
-    """Step 4: record the plan and do it; the run then lives by itself."""
-    runs.record(plan)
-    execute(plan, {step.at.node: Local() for step in plan.steps})
+class Execution:
+    """A plan that is being done: steps 4 and 5. The run itself lives on without this object."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.backends = {step.at.node: backend_for(step.at) for step in plan.steps}
+        node0 = self.backends[plan.node0.node]
+        self.mirror = Mirror(node0, plan.run_dir, folder) if isinstance(node0, Ssh) else None
+        self.source: runs.Source = self.mirror or runs.Here(folder)
+
+    def start(self) -> None:
+        """Record the plan and do its steps."""
+        runs.record(self.plan, self.folder)
+        execute(self.plan, self.backends)
+
+    def watch(self) -> Iterator[dict[str, Any]]:
+        """Events of the run until it has ended."""
+        yield from runs.follow(self.folder, self.source)
+
+    def stop(self) -> None:
+        """Ask the run's supervisor to stop all ranks, and wait until it has."""
+        runs.stop(self.folder, self.source)
+
+    def finish(self) -> Outcome:
+        """How the run ended; logs and results are here then."""
+        if self.mirror:
+            self.mirror.finish(self.plan.output_dir)
+        return outcome_of(runs.load(self.folder))
 
 
-def watch(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Events of the run until it has ended."""
-    folder = Path(plan.run_dir)
-    runs.await_start(folder, START_SECONDS)
-    yield from runs.follow(folder)
-
-
-def stop(plan: Plan) -> None:
-    """Ask the run's supervisor to stop all ranks, and wait until it has."""
-    runs.stop(Path(plan.run_dir))
-
-
-def outcome(plan: Plan) -> Outcome:
-    """How the run ended."""
-    return outcome_of(runs.load(Path(plan.run_dir)))
+def backend_for(target: Target) -> Local | Ssh:
+    """OpenSSH's `ssh -F CONFIG NODE` is what a target carries; fabric reads the same file."""
+    return Ssh(target.node, target.via[2]) if target.via else Local()

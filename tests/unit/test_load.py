@@ -171,7 +171,13 @@ def test_hardware_threads_of_one_core_are_one_core() -> None:
 def make_run(base: Path, run_id: str, *, key: str, state: str | None, at: float) -> None:
     folder = base / run_id
     folder.mkdir(parents=True)
-    plan = {"key": key, "created": at, "resumes": True, "output_dir": f"{folder}/output"}
+    plan = {
+        "key": key,
+        "created": at,
+        "resumes": True,
+        "output_dir": f"{folder}/output",
+        "node0": {"via": []},
+    }
     write(folder / "plan.json", json.dumps(plan))
     if state:
         write(folder / "outcome.json", json.dumps({"state": state}))

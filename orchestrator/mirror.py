@@ -1,0 +1,78 @@
+"""The controller's copy of a run that lives on another node, renewed while it is watched."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+PROBE_SECONDS = 3.0
+# Small files of a run that are worth having here; checkpoints and models stay on the nodes.
+RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
+
+
+class Remote(Protocol):
+    """What a mirror needs of the node that a run lives on."""
+
+    def read(self, path: str, offset: int = 0) -> bytes | None: ...
+
+    def list(self, folder: str) -> list[str]: ...
+
+    def alive(self, pid: int, marker: str) -> bool: ...
+
+    def terminate(self, pid: int) -> None: ...
+
+
+class Mirror:
+    """Copies RUN_DIR of node0 into a folder here, new bytes only."""
+
+    def __init__(self, remote: Remote, run_dir: str, folder: Path) -> None:
+        self.remote = remote
+        self.run_dir = run_dir
+        self.folder = folder
+        self.probed = time.monotonic()
+
+    def refresh(self) -> None:
+        """Bring over what is new of the events, and the supervisor's and the outcome's files."""
+        self.append("events.jsonl")
+        for name in ("supervisor.json", "outcome.json"):
+            if not (self.folder / name).exists():
+                self.copy(name)
+
+    def append(self, name: str) -> None:
+        """Add what the file has grown by since the last time."""
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        have = target.stat().st_size if target.exists() else 0
+        new = self.remote.read(f"{self.run_dir}/{name}", have)
+        if new:
+            with target.open("ab") as file:
+                file.write(new)
+
+    def copy(self, name: str) -> None:
+        content = self.remote.read(f"{self.run_dir}/{name}")
+        if content is not None:
+            staging = self.folder / f"{name}.tmp"
+            staging.write_bytes(content)
+            staging.replace(self.folder / name)
+
+    def lost(self, pid: int) -> bool:
+        """Whether the supervisor has gone without an outcome; asked every few seconds only."""
+        if time.monotonic() - self.probed < PROBE_SECONDS:
+            return False
+        self.probed = time.monotonic()
+        return not self.remote.alive(pid, Path(self.run_dir).name)
+
+    def terminate(self, pid: int) -> None:
+        self.remote.terminate(pid)
+
+    def finish(self, output_dir: str | None) -> None:
+        """When the run has ended: the logs of the ranks, and the results."""
+        self.refresh()
+        for name in ("launcher.log", "supervisor.log"):
+            self.append(name)
+        for name in self.remote.list(f"{self.run_dir}/ranks"):
+            self.append(f"ranks/{name}")
+        if output_dir == f"{self.run_dir}/output":
+            for name in RESULTS:
+                self.append(f"output/{name}")
