@@ -37,7 +37,8 @@ class Ssh:
 
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:
-        return self.attempt(lambda: self.connection.sftp(), "reach it")
+        client: paramiko.SFTPClient = self.attempt(self.connection.sftp, "reach it")
+        return client
 
     def attempt(self, act: Callable[[], Result], what: str) -> Result:
         """Do something there. Raises ExecuteError that names the node and what it was."""
