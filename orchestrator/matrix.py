@@ -84,11 +84,12 @@ def part_of(stack: Stack, part: str) -> str | None:
 
 
 def answers(has: str | None, asked: str) -> bool:
-    """Whether a version is the one asked for: 2.7 asks for any 2.7.x, +cpu only for +cpu."""
+    """Whether a version is the one asked for: 2.7 asks for any 2.7.x, +xpu for that alone."""
     if has is None:
         return False
     public, _, local = asked.partition("+")
-    if local and local != has.partition("+")[2]:
+    # All stacks are for CPU, whether their numbers say so or not.
+    if local and local != (has.partition("+")[2] or "cpu"):
         return False
     wanted = Version(public).release
     return Version(has).release[: len(wanted)] == wanted

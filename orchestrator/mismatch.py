@@ -91,7 +91,8 @@ def bindings_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Ite
 def gpu_bindings(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
     bindings = env.version(BINDINGS)
     if bindings is not None and gpu_wheel(bindings):
-        fitting = stack_like(stacks, env.packages.get(TORCH))
+        torch = env.version(TORCH)
+        fitting = stack_like(stacks, torch.public if torch else bindings.public)
         right = fitting.bindings.version if fitting.bindings else "of another stack"
         yield Mismatch(
             package=BINDINGS,

@@ -82,7 +82,7 @@ KNOWN_SIGNATURES = (
     ),
     Signature(
         name="ddp_backend ccl is gone",
-        pattern=r"argument --ddp_backend: invalid choice: '?ccl'?",
+        pattern=r"argument --ddp_backend\S*: invalid choice: '?ccl\b",
         cause="transformers 5.1 no longer takes `ccl` as --ddp_backend.",
         cure="Leave --ddp_backend out: orch makes the process group on ccl before the script "
         "asks for one. By hand: transformers <= 5.0 with accelerate <= 1.12.",

@@ -37,7 +37,6 @@ def plan_downloads(
     """First what only a stack's own index serves, each alone, so that a failure names it and
     comes before gigabytes are fetched; then the rest with its dependencies.
     """
-    everywhere = places.arguments() or tuple(option(index) for index in stack.indexes)
     target = ("--dest", folder, f"--find-links={folder}", *for_python(python))
     special = [
         Download(
@@ -53,9 +52,12 @@ def plan_downloads(
         for name in stack.requirements
         if name not in stack.without_dependencies
     )
-    downloads = [*special, Download(wanted=rest, index=None, arguments=(*target, *everywhere))]
+    # No index of the stack here: what they alone serve is in the folder by now, and pip would ask
+    # an index that is out of reach five times for each package.
+    rest_from = (*target, *places.arguments())
+    downloads = [*special, Download(wanted=rest, index=None, arguments=rest_from)]
     if alone:
-        arguments = ("--no-deps", *target, *everywhere)
+        arguments = ("--no-deps", *rest_from)
         downloads.append(Download(wanted=alone, index=None, arguments=arguments))
     return tuple(downloads)
 

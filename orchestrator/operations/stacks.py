@@ -15,7 +15,7 @@ from orchestrator.cluster import Node
 from orchestrator.environment import Environment, Shell
 from orchestrator.errors import RequestError
 from orchestrator.matrix import Here, stack_like
-from orchestrator.mismatch import Mismatch, mismatches
+from orchestrator.mismatch import Mismatch, mismatches, wanted_stack
 from orchestrator.share import TRAIN
 from orchestrator.stack import TORCH, Stack
 
@@ -40,9 +40,15 @@ def check(
     """Each environment, the stack it was measured by, and what does not fit."""
     stacks = load.all_stacks()
     return [
-        (env, asked or stack_like(stacks, env.packages.get(TORCH)), mismatches(env, stacks, asked))
+        (env, asked or nearest_stack(env, stacks), mismatches(env, stacks, asked))
         for env in environments
     ]
+
+
+def nearest_stack(environment: Environment, stacks: Sequence[Stack]) -> Stack:
+    """That of its torch; without torch, that of its IPEX or bindings."""
+    torch = environment.version(TORCH)
+    return stack_like(stacks, torch.public) if torch else wanted_stack(environment, stacks)
 
 
 def environment_of(python: str, *, shell: bool) -> Environment:

@@ -215,3 +215,5 @@ def test_a_package_that_is_installed_alone_is_cured_alone() -> None:
 
 def test_what_is_no_version_is_passed_over() -> None:
     assert find(torch="2.13.0+cpu", transformers="main-checkout") == ()
+    (mismatch,) = find(torch="main-checkout", bindings="2.7.0+xpu")
+    assert "oneccl_bind_pt==2.7.0+cpu" in mismatch.cure

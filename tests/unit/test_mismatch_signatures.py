@@ -17,7 +17,7 @@ LINES = [
     ),
     (
         "ipex 2.8 for another torch",
-        "AttributeError: module 'os' has no attribute 'exit'",
+        "AttributeError: module 'os' has no attribute 'exit'. Did you mean: '_exit'?",
         "another torch than 2.8",
     ),
     (
@@ -55,7 +55,7 @@ LINES = [
     ),
     (
         "ddp_backend ccl is gone",
-        "run_qa.py: error: argument --ddp_backend: invalid choice: 'ccl' "
+        "run_qa.py: error: argument --ddp_backend/--ddp-backend: invalid choice: 'ccl' "
         "(choose from 'nccl', 'gloo', 'mpi', 'xccl', 'hccl', 'cncl', 'mccl')",
         "no longer takes `ccl`",
     ),

@@ -20,6 +20,8 @@ LINUX = Here(python="3.11.2", system="Linux", machine="x86_64")
         (Mix(torch="2.7.0", ipex="2.7.0", bindings="2.7.0+cpu"), "intel-2.7"),
         (Mix(ipex="2.8"), "intel-2.8"),
         (Mix(torch="2.13"), "current"),
+        (Mix(torch="2.13.0+cpu"), "current"),
+        (Mix(ipex="2.8.0+cpu"), "intel-2.8"),
         (Mix(torch="1.12.1", bindings="1.12.100"), "intel-1.12.1"),
         (Mix(torch="2.0.1", bindings="2.0.0"), "intel-2.0.1"),
         (Mix(torch="1.10"), "torch-ccl-1.10"),
@@ -56,9 +58,12 @@ def test_a_gpu_wheel_is_named() -> None:
         resolve_mix(STACKS, Mix(torch="2.0.1", bindings="2.0.100"))
 
 
-def test_xpu_is_not_cpu() -> None:
+@pytest.mark.parametrize(
+    "mix", [Mix(bindings="2.7.0+xpu"), Mix(torch="2.7.0+cu128"), Mix(ipex="2.8.0+xpu")]
+)
+def test_builds_for_gpus_are_not_cpu(mix: Mix) -> None:
     with pytest.raises(PlanError):
-        resolve_mix(STACKS, Mix(bindings="2.7.0+xpu"))
+        resolve_mix(STACKS, mix)
 
 
 @pytest.mark.parametrize("mix", [Mix(), Mix(torch="newest"), Mix(ipex="")])
