@@ -1,5 +1,6 @@
 #include "group.h"
 
+#include <map>
 #include <random>
 #include <sstream>
 
@@ -36,6 +37,19 @@ std::string joined(const std::vector<Identity>& members) {
   return out;
 }
 
+// The store may outlive a group: under torchrun, init after destroy finds the old keys again, and torch
+// gives the new groups the old names. All members make their common groups in the same order, so the
+// count of groups with these members and this name tells the new keys from the old.
+std::string fresh_prefix(const GroupSpec& spec) {
+  static std::mutex mutex;
+  static auto* counts = new std::map<std::string, int>;
+  std::string key = spec.name;
+  for (const auto rank : spec.global_ranks)
+    key += "," + std::to_string(rank);
+  std::lock_guard<std::mutex> lock(mutex);
+  return "ccl/" + std::to_string((*counts)[key]++);
+}
+
 } // namespace
 
 Group::Group(GroupSpec spec) : spec_(std::move(spec)), timeout_ms_(spec_.timeout.count()) {
@@ -47,7 +61,7 @@ Group::Group(GroupSpec spec) : spec_(std::move(spec)), timeout_ms_(spec_.timeout
     return;
   }
   const auto deadline = Clock::now() + spec_.timeout;
-  store_ = c10::make_intrusive<c10d::PrefixStore>("ccl", spec_.store->clone());
+  store_ = c10::make_intrusive<c10d::PrefixStore>(fresh_prefix(spec_), spec_.store->clone());
   meet(deadline);
   connect(deadline);
 }

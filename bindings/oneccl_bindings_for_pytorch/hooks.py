@@ -3,8 +3,7 @@
 torch's own bf16_compress_hook refuses every backend but NCCL, although nothing in it is of a GPU.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: DDP compares the hook's annotations with the real classes.
 from typing import Any
 
 import torch

@@ -1,0 +1,34 @@
+"""init and destroy several times in one process, with subgroups, and groups made and dropped in a loop."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import torch
+import torch.distributed as dist
+from start import RANK, SIZE, init, say
+
+port = int(os.environ["MASTER_PORT"])
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    rounds = [port] * 4
+else:
+    rounds = [port, port + 1, port + 2, port + 3]
+for round_number, new_port in enumerate(rounds):
+    # Under hydra rank 0 serves the store itself; a new port each round keeps the others from finding
+    # the old server. Under torchrun it is one and the same store, with all its old keys.
+    os.environ["MASTER_PORT"] = str(new_port)
+    init(30)
+    for _ in range(5):
+        group = dist.new_group(list(range(SIZE - 1)))
+        if RANK < SIZE - 1:
+            data = torch.ones(10)
+            dist.all_reduce(data, group=group)
+            assert data[0] == SIZE - 1
+            dist.destroy_process_group(group)
+    data = torch.full((1000,), float(round_number))
+    dist.all_reduce(data)
+    assert data[0] == round_number * SIZE
+    dist.destroy_process_group()
+    gc.collect()
+say("fine")

@@ -1,0 +1,39 @@
+"""DataLoader workers are forked while a group is alive; they must neither hang nor disturb it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from start import RANK, SIZE, init, say
+from torch.utils.data import DataLoader, TensorDataset
+
+init(30)
+data = torch.ones(1000)
+dist.all_reduce(data)
+for _ in range(2):
+    loader = DataLoader(TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2)
+    total = 0.0
+    for (batch,) in loader:
+        total += batch.sum().item()
+        pending = dist.all_reduce(data, async_op=True)
+        pending.wait()
+    assert total == 2016
+
+child = os.fork()
+if child == 0:
+    try:
+        dist.all_reduce(data)
+    except RuntimeError as error:
+        assert "forked" in str(error)
+        sys.exit(5)  # with all handlers, unlike os._exit
+    sys.exit(6)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 5, status
+check = torch.ones(1)
+dist.all_reduce(check)
+assert check.item() == SIZE
+dist.destroy_process_group()
+say("fine", RANK)

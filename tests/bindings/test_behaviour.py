@@ -1,0 +1,44 @@
+"""Work objects, groups, forks, stress, models: each in real ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("by", ["mpi", "torchrun"])
+def test_work_objects_groups_and_refusals(launch, by):
+    outcome = launch("work_objects.py", by=by, timeout=60)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("fine") == 2
+
+
+@pytest.mark.parametrize("by", ["mpi", "torchrun"])
+def test_init_and_destroy_again_and_again(launch, by):
+    outcome = launch("again_and_again.py", by=by, ranks=3, timeout=60)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("fine") == 3
+
+
+def test_forked_workers(launch):
+    outcome = launch("forks.py", timeout=60)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("fine") == 2
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_thousand_mixed_rounds_on_two_groups(launch, ranks):
+    outcome = launch("stress.py", ranks=ranks, timeout=120)
+    assert outcome.code == 0, outcome.text
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_models_train_as_on_gloo(launch, ranks, tmp_path):
+    outcome = launch("models.py", str(tmp_path / "checkpoint"), ranks=ranks, timeout=120)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("functional collectives are right") == ranks
+
+
+def test_setting_up_a_group_names_who_is_absent(launch):
+    outcome = launch("absent.py", timeout=40)
+    assert outcome.code != 0
+    assert "timed out after 5000 ms: no sign of rank 1" in outcome.text

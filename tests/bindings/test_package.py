@@ -1,0 +1,127 @@
+"""What the wheel promises besides collectives: drop-in names, setvars.sh, words instead of symbols."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(
+    subprocess.run(
+        [sys.executable, "-c", "from oneccl_bindings_for_pytorch import cwd; print(cwd)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+)
+
+
+def python(code: str, path: Path | None = None) -> subprocess.CompletedProcess:
+    env = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_names_and_version():
+    code = (
+        "import torch, oneccl_bindings_for_pytorch as o;"
+        "assert 'ccl' in torch.distributed.Backend.backend_list;"
+        "assert o.__version__.startswith(torch.__version__.split('+')[0] + '+orch.');"
+        "print(o.__version__, o.oneccl_version)"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == version("oneccl_bind_pt")
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "words"),
+    [
+        ("2.14.0", "this is 2.14: run `orch provision`"),
+        ("2.7.1+cpu", "this is 2.7: run `orch provision`"),
+    ],
+)
+def test_another_torch_is_refused_in_words(tmp_path, torch_version, words):
+    info = tmp_path / f"torch-{torch_version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch_version}\n")
+    done = python("import oneccl_bindings_for_pytorch", tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: oneccl_bind_pt was built for torch ")
+    assert words in last
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_setvars_is_safe_to_source(tmp_path, shell):
+    bin_folder = tmp_path / "venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "mpiexec.hydra").touch(mode=0o755)
+    script = (
+        'set -eu; set -- one "two words"; . "$SETVARS"; once=$PATH; . "$SETVARS"; '
+        '[ "$PATH" = "$once" ]; [ $# -eq 2 ]; [ "$2" = "two words" ]; command -v mpiexec.hydra'
+    )
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "VIRTUAL_ENV": str(tmp_path / "venv"),
+        "SETVARS": str(PACKAGE / "env" / "setvars.sh"),
+    }
+    done = subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(bin_folder / "mpiexec.hydra")
+    del env["VIRTUAL_ENV"]
+    plain = 'set -eu; . "$SETVARS"; . "$SETVARS"; echo "$PATH"'
+    done = subprocess.run([shell, "-c", plain], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "/usr/bin:/bin")
+
+
+def test_a_missing_compiler_is_named(tmp_path):
+    source = Path(__file__).parents[2] / "bindings"
+    copied = shutil.copytree(source, tmp_path / "bindings", ignore=shutil.ignore_patterns("build"))
+    done = subprocess.run(
+        [sys.executable, "setup.py", "bdist_wheel"],
+        cwd=copied,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "`apt install g++`" in done.stderr
+
+
+def environment_defaults(env: dict[str, str]) -> dict[str, str]:
+    from oneccl_bindings_for_pytorch._environment import defaults
+
+    return defaults(env)
+
+
+def test_defaults_under_hydra_and_under_torchrun():
+    assert environment_defaults({"PMI_RANK": "0"}) == {
+        "CCL_ATL_TRANSPORT": "mpi",
+        "CCL_WORKER_OFFLOAD": "0",
+    }
+    assert environment_defaults({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}) == {
+        "CCL_ATL_TRANSPORT": "ofi",
+        "CCL_WORKER_OFFLOAD": "0",
+        "FI_PROVIDER": "tcp",
+        "CCL_PROCESS_LAUNCHER": "none",
+        "CCL_LOCAL_RANK": "1",
+        "CCL_LOCAL_SIZE": "2",
+    }
+
+
+def test_what_the_user_set_stays():
+    env = {
+        "PMI_RANK": "0",
+        "CCL_ATL_TRANSPORT": "ofi",
+        "FI_PROVIDER": "verbs",
+        "CCL_WORKER_AFFINITY": "7,15",
+    }
+    assert environment_defaults(env) == {"CCL_WORKER_OFFLOAD": "1"}
