@@ -97,8 +97,12 @@ def answers(has: str | None, asked: str) -> bool:
 
 def nearest(stacks: Sequence[Stack], mix: Mix) -> tuple[Stack, ...]:
     """For each part that was asked for, the stack that comes closest in it; torch first."""
-    chosen = [min(stacks, key=lambda s, p=part: distance(s, mix, p)) for part in mix.asked()]  # type: ignore[misc]
+    chosen = [closest(stacks, mix, part) for part in mix.asked()]
     return tuple({stack.name: stack for stack in chosen}.values())
+
+
+def closest(stacks: Sequence[Stack], mix: Mix, part: str) -> Stack:
+    return min(stacks, key=lambda stack: distance(stack, mix, part))
 
 
 def distance(stack: Stack, mix: Mix, part: str) -> tuple[tuple[int, ...], int]:

@@ -38,10 +38,11 @@ def mismatches(
 ) -> tuple[Mismatch, ...]:
     """All that does not fit; with a stack also where the environment differs from it."""
     found = [mismatch for rule in RULES for mismatch in rule(environment, stacks)]
-    if stack is not None:
-        named = {mismatch.package for mismatch in found}
-        found += [m for m in differences(environment, stack) if m.package not in named]
-    return tuple(found)
+    if stack is None:
+        return (*no_torch(environment, stacks), *found)
+    named = {mismatch.package for mismatch in found}
+    rest = [m for m in differences(environment, stack) if m.package not in named]
+    return (*found, *rest)
 
 
 def no_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
@@ -280,7 +281,6 @@ def wanted_stack(env: Environment, stacks: Sequence[Stack]) -> Stack:
 
 
 RULES: tuple[Rule, ...] = (
-    no_torch,
     gpu_bindings,
     bindings_for_another_torch,
     ipex_for_another_torch,

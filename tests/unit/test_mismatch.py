@@ -217,3 +217,10 @@ def test_what_is_no_version_is_passed_over() -> None:
     assert find(torch="2.13.0+cpu", transformers="main-checkout") == ()
     (mismatch,) = find(torch="main-checkout", bindings="2.7.0+xpu")
     assert "oneccl_bind_pt==2.7.0+cpu" in mismatch.cure
+
+
+def test_of_a_stack_torch_is_missing_like_everything_else() -> None:
+    environment = Environment(name="node0", python="3.11", packages={})
+    found = mismatches(environment, STACKS, load.stack("intel-2.8"))
+    assert found[0].what == "torch is missing, should be 2.8.0"
+    assert len(found) == len(load.stack("intel-2.8").requirements)
