@@ -1,4 +1,4 @@
-"""Build `oneccl_bind_pt`: the C++ extension against the torch at hand and oneCCL's static CPU library."""
+"""Build `oneccl_bind_pt`: a C++ extension on the torch at hand and oneCCL's static CPU library."""
 
 from __future__ import annotations
 
@@ -50,15 +50,12 @@ def oneccl_root() -> Path:
 
 
 def fetch_oneccl() -> Path:
-    """Unpack the wheel oneccl-devel alone: its dependencies are 1.4 GB of SYCL that we do not use."""
+    """Unpack the wheel oneccl-devel alone; its dependencies are 1.4 GB of SYCL, unused here."""
     root = HERE / "build" / f"oneccl-devel-{ONECCL}"
     if not (root / LIBRARY).is_file():
         wheels = root / "wheel"
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "-d", wheels]
-            + [f"oneccl-devel=={ONECCL}"],
-            check=True,
-        )
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        subprocess.run([*pip, "-d", str(wheels), f"oneccl-devel=={ONECCL}"], check=True)
         for wheel in wheels.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(root / "unpacked")
@@ -70,7 +67,7 @@ def fetch_oneccl() -> Path:
 
 
 def hwloc_stand_in() -> Path:
-    """An empty libhwloc.so.15 to link against, so that building needs no hwloc; running needs the real one."""
+    """An empty libhwloc.so.15 to link against: only running needs the real one."""
     path = HERE / "build" / "libhwloc.so.15"
     path.parent.mkdir(exist_ok=True)
     compiler = os.environ.get("CXX", "g++").split()
@@ -91,8 +88,8 @@ def extension(version: str, root: Path):
     from torch.utils.cpp_extension import CppExtension
 
     sources = [str(path.relative_to(HERE)) for path in sorted((HERE / "csrc").glob("*.cpp"))]
-    # The loader searches where the module lies: <venv>/lib/python3.x/site-packages/<package> -> <venv>/lib.
-    # oneCCL opens libmpi with dlopen, which looks at the old DT_RPATH of its caller, not at DT_RUNPATH.
+    # The loader starts from the module: <venv>/lib/python3.x/site-packages/<package> -> <venv>/lib.
+    # DT_RPATH rather than DT_RUNPATH, because it also serves the libraries that libmpi opens.
     depth = len(Path(sysconfig.get_path("platlib")).relative_to(sys.prefix).parts)
     to_venv_lib = "$ORIGIN/" + "../" * depth + "lib" if depth else "$ORIGIN"
     return CppExtension(
@@ -130,7 +127,9 @@ def main() -> None:
         # No requirement on torch itself: the check at import says more than pip's resolver could.
         install_requires=["impi-rt>=2021.14"],
         keywords=[f"torch {minor}", f"oneCCL {ONECCL}"],
-        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)},
+        cmdclass={
+            "build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)
+        },
     )
 
 

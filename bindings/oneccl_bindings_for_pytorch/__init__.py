@@ -27,7 +27,7 @@ from .hooks import bf16_compress_hook  # noqa: E402
 
 __all__ = ["__version__", "bf16_compress_hook", "cwd", "oneccl_version"]
 
-#: where env/setvars.sh lies: `source $(python -c "from oneccl_bindings_for_pytorch import cwd; print(cwd)")/env/...`
+#: the folder that holds env/setvars.sh, as in Intel's package
 cwd = os.path.dirname(os.path.abspath(__file__))
 
 

@@ -17,7 +17,7 @@ def same_torch() -> None:
         here = version("torch")
     except PackageNotFoundError:
         raise ImportError(
-            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, and there is no torch here: "
+            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, and here is no torch: "
             "run `orch provision`"
         ) from None
     if _minor(here) != _minor(_built.TORCH):

@@ -13,7 +13,7 @@ def defaults(env: MutableMapping[str, str]) -> dict[str, str]:
     mpi = any(name in env for name in UNDER_MPI)
     transport = env.get("CCL_ATL_TRANSPORT") or ("mpi" if mpi else "ofi")
     out["CCL_ATL_TRANSPORT"] = transport
-    # Without dedicated cores oneCCL's workers spin on those that compute; our own thread drives then.
+    # Without cores of their own oneCCL's workers spin on those that compute; we drive it then.
     out["CCL_WORKER_OFFLOAD"] = "0" if env.get("CCL_WORKER_AFFINITY", "auto") == "auto" else "1"
     if transport == "ofi":
         # libfabric would otherwise pick a provider by what hardware it believes to see.

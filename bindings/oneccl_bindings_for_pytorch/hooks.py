@@ -3,7 +3,7 @@
 torch's own bf16_compress_hook refuses every backend but NCCL, although nothing in it is of a GPU.
 """
 
-# No `from __future__ import annotations`: DDP compares the hook's annotations with the real classes.
+# No `from __future__ import annotations`: DDP compares the hook's annotations with the classes.
 from typing import Any
 
 import torch
@@ -24,3 +24,7 @@ def bf16_compress_hook(
         return gradients
 
     return future.then(decompress)
+
+
+# DDP refuses a hook by this name on any backend but NCCL.
+bf16_compress_hook.__name__ = "ccl_bf16_compress_hook"

@@ -1,4 +1,4 @@
-"""Starts real ranks, through hydra, torchrun or bare processes, and never waits for them for ever."""
+"""Starts real ranks, through hydra, torchrun or bare processes, and never waits for ever."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:
 
 @pytest.fixture
 def launch(tmp_path):
-    """launch("program.py", *args, ranks=2, by="mpi"|"torchrun"|"bare") -> Outcome, or the test fails."""
+    """launch("program.py", *args, ranks=2, by="mpi"|"torchrun"|"bare") -> Outcome."""
 
     def run(
         program: str, *args: str, ranks: int = 2, by: str = "mpi", timeout: float = 60, env=None

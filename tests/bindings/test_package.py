@@ -1,4 +1,4 @@
-"""What the wheel promises besides collectives: drop-in names, setvars.sh, words instead of symbols."""
+"""What the wheel promises besides collectives: drop-in names, setvars.sh, words for symbols."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ PACKAGE = Path(
 def python(code: str, path: Path | None = None) -> subprocess.CompletedProcess:
     env = os.environ | ({"PYTHONPATH": str(path)} if path else {})
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -50,7 +55,9 @@ def test_names_and_version():
 def test_another_torch_is_refused_in_words(tmp_path, torch_version, words):
     info = tmp_path / f"torch-{torch_version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch_version}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: torch\nVersion: {torch_version}\n"
+    )
     done = python("import oneccl_bindings_for_pytorch", tmp_path)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
@@ -72,12 +79,16 @@ def test_setvars_is_safe_to_source(tmp_path, shell):
         "VIRTUAL_ENV": str(tmp_path / "venv"),
         "SETVARS": str(PACKAGE / "env" / "setvars.sh"),
     }
-    done = subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [shell, "-c", script], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(bin_folder / "mpiexec.hydra")
     del env["VIRTUAL_ENV"]
     plain = 'set -eu; . "$SETVARS"; . "$SETVARS"; echo "$PATH"'
-    done = subprocess.run([shell, "-c", plain], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [shell, "-c", plain], env=env, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.strip()) == (0, "/usr/bin:/bin")
 
 

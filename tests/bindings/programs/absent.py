@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import torch.distributed as dist
 from start import RANK, init
 
-init(5)
+init()
 if RANK == 1:
     time.sleep(20)
-dist.new_group([0, 1])
+# Without a timeout of its own a new group has torch's default, not the one of init_process_group.
+dist.new_group([0, 1], timeout=timedelta(seconds=5))

@@ -1,4 +1,4 @@
-"""init and destroy several times in one process, with subgroups, and groups made and dropped in a loop."""
+"""init and destroy several times in one process, with subgroups made and dropped in a loop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import torch.distributed as dist
 from start import RANK, SIZE, init, say
 
 port = int(os.environ["MASTER_PORT"])
-if "TORCHELASTIC_RUN_ID" in os.environ:
-    rounds = [port] * 4
-else:
-    rounds = [port, port + 1, port + 2, port + 3]
-for round_number, new_port in enumerate(rounds):
-    # Under hydra rank 0 serves the store itself; a new port each round keeps the others from finding
-    # the old server. Under torchrun it is one and the same store, with all its old keys.
-    os.environ["MASTER_PORT"] = str(new_port)
+step = 0 if "TORCHELASTIC_RUN_ID" in os.environ else 1
+for round_number in range(4):
+    # Under hydra rank 0 serves the store itself; a new port each round keeps the others from
+    # finding the old server. Under torchrun it is one and the same store, with all its old keys.
+    os.environ["MASTER_PORT"] = str(port + step * round_number)
     init(30)
     for _ in range(5):
         group = dist.new_group(list(range(SIZE - 1)))

@@ -52,7 +52,9 @@ def by_hand(parts: list[torch.Tensor], op: str) -> torch.Tensor:
 def same(got: torch.Tensor, wanted: torch.Tensor, *what: object) -> None:
     global checked
     checked += 1
-    assert torch.equal(got, wanted), f"{what}: {got.flatten()[:8]} instead of {wanted.flatten()[:8]}"
+    assert torch.equal(got, wanted), (
+        f"{what}: {got.flatten()[:8]} instead of {wanted.flatten()[:8]}"
+    )
 
 
 def reductions(dtype: torch.dtype, op: str, size: int) -> None:
@@ -66,7 +68,7 @@ def reductions(dtype: torch.dtype, op: str, size: int) -> None:
     root = SIZE - 1
     mine = parts[RANK].clone()
     dist.reduce(mine, root, kind)
-    same(mine, wanted if RANK == root else parts[RANK], "reduce", dtype, op, size)
+    same(mine, wanted if root == RANK else parts[RANK], "reduce", dtype, op, size)
 
     whole = [given(rank, dtype, size * SIZE) for rank in range(SIZE)]
     piece = by_hand(whole, op)[RANK * size : (RANK + 1) * size]
@@ -90,12 +92,12 @@ def gathers(dtype: torch.dtype, size: int) -> None:
     same(flat, torch.cat(parts), "all_gather_single", dtype, size)
 
     root = SIZE - 1
-    out = [torch.empty_like(mine) for _ in range(SIZE)] if RANK == root else None
+    out = [torch.empty_like(mine) for _ in range(SIZE)] if root == RANK else None
     dist.gather(mine, out, root)
     if out is not None:
         same(torch.stack(out), torch.stack(parts), "gather", dtype, size)
     one = torch.empty_like(mine)
-    dist.scatter(one, parts if RANK == root else None, root)
+    dist.scatter(one, parts if root == RANK else None, root)
     same(one, mine, "scatter", dtype, size)
     copy = mine.clone()
     dist.broadcast(copy, root)
