@@ -1,6 +1,7 @@
 # Each target calls the real tool; what is missing is set up first.
 PYTHON ?= python3
 BIN := .venv/bin
+BINDINGS := $(shell find bindings -type f -not -path "*/build/*" -not -path "*.egg-info/*")
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench
 
@@ -30,12 +31,14 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-# torch first: the packages that need torch then take the one that is there.
-.venv/.stack: .venv/.orch orchestrator/stacks/current.toml
+# torch first: the packages that need torch then take the one that is there, and our bindings are
+# built against it.
+.venv/.stack: .venv/.orch orchestrator/stacks/current.toml $(BINDINGS)
 	$(BIN)/orch stacks requirements current > .venv/stack.txt
 	$(BIN)/orch stacks requirements current --without-dependencies > .venv/stack-alone.txt
-	$(BIN)/pip install $$(grep '^torch==' .venv/stack.txt)
-	$(BIN)/pip install --requirement .venv/stack.txt
+	$(BIN)/pip install $$(grep '^torch==' .venv/stack.txt) 'setuptools>=77' wheel numpy
+	$(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir .venv/wheels ./bindings
+	$(BIN)/pip install --requirement .venv/stack.txt --find-links .venv/wheels
 	$(BIN)/pip install --no-deps --requirement .venv/stack-alone.txt
 	touch $@
 

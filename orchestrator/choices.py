@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.backend import Backend
 from orchestrator.cluster import Node
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.layout import Layout, unused_cores
@@ -74,6 +75,27 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> tuple[tuple[str, ..
     return tuple(paths), Decision(
         topic="preload", value=", ".join(paths) or "nothing", reason=reason
     )
+
+
+def choose_workers(backend: Backend, asked: int) -> int:
+    """Cores of each rank that oneCCL's workers have for themselves. Raises PlanError."""
+    if asked and not backend.workers:
+        raise PlanError(
+            f"--ccl-workers {asked}, but the backend is {backend.name}.",
+            hint="Only ccl has workers: --backend ccl, or leave --ccl-workers out.",
+        )
+    return asked
+
+
+def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> None:
+    """Raises PlanError where --ipex cannot train, or would train wrongly."""
+    if recipe.own_script:
+        raise PlanError(
+            f"--ipex is for recipes; {recipe.script} decides for itself.",
+            hint="Call ipex.optimize in the script, and wrap its result in "
+            "DistributedDataParallel.",
+        )
+    stack.check_ipex(precision=precision, through="accelerate", world_size=ranks)
 
 
 def tell_ranks(layout: Layout, ppn: int | None) -> Decision:

@@ -10,7 +10,10 @@ from orchestrator.errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one rank runs: its CPUs (one hardware thread of each of its cores) and threads."""
+    """Where one rank runs: its CPUs (one hardware thread of each of its cores) and threads.
+
+    `worker_cpus`: cores that its oneCCL workers have for themselves.
+    """
 
     rank: int
     node: str
@@ -18,6 +21,7 @@ class Place:
     local_world_size: int
     cpus: tuple[int, ...]
     threads: int
+    worker_cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +42,16 @@ class Layout:
         return tuple(dict.fromkeys(place.node for place in self.places))
 
 
-def lay_out(nodes: tuple[Node, ...], ppn: int | None) -> Layout:
+def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layout:
     """Spread ranks over the nodes; `ppn` None takes one rank for each NUMA node.
 
-    Raises PlanError if a node has fewer physical cores than ranks.
+    The last `workers` cores of each rank are left to oneCCL. Raises PlanError if a node has fewer
+    physical cores than ranks, or a rank no core to compute on.
     """
     places: list[Place] = []
     for node in nodes:
         shares = split(node, ppn if ppn is not None else len(node.facts.numa_nodes))
+        check_workers(node, len(shares[0]), workers)
         first = len(places)
         places.extend(
             Place(
@@ -53,12 +59,22 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None) -> Layout:
                 node=node.name,
                 local_rank=local_rank,
                 local_world_size=len(shares),
-                cpus=tuple(core.cpus[0] for core in cores),
-                threads=len(cores),
+                cpus=tuple(core.cpus[0] for core in cores[: len(cores) - workers]),
+                threads=len(cores) - workers,
+                worker_cpus=tuple(core.cpus[0] for core in cores[len(cores) - workers :]),
             )
             for local_rank, cores in enumerate(shares)
         )
     return Layout(places=tuple(places))
+
+
+def check_workers(node: Node, cores: int, workers: int) -> None:
+    if not 0 <= workers < cores:
+        raise PlanError(
+            f"--ccl-workers {workers}, but a rank on {node.name} has {cores} core"
+            f"{'s' * (cores != 1)} in all.",
+            hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
+        )
 
 
 def split(node: Node, ppn: int) -> tuple[tuple[Core, ...], ...]:
@@ -91,7 +107,9 @@ def split(node: Node, ppn: int) -> tuple[tuple[Core, ...], ...]:
 
 def unused_cores(node: Node, layout: Layout) -> int:
     """Physical cores of the node that no rank uses, because they do not divide evenly."""
-    return len(node.facts.cores) - sum(len(place.cpus) for place in layout.on(node.name))
+    return len(node.facts.cores) - sum(
+        len(place.cpus) + len(place.worker_cpus) for place in layout.on(node.name)
+    )
 
 
 def cpu_list(cpus: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from orchestrator import choices, network, rank_files
-from orchestrator.backend import BACKENDS, Backend
+from orchestrator.backend import Backend, backend_of
 from orchestrator.cluster import Cluster, Node
 from orchestrator.command import Command
 from orchestrator.launchers import LAUNCHERS
@@ -31,6 +31,8 @@ class TrainRequest:
     backend: str | None = None
     precision: str | None = None
     allow_slow_bf16: bool = False
+    ccl_workers: int = 0
+    ipex: bool = False
     preset: str | None = None
     settings: Mapping[str, Value]
     script_args: tuple[str, ...] = ()
@@ -75,14 +77,17 @@ def plan_train(
 ) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
     nodes = cluster.choose(request.nodes)
+    choices.check_recipe_fits(recipe, stack)
+    stack = stack.for_backend(stack.backend(request.backend))
     for node in nodes:
         stack.check(node)
-    choices.check_recipe_fits(recipe, stack)
-    backend = BACKENDS[stack.backend(request.backend)]
+    backend = backend_of(stack)
     precision = choices.choose_precision(
         recipe, nodes, asked=request.precision, allow_slow=request.allow_slow_bf16
     )
-    layout = lay_out(nodes, request.ppn)
+    layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
+    if request.ipex:
+        choices.check_ipex(recipe, stack, precision=precision.value, ranks=layout.world_size)
     preload, tell_preload = choices.choose_preload(stack, nodes)
     settings = recipe.settings(request.preset, request.settings)
     files = reachable_files(recipe, settings, nodes, site)
@@ -91,6 +96,7 @@ def plan_train(
         files.paths[recipe.script],
         *as_arguments(map_paths(recipe, settings, files)),
         *recipe.precisions.get(precision.value, ()),
+        *(["--use_ipex"] if request.ipex else []),
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
@@ -168,7 +174,7 @@ def request_key(
     recipe: Recipe, settings: Mapping[str, Value], request: TrainRequest, names: tuple[str, ...]
 ) -> str:
     """Equal for requests that ask for the same training: SHA-256, the first 12 digits."""
-    asked = [request.inventory, request.nodes, request.ppn, request.script_args]
+    asked = [request.inventory, request.nodes, request.ppn, request.ipex, request.script_args]
     value = [recipe.script, sorted(settings.items()), asked, names]
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 

@@ -43,6 +43,18 @@ def entry(place: Place, environment: Mapping[str, str]) -> dict[str, object]:
     }
 
 
+def workers(place: Place, layout: Layout) -> dict[str, str]:
+    """oneCCL's variables for cores set apart: those of all ranks of the node, rank by rank."""
+    if not place.worker_cpus:
+        return {}
+    cpus = [cpu for other in layout.on(place.node) for cpu in other.worker_cpus]
+    return {
+        "CCL_WORKER_OFFLOAD": "1",
+        "CCL_WORKER_COUNT": str(len(place.worker_cpus)),
+        "CCL_WORKER_AFFINITY": ",".join(map(str, cpus)),
+    }
+
+
 def env_json(node0: Node, backend: Backend, preload: tuple[str, ...], run_id: str) -> str:
     """What every rank finds in its environment, besides its own numbers."""
     environment = {

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
         torch=torch.__version__,
     )
     run_script(argv)
-    leave(torch)
+    leave(torch, layout["backend"])
 
 
 def check_place(place: dict[str, Any]) -> list[int]:
@@ -137,11 +137,12 @@ def adopt_group(distributed: ModuleType, backend: str) -> None:
 def forbid_training_alone(torch: ModuleType) -> None:
     """Stop a script whose optimizer steps although no collective ever ran: each rank is alone."""
     group = torch.distributed.distributed_c10d._get_default_group()
-    at_start = group._get_sequence_number_for_group()
+    operations = group._get_backend(torch.device("cpu"))._get_sequence_number_for_group
+    at_start = operations()
 
     def check(*_: Any) -> None:
         handle.remove()
-        alone = group._get_sequence_number_for_group() == at_start
+        alone = operations() == at_start
         if alone and torch.distributed.is_initialized() and not other_groups(torch):
             raise RankError(
                 "the script trains alone on every rank: it made an optimizer step before any "
@@ -172,14 +173,17 @@ def run_script(argv: list[str]) -> None:
         give_up(error)
 
 
-def leave(torch: ModuleType) -> NoReturn:
-    """End well: the group first, then what an interpreter does at exit, but no C++ teardown.
+def leave(torch: ModuleType, backend: str) -> NoReturn:
+    """End well: the group first, then what an interpreter does at exit.
 
-    Stock gloo often aborts there ("terminate called without an active exception"), also after
-    destroy_process_group(), and would turn a finished training into a failed one.
+    Stock gloo often aborts in the C++ teardown ("terminate called without an active exception"),
+    also after destroy_process_group(), and would turn a finished training into a failed one; so
+    that is left out. The bindings of ccl end the process themselves there, when MPI is finalized.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    if backend != "gloo":
+        raise SystemExit(0)
     threading._shutdown()
     atexit._run_exitfuncs()
     flush()

@@ -46,6 +46,12 @@ def train(
             "--allow-slow-bf16", help="BF16 also where the CPU has no instructions for it."
         ),
     ] = False,
+    ccl_workers: Annotated[
+        int, typer.Option(help="Cores of each rank that oneCCL keeps for communication.")
+    ] = 0,
+    ipex: Annotated[
+        bool, typer.Option("--ipex", help="Use Intel's extension, on stacks that have it.")
+    ] = False,
     preset: Annotated[
         str | None, typer.Option(help="A named set of the recipe's settings.")
     ] = None,
@@ -78,6 +84,8 @@ def train(
         backend=backend,
         precision=precision,
         allow_slow_bf16=allow_slow_bf16,
+        ccl_workers=ccl_workers,
+        ipex=ipex,
         preset=preset,
         settings={},
         script_args=tuple(script_args or ()),

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.runs import Run
+from orchestrator.signatures import Explanation, explain
 
+LOG_CHARACTERS = 200_000
 EXIT_CODES = {"done": 0, "stopped": 130}
 
 
@@ -40,6 +42,7 @@ class Outcome:
     seconds: float | None
     failure: Failure | None
     problem: str | None
+    explanations: tuple[Explanation, ...]
     result: dict[str, Any] | None
     decisions: tuple[dict[str, str], ...]
 
@@ -51,6 +54,7 @@ class Outcome:
 def outcome_of(run: Run) -> Outcome:
     record = run.outcome or {}
     seconds = record["ended"] - record["started"] if record else None
+    failure = failure_of(record.get("first_failure"), run)
     return Outcome(
         run_id=run.id,
         folder=run.folder.absolute(),
@@ -60,11 +64,20 @@ def outcome_of(run: Run) -> Outcome:
         backend=run.plan["backend"],
         precision=run.plan["precision"],
         seconds=seconds,
-        failure=failure_of(record.get("first_failure"), run),
+        failure=failure,
         problem=record.get("problem"),
+        explanations=() if run.state in ("done", "running") else explain(words(run, failure)),
         result=run.result(),
         decisions=tuple(run.plan["decisions"]),
     )
+
+
+def words(run: Run, failure: Failure | None) -> str:
+    """What the launcher and the failing rank (or every rank) have said."""
+    ranks = "*" if failure is None else str(failure.rank)
+    logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
+    texts = [path.read_text(errors="replace")[-LOG_CHARACTERS:] for path in logs if path.exists()]
+    return "\n".join([failure.text if failure else "", *texts])
 
 
 def failure_of(record: dict[str, Any] | None, run: Run) -> Failure | None:

@@ -103,7 +103,9 @@ def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
     """The module's own account; a task that has none is named itself."""
     drift = result.get("drift")
     if drift:
-        return [Change(what=str(d["what"]), is_=str(d["is"]), should=str(d["should"])) for d in drift]
+        return [
+            Change(what=str(d["what"]), is_=str(d["is"]), should=str(d["should"])) for d in drift
+        ]
     return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]
 
 

@@ -118,10 +118,15 @@ def story(outcome: Outcome) -> str:
 def failure_lines(outcome: Outcome) -> list[str]:
     if outcome.failure:
         last = outcome.failure.text.splitlines()[-TEXT_LINES:]
-        return [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
+        told = [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
+        return [*told, *explanation_lines(outcome)]
     if outcome.problem:
-        return [f"failed: {outcome.problem}"]
+        return [f"failed: {outcome.problem}", *explanation_lines(outcome)]
     return [] if outcome.state == "done" else [f"state: {outcome.state}"]
+
+
+def explanation_lines(outcome: Outcome) -> list[str]:
+    return [line for one in outcome.explanations for line in one.describe().splitlines()]
 
 
 def table_lines(outcome: Outcome) -> list[str]:

@@ -66,9 +66,12 @@ def left_behind(run: Path) -> list[str]:
     return found
 
 
-def test_an_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path)
-    done = orch("train", "script.py", "--ppn", "2", "--", "--flag", "value")
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_an_unmodified_ddp_script_trains_on_two_ranks(
+    orch: Orch, tmp_path: Path, backend: str
+) -> None:
+    write_script(tmp_path, "print(dist.get_backend())\n")
+    done = orch("train", "script.py", "--ppn", "2", "--backend", backend, "--", "--flag", "value")
     assert done.returncode == 0, done.stderr
     run = last_run(tmp_path)
     weights = [re.search(r"weights (\S+) args (.*)", log(run, rank)) for rank in (0, 1)]
@@ -76,7 +79,8 @@ def test_an_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path
     assert weights[1]
     assert weights[0].groups() == weights[1].groups(), "DDP keeps the ranks equal"
     assert weights[0].group(2) == "['--flag', 'value']"
-    assert "backend: gloo" in done.stderr
+    assert f"backend: {backend}" in done.stderr
+    assert log(run, 1).endswith(f"{backend}\n")
     assert str(run) in done.stdout
 
 
@@ -155,14 +159,15 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_first_failing_rank_is_named_and_the_others_are_stopped(
-    orch: Orch, tmp_path: Path, fault: str
+    orch: Orch, tmp_path: Path, fault: str, backend: str
 ) -> None:
     code, who, what = FAULTS[fault]
     write_script(tmp_path, f"{code}\ntime.sleep(100)\n")
     began = time.monotonic()
-    done = orch("train", "script.py", "--ppn", "2")
+    done = orch("train", "script.py", "--ppn", "2", "--backend", backend)
     assert done.returncode == 1
     assert time.monotonic() - began < 60, "the rank that sleeps was waited for"
     assert re.search(who, done.stdout), done.stdout
@@ -175,7 +180,7 @@ def test_the_first_failing_rank_is_named_and_the_others_are_stopped(
 def test_a_rank_that_dies_before_it_joins(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     plan = orch("train", "x.py", "--ppn", "2", "--dry-run").stdout
-    broken = plan.replace('"backend": "gloo"', '"backend": "nonsense"')
+    broken = plan.replace('"backend": "ccl"', '"backend": "nonsense"')
     done = subprocess.run(
         ["sh"],
         input=broken,
@@ -190,12 +195,15 @@ def test_a_rank_that_dies_before_it_joins(orch: Orch, tmp_path: Path) -> None:
     assert "nonsense" in outcome["first_failure"]["text"]
 
 
-def test_a_script_that_trains_alone_on_every_rank_is_stopped(orch: Orch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_a_script_that_trains_alone_on_every_rank_is_stopped(
+    orch: Orch, tmp_path: Path, backend: str
+) -> None:
     alone = DDP.replace("dist.init_process_group()", "").replace(
         "DistributedDataParallel(torch.nn.Linear(4, 1))", "torch.nn.Linear(4, 1)"
     )
     (tmp_path / "alone.py").write_text(alone)
-    done = orch("train", "alone.py", "--ppn", "2")
+    done = orch("train", "alone.py", "--ppn", "2", "--backend", backend)
     assert done.returncode == 1
     assert "trains alone on every rank" in done.stdout
     assert "Traceback" not in done.stdout
@@ -255,6 +263,15 @@ BAD_REQUESTS = {
     "ppn": (("train", "bert-qa", "--ppn", "1000"), "--ppn 1000, but node0 has"),
     "nodes": (("train", "bert-qa", "--nodes", "9"), "--nodes 9, but cluster 'local' has 1 node"),
     "backend": (("train", "bert-qa", "--backend", "nccl"), "--backend nccl"),
+    "workers": (
+        ("train", "bert-qa", "--ppn", "1", "--ccl-workers", "1000"),
+        "--ccl-workers 1000, but a rank on node0 has",
+    ),
+    "gloo-workers": (
+        ("train", "bert-qa", "--backend", "gloo", "--ccl-workers", "1"),
+        "--ccl-workers 1, but the backend is gloo",
+    ),
+    "ipex": (("train", "bert-qa", "--ipex"), "--ipex: stack 'current' has no IPEX"),
     "precision": (("train", "bert-qa", "--precision", "fp8"), "no precision 'fp8'"),
     "no-run": (("runs", "show", "nothing"), "There are no runs"),
 }

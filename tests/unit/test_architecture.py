@@ -11,7 +11,7 @@ import orchestrator
 
 ROOT = Path(orchestrator.__file__).parent
 PURE = [
-    "errors", "command", "cluster", "backend", "stack", "matrix", "environment", "mismatch",
+    "errors", "command", "cluster", "stack", "backend", "matrix", "environment", "mismatch",
     "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
     "launchers/mpirun", "rank_files", "plan", "choices", "plan_train",
 ]  # fmt: skip
@@ -21,7 +21,7 @@ EFFECTS = {
 }  # fmt: skip
 # Who may import whom: a module imports only what stands before it.
 ORDER = [
-    "errors", "command", "cluster", "backend", "stack", "matrix", "environment", "mismatch",
+    "errors", "command", "cluster", "stack", "backend", "matrix", "environment", "mismatch",
     "signatures", "wheels", "recipe", "layout", "network", "launchers", "rank_files", "plan",
     "choices", "plan_train", "probe", "preflight", "plan_provision", "share", "state",
     "wheelhouse", "load", "execute", "runs", "mirror", "backends", "report", "operations", "cli",

@@ -65,6 +65,19 @@ def test_no_core_is_given_twice_and_every_rank_has_the_same_number(
     assert layout.world_size == ppn
 
 
+def test_workers_have_cores_of_their_own() -> None:
+    layout = lay_out((make_node(facts=make_facts(cores=8)),), 2, workers=1)
+    assert [place.cpus for place in layout.places] == [(0, 1, 2), (4, 5, 6)]
+    assert [place.worker_cpus for place in layout.places] == [(3,), (7,)]
+    assert [place.threads for place in layout.places] == [3, 3]
+
+
+@pytest.mark.parametrize("workers", [-1, 2, 3])
+def test_a_rank_keeps_a_core_to_compute_on(workers: int) -> None:
+    with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has 2"):
+        lay_out((make_node(facts=make_facts(cores=4)),), 2, workers)
+
+
 def test_cpu_list_is_the_kernels() -> None:
     assert cpu_list((0, 1, 2, 8, 10, 11)) == "0-2,8,10-11"
     assert cpu_list(()) == ""

@@ -12,7 +12,7 @@ from orchestrator.plan import Plan, PutFile, SendFile, StartRun
 from orchestrator.plan_train import Resume, Site, TrainRequest, plan_train
 from orchestrator.rank_files import master_port
 from orchestrator.recipe import Recipe
-from orchestrator.stack import Stack
+from orchestrator.stack import Bindings, Stack
 from tests.conftest import make_cluster, make_facts, make_node
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -170,6 +170,49 @@ def test_a_stack_that_is_not_installed_is_named(stack: Stack) -> None:
 def test_a_backend_the_stack_lacks(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--backend nccl"):
         decide(stack, request=replace(REQUEST, backend="nccl"))
+
+
+CCL = Bindings(
+    version="2.13.0+orch.1", built_by="orch", module="bindings_module", setvars="", oneccl="2022"
+)
+
+
+def test_ccl_comes_with_its_module_and_without_a_spinning_worker(stack: Stack) -> None:
+    both = replace(stack, backends=("ccl", "gloo"), bindings=CCL)
+    files = {s.path: s.content for s in decide(both).steps if isinstance(s, PutFile)}
+    layout = json.loads(files["/runs/qa-0000/layout.json"])
+    assert (layout["backend"], layout["backend_module"]) == ("ccl", "bindings_module")
+    environment = json.loads(files["/runs/qa-0000/env.json"])
+    assert environment["CCL_WORKER_OFFLOAD"] == "0"
+    on_gloo = decide(both, request=replace(REQUEST, backend="gloo"))
+    assert on_gloo.backend == "gloo"
+
+
+def test_cores_set_apart_reach_oneccl(stack: Stack) -> None:
+    both = replace(stack, backends=("ccl", "gloo"), bindings=CCL)
+    plan = decide(both, request=replace(REQUEST, ppn=2, ccl_workers=1))
+    files = {s.path: s.content for s in plan.steps if isinstance(s, PutFile)}
+    ranks = json.loads(files["/runs/qa-0000/layout.json"])["ranks"]
+    assert [rank["cpus"] for rank in ranks] == [[0], [2]]
+    assert [rank["env"] for rank in ranks] == [
+        {"CCL_WORKER_OFFLOAD": "1", "CCL_WORKER_COUNT": "1", "CCL_WORKER_AFFINITY": "1,3"}
+    ] * 2
+
+
+def test_ipex_is_refused_where_it_trains_wrongly(stack: Stack) -> None:
+    ipex = {**stack.requirements, "intel-extension-for-pytorch": "2.13.0"}
+    facts = replace(make_facts(), packages={"torch": "2.13.0", **ipex})
+    node = make_node(facts=facts)
+    with_ipex = replace(stack, requirements=ipex)
+    request = replace(REQUEST, ipex=True, ppn=2)
+    with pytest.raises(PlanError, match="trains wrongly"):
+        decide(with_ipex, node=node, request=request)
+    fp32 = decide(with_ipex, node=node, request=replace(request, precision="fp32"))
+    assert "--use_ipex" in argv(fp32)
+    with pytest.raises(PlanError, match="--ipex is for recipes"):
+        decide(with_ipex, node=node, recipe=OWN, request=request)
+    with pytest.raises(PlanError, match="has no IPEX"):
+        decide(stack, request=request)
 
 
 def test_without_mpiexec_there_is_a_hint(stack: Stack) -> None:
