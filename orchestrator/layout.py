@@ -23,6 +23,13 @@ class Place:
     threads: int
     worker_cpus: tuple[int, ...] = ()
 
+    def describe(self) -> str:
+        text = (
+            f"rank {self.rank}: {self.node}, cores {cpu_list(self.cpus)}, "
+            f"{self.threads} thread{'s' * (self.threads != 1)}"
+        )
+        return f"{text}, oneCCL on {cpu_list(self.worker_cpus)}" if self.worker_cpus else text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from orchestrator.command import Command
-from orchestrator.layout import Layout, cpu_list
+from orchestrator.layout import Layout
 
 HEREDOC = "ORCH_END_OF_FILE"
 
@@ -109,9 +109,5 @@ class Plan:
 
     def summary(self) -> list[str]:
         """The decisions with their reasons, one line each, and the place of every rank."""
-        places = [
-            f"rank {place.rank}: {place.node}, cores {cpu_list(place.cpus)}, "
-            f"{place.threads} thread{'s' * (place.threads != 1)}"
-            for place in self.layout.places
-        ]
+        places = [place.describe() for place in self.layout.places]
         return [*(decision.describe() for decision in self.decisions), *places]

@@ -25,7 +25,8 @@ def layout_json(
             "backend_module": backend.module,
             "timeout_seconds": TIMEOUT_SECONDS,
             "ranks": [
-                entry(place, node_environment.get(place.node, {})) for place in layout.places
+                entry(place, {**node_environment.get(place.node, {}), **workers(place, layout)})
+                for place in layout.places
             ],
         }
     )
