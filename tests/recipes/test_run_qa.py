@@ -260,6 +260,7 @@ def test_batches_are_padded_to_the_longest_or_to_a_fixed_length() -> None:
     assert batch["input_ids"].tolist() == [[101, 7, 102, 8, 9, 102], [101, 102, 5, 5, 5, 5]]
     assert batch["attention_mask"].tolist() == [[1] * 6, [1, 1, 0, 0, 0, 0]]
     assert batch["start_positions"].tolist() == [3, 3]
+    assert Collator(pad_token_id=5, multiple=4)(pair)["input_ids"].shape == (2, 8)
     assert Collator(pad_token_id=5, pad_to=9)(pair)["token_type_ids"].shape == (2, 9)
 
 

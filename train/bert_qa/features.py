@@ -100,13 +100,18 @@ def answer_tokens(offsets: Sequence[Offset | None], question: Question) -> tuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collator:
-    """Windows -> a batch of tensors, padded to its longest window, or to `pad_to`."""
+    """Windows -> a batch of tensors, padded to `pad_to`, or to its longest window.
+
+    The length is a multiple of `multiple`: oneDNN builds and keeps kernels per shape, so that few
+    shapes save memory.
+    """
 
     pad_token_id: int
     pad_to: int | None = None
+    multiple: int = 1
 
     def __call__(self, windows: Sequence[Window]) -> dict[str, torch.Tensor]:
-        length = self.pad_to or max(len(window.input_ids) for window in windows)
+        length = self.pad_to or self.rounded(max(len(window.input_ids) for window in windows))
         batch = {
             "input_ids": padded([w.input_ids for w in windows], length, self.pad_token_id),
             "attention_mask": padded([[1] * len(w.input_ids) for w in windows], length, 0),
@@ -117,6 +122,9 @@ class Collator:
         if kinds:
             batch["token_type_ids"] = padded(kinds, length, 0)
         return batch
+
+    def rounded(self, length: int) -> int:
+        return -(-length // self.multiple) * self.multiple
 
 
 def padded(rows: Sequence[list[int]], length: int, value: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ script starts; under torchrun or alone it joins them itself.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,14 +27,23 @@ from models import load_model, load_tokenizer, save_model, window_length
 from qa_trainer import QaTrainer
 from questions import load_training, load_validation
 from squad import Question
+from transformers.utils.logging import disable_progress_bar
+
+# Tokens. Against 1, a rank of MiniLM needs 2.0 GB instead of 2.6 after 100 steps, at equal speed.
+LENGTH_MULTIPLE = 32
 
 
 def main() -> int:
+    if not sys.stderr.isatty():
+        disable_progress_bar()  # of loading and saving weights
     group_is_ours = not (dist.is_available() and dist.is_initialized())
     try:
         run(from_command_line())
     except RecipeError as error:
         return tell(error)
+    except OSError as error:  # a full disk, a folder that vanished
+        where = f" ({error.filename})" if error.filename else ""
+        return tell(RecipeError(f"{error.strerror or error}{where}."))
     if group_is_ours:
         ranks.leave()
     return 0
@@ -57,6 +67,7 @@ def run(config: Config) -> None:
     collate = Collator(
         pad_token_id=tokenizer.pad_token_id,
         pad_to=length if config.data.pad_to_max_length else None,
+        multiple=math.gcd(length, LENGTH_MULTIPLE),  # never over the model's positions
     )
     evaluator = make_evaluator(config, validation, tokenizer, collate, length)
 
