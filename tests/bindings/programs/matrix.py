@@ -186,6 +186,18 @@ def shapes() -> None:
     dist.barrier()
 
 
+def large() -> None:
+    """40 MB: oneCCL takes another algorithm here."""
+    for dtype in (torch.float32, torch.bfloat16):
+        size = 40_000_000 // dtype.itemsize
+        mine = torch.full((size,), RANK + 1.0, dtype=dtype)
+        mine[::3] = 2 * RANK
+        dist.all_reduce(mine)
+        wanted = torch.full((size,), sum(range(1, SIZE + 1)), dtype=dtype)
+        wanted[::3] = 2 * sum(range(SIZE))
+        same(mine, wanted, "all_reduce", dtype, size)
+
+
 init()
 dtypes = (*FLOATS, *INTEGERS)
 for dtype, op, size in itertools.product(dtypes, ARITHMETIC, SIZES):
@@ -199,6 +211,7 @@ for dtype, size in itertools.product((*dtypes, torch.bool), SIZES):
     exchanges(dtype, size)
 coalesced()
 shapes()
+large()
 say("checked", checked)
 dist.destroy_process_group()
 sys.exit(0)
