@@ -67,12 +67,15 @@ class Recipe:
 
 
 def as_arguments(settings: Mapping[str, Value]) -> tuple[str, ...]:
-    """Settings as `--name value`; True is the flag alone, False leaves it out."""
+    """Settings as `--name=value`; True is the flag alone.
+
+    False is said, not left out: a script's own default may be True.
+    """
     arguments: list[str] = []
     for name, value in settings.items():
         if value is True:
             arguments.append(f"--{name}")
-        elif value is not False:
+        else:
             # One token, so that a value that starts with a dash stays a value.
-            arguments.append(f"--{name}={value}")
+            arguments.append(f"--{name}={'false' if value is False else value}")
     return tuple(arguments)

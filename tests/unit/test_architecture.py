@@ -22,7 +22,7 @@ EFFECTS = {
 # Who may import whom: a module imports only what stands before it.
 ORDER = [
     "errors", "command", "cluster", "stack", "backend", "matrix", "environment", "mismatch",
-    "signatures", "wheels", "recipe", "layout", "network", "launchers", "rank_files", "plan",
+    "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers", "rank_files", "plan",
     "choices", "plan_train", "probe", "preflight", "plan_provision", "share", "state",
     "wheelhouse", "load", "execute", "runs", "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ def test_an_unknown_preset_is_refused() -> None:
 
 def test_settings_become_arguments() -> None:
     settings = {"a": "-x", "yes": True, "no": False, "n": 3, "lr": 3e-5}
-    assert as_arguments(settings) == ("--a=-x", "--yes", "--n=3", "--lr=3e-05")
+    assert as_arguments(settings) == ("--a=-x", "--yes", "--no=false", "--n=3", "--lr=3e-05")
 
 
 def test_own_scripts_take_no_settings() -> None:
