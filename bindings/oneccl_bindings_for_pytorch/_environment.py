@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-# MPI's own algorithm is the fastest here up to DDP's usual bucket of 25 MB. Beyond, oneCCL's ring took
-# two thirds of its time (2 ranks of one host, 100 MB, fp32 and bf16).
+# MPI's own algorithm is kept up to DDP's usual bucket of 25 MB. Beyond, oneCCL's ring took about
+# two thirds of its time (2 ranks of one host, 100 MB, fp32 and bf16; measured on a busy machine).
 ALLREDUCE = "direct:0-33554432;ring:33554433-max"
 UNDER_MPI = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK")
 
