@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.plan import Decision
-from orchestrator.preflight import Limits, Problem, packages, problems
+from orchestrator.preflight import Limits, Problem, is_loopback, packages, problems
 from orchestrator.probe import Probe
 from orchestrator.stack import Stack
 
@@ -26,7 +26,7 @@ class ProvisionRequest:
     data: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     may_become: bool = False
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,7 @@ def plan_provision(
     ports = {host.name: host.port for host in hosts}
     seen = {host.name: address_of(host.name, probes) for host in hosts}
     return ProvisionPlan(
-        problems=problems(
-            probes, stack, limits=request.limits, may_become=request.may_become
-        ),
+        problems=problems(probes, stack, limits=request.limits, may_become=request.may_become),
         decisions=tuple(decisions(stack, probes, root)),
         platforms=tuple(dict.fromkeys(platform_of(probe) for probe in probes)),
         trust={
@@ -93,7 +91,10 @@ def plan_provision(
             "orch_verify": request.verify,
             "orch_names": names(probes, seen),
             "orch_nodes": {
-                host.name: node_variables(probe, host, address=seen[host.name], stack=stack.name)
+                host.name: {
+                    **node_variables(probe, host, address=seen[host.name], stack=stack.name),
+                    "names_due": not has_names(probe, names(probes, seen)),
+                }
                 for host in hosts
                 for probe in probes
                 if probe.name == host.name
@@ -123,12 +124,12 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str) -> dic
         "missing": list(packages(probe)),
         "family": probe.family,
         "become": probe.uid != 0,
-        "writes_names": True,
         "python": probe.python_path,
         "wheelhouse": platform_of(probe).key,
         "has_secrets": probe.has_secrets,
         "verified": dict(host.verified),
         "record": {
+            **probe.facts,
             "root": probe.root,
             "stack": stack,
             "venv": prefix,
@@ -150,6 +151,14 @@ def names(probes: tuple[Probe, ...], seen: Mapping[str, str]) -> list[dict[str, 
         }
         for probe in probes
     ]
+
+
+def has_names(probe: Probe, wanted: list[dict[str, Any]]) -> bool:
+    """Whether /etc/hosts says all of this, and says of no such name that it is a loopback."""
+    lines = [line.partition("#")[0].split() for line in probe.hosts_file.splitlines()]
+    ours = {name for node in wanted for name in node["names"]}
+    local = {name for words in lines if words and is_loopback(words[0]) for name in words[1:]}
+    return not ours & local and all([n["address"], *n["names"]] in lines for n in wanted)
 
 
 def known_hosts(
@@ -200,7 +209,9 @@ def ssh_config(
 
 def decisions(stack: Stack, probes: tuple[Probe, ...], root: str) -> list[Decision]:
     places = {platform_of(probe).key for probe in probes}
-    bf16 = {flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts["flags"]}
+    bf16 = {
+        flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts["flags"]
+    }
     return [
         Decision(topic="stack", value=stack.name, reason=stack.summary),
         Decision(topic="root", value=root, reason=f"of {probes[0].user}"),

@@ -166,7 +166,7 @@ def of_names(node: str, name: str, address: str, resolves: tuple[str, ...]) -> I
     yield Problem(
         node=node,
         text=f"on {node} the name {name} resolves to {seen}, and should to {address}",
-        hint=f"Ask an administrator to write '{address} {name}' at the top of /etc/hosts of {node}.",
+        hint=f"Ask an administrator to write '{address} {name}' first into its /etc/hosts.",
     )
 
 

@@ -19,7 +19,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One node. Sizes in bytes; `skew`: seconds that its clock is off; `facts`: as facts.py says."""
+    """One node. Sizes in bytes; `skew`: seconds that its clock is off; `facts`: of facts.py."""
 
     name: str
     user: str

@@ -1,4 +1,4 @@
-"""What the controller remembers of each inventory: recorded facts, the cluster's key, logs, a lock."""
+"""What this machine keeps of each inventory: recorded facts, the cluster's key, logs, a lock."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ class State:
     @property
     def facts(self) -> Path:
         return self.folder / "facts"
+
+    def record(self, host: str) -> Path:
+        """The facts of one host, as plain JSON: Ansible's own cache is in a format of its own."""
+        return self.folder / "nodes" / f"{host}.json"
 
     @property
     def trust(self) -> Path:
@@ -103,6 +107,7 @@ def held_by(text: str) -> str:
 
 
 def write_private(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     staging = path.with_name(path.name + ".new")
     descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

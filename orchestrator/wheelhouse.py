@@ -189,9 +189,7 @@ def sha256(path: Path) -> str:
 
 def needs_build(stack: Stack, find_links: tuple[str, ...]) -> bool:
     ours = stack.bindings is not None and stack.bindings.built_by == "orch"
-    given = any(
-        path for folder in find_links for path in Path(folder).glob("oneccl_bind_pt-*.whl")
-    )
+    given = any(path for folder in find_links for path in Path(folder).glob("oneccl_bind_pt-*.whl"))
     return ours and BINDINGS in stack.requirements and not given
 
 

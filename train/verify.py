@@ -77,7 +77,7 @@ def load_bindings() -> str:
 
 
 def bf16_error() -> float:
-    """The largest error of a BF16 matrix product against float32, as part of the largest element."""
+    """The largest error of a BF16 matrix product, relative to the largest element in float32."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -100,7 +100,9 @@ def all_reduce(backend: str, rank: int, ranks: int) -> int:
     wrong = int((tensor != expected).sum())
     dist.destroy_process_group()
     if wrong:
-        raise ArithmeticError(f"all-reduce over {ranks} ranks: {wrong} of {ELEMENTS} sums are wrong")
+        raise ArithmeticError(
+            f"all-reduce over {ranks} ranks: {wrong} of {ELEMENTS} sums are wrong"
+        )
     return ranks
 
 

@@ -15,27 +15,7 @@ from typing import Any
 import ansible_runner
 
 from orchestrator.share import SHARE
-
-RESULTS = {
-    "runner_on_ok": "ok",
-    "runner_on_failed": "failed",
-    "runner_on_unreachable": "unreachable",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
-    """One task on one node. `state`: ok, failed or unreachable; times as Ansible notes them."""
-
-    node: str
-    role: str
-    task: str
-    state: str
-    changed: bool
-    seconds: float
-    start: str
-    end: str
-    result: Mapping[str, Any]
+from orchestrator.task_result import RESULTS, TaskResult, task_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +51,7 @@ def run(
                 limit=",".join(playbook.limit) or None,
                 cmdline=" ".join(options) or None,
                 envvars={**settings(playbook), **playbook.environment},
+                fact_cache=str(playbook.facts),  # absolute: it stays there
                 quiet=True,
                 event_handler=lambda event: handle(event, log, on_result, on_line),
             )
@@ -88,7 +69,6 @@ def settings(playbook: Playbook) -> dict[str, str]:
         "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
         "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
-        "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(playbook.facts),
         "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_NOCOLOR": "True",
@@ -110,19 +90,3 @@ def handle(
     if event.get("event") in RESULTS and data.get("host"):
         on_result(task_result(RESULTS[event["event"]], data))
     return False
-
-
-def task_result(state: str, data: Mapping[str, Any]) -> TaskResult:
-    result = data.get("res") or {}
-    ignored = state == "failed" and data.get("ignore_errors")
-    return TaskResult(
-        node=str(data.get("remote_addr") if data.get("host") is None else data["host"]),
-        role=str(data.get("role", "")),
-        task=str(data.get("task", "")),
-        state="ok" if ignored else state,
-        changed=bool(result.get("changed")),
-        seconds=float(data.get("duration") or 0),
-        start=str(data.get("start", "")),
-        end=str(data.get("end", "")),
-        result=result,
-    )

@@ -7,7 +7,7 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import provision, recipes, runs, stacks, train
+from orchestrator.cli import nodes, provision, recipes, runs, stacks, sync, train
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app = typer.Typer(
 )
 app.command("train", no_args_is_help=True)(train.train)
 app.command("provision", no_args_is_help=True)(provision.provision)
+app.command("sync", no_args_is_help=True)(sync.sync)
+app.command("nodes", no_args_is_help=True)(nodes.nodes)
 app.command("recipes")(recipes.recipes)
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(runs.app, name="runs")

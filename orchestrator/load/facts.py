@@ -10,17 +10,15 @@ from typing import Any
 from orchestrator.errors import RequestError
 from orchestrator.state import State
 
-VARIABLE = "orch_facts"  # what the role `record` calls them in Ansible's fact cache
-
 
 def recorded_facts(inventory: Path, host: str) -> Mapping[str, Any] | None:
     """The record of one host, or None if it was never provisioned. Raises RequestError."""
-    path = State.of(inventory).facts / host
+    path = State.of(inventory).record(host)
     try:
-        record = json.loads(path.read_text()).get(VARIABLE)
+        record = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise RequestError(
             f"The recorded facts in {path} cannot be read: {error}.",
             hint="Delete the file, then run `orch provision`.",

@@ -19,9 +19,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         given = dict(self._task.args)
         source = os.path.expanduser(given.pop("source"))
-        result = self._execute_module(
-            "orch_wheels", module_args=given, task_vars=task_vars
-        )
+        result = self._execute_module("orch_wheels", module_args=given, task_vars=task_vars)
         if result.get("failed") or self._task.check_mode:
             return result
         sent = 0

@@ -63,7 +63,7 @@ def rewrite(text, cluster, nodes):
             inside = line.strip() == begin
         elif not inside:
             lines.append(without(line, {name for node in nodes for name in node["names"]}))
-    block = ["%s %s" % (node["address"], " ".join(node["names"])) for node in nodes]
+    block = ["{} {}".format(node["address"], " ".join(node["names"])) for node in nodes]
     kept = [line for line in lines if line is not None]
     return "\n".join([begin, *block, end, *kept]) + "\n"
 

@@ -172,7 +172,7 @@ def knock(address, port, seconds):
     try:
         with socket.create_connection((address, port), timeout=seconds) as link:
             if not link.recv(4).startswith(b"SSH-"):
-                yield "port %d does not speak ssh" % port
+                yield f"port {port} does not speak ssh"
     except OSError as error:
         yield str(error.strerror or error)
 

@@ -33,7 +33,11 @@ options:
     required: true
   uv: {description: The wheel of uv, with file and sha256., type: dict, required: true}
   python: {description: The node's Python., type: str, required: true}
-  index: {description: Options of uv that name an index; empty means wheels only., type: list, elements: str, default: []}
+  index:
+    description: Options of uv that name an index; empty means wheels only.
+    type: list
+    elements: str
+    default: []
   compare_only: {description: Only tell., type: bool, default: false}
 author: [orch]
 """
@@ -204,13 +208,15 @@ class Environment:
             self.install_uv()
             forget(os.path.join(self.prefix, SNAPSHOT))
             if not self.works():
-                self.run("venv", "--quiet", "--clear", "--python", self.given["python"], self.prefix)
+                self.run(
+                    "venv", "--quiet", "--clear", "--python", self.given["python"], self.prefix
+                )
             self.remove([name for name, _, should in wrong if should == "absent"])
             self.clear_broken([name for name, _, _ in wrong])
             self.install([name for name, _, should in wrong if should != "absent"])
             left = self.compare()
             if left:
-                raise Failed("the environment is still wrong: %s" % (drift(left[:3]),))
+                raise Failed(f"the environment is still wrong: {drift(left[:3])}")
             self.remember()
             shutil.rmtree(self.wheels, ignore_errors=True)
 
@@ -250,7 +256,7 @@ class Environment:
         listing = os.path.join(self.root, "stacks", "." + self.given["stack"] + ".requirements")
         with open(listing, "w") as file:
             for package in packages:
-                line = "%(name)s==%(version)s --hash=sha256:%(sha256)s\n" % package
+                line = "{name}=={version} --hash=sha256:{sha256}\n".format(**package)
                 file.write(line if not self.given["index"] else line.partition(" --hash")[0] + "\n")
         source = self.given["index"] or ["--offline", "--no-index", "--find-links", self.wheels]
         hashes = [] if self.given["index"] else ["--require-hashes"]
@@ -264,11 +270,13 @@ class Environment:
         os.makedirs(scratch, exist_ok=True)
         # The same file system as the environment, so that files move instead of being copied.
         environment = {**os.environ, "TMPDIR": scratch, "UV_LINK_MODE": "hardlink"}
-        command = [self.uv, "--no-config", "--color", "never", *arguments]
+        # With an index, the node's own configuration may say how to reach it.
+        alone = [] if self.given["index"] else ["--no-config"]
+        command = [self.uv, *alone, "--color", "never", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         shutil.rmtree(scratch, ignore_errors=True)
         if done.returncode != 0:
-            raise Failed("uv %s: %s" % (" ".join(arguments[:2]), done.stderr.strip()[-1500:]))
+            raise Failed("uv {}: {}".format(" ".join(arguments[:2]), done.stderr.strip()[-1500:]))
 
 
 def same(path, expected):

@@ -18,12 +18,16 @@ module: orch_tree
 short_description: Makes files of a node equal to files of the controller
 description:
   - Compares by SHA-256 and mode. Only what differs travels, in one archive.
-  - Files of a mirrored folder that the controller does not have are deleted, and nothing outside it.
+  - Files of a mirrored folder that the controller does not have are deleted, none outside it.
   - The action plugin of the same name reads the sources; it documents what a task can say.
 options:
   root: {description: The folder that all paths are relative to., type: path, required: true}
   manifest: {description: Path to sha256 and mode of each file., type: dict, default: {}}
-  mirrored: {description: Folders whose other files are deleted., type: list, elements: str, default: []}
+  mirrored:
+    description: Folders whose other files are deleted.
+    type: list
+    elements: str
+    default: []
   ignored: {description: Names that are left alone., type: list, elements: str, default: []}
   folders: {description: Folder to mode., type: dict, default: {}}
   archive: {description: A tar file with what differs., type: path}
@@ -64,7 +68,7 @@ def main():
         try:
             apply(given, found)
         except (OSError, tarfile.TarError, ValueError) as error:
-            module.fail_json(msg="%s: %s" % (given["root"], error), drift=found["drift"])
+            module.fail_json(msg="{}: {}".format(given["root"], error), drift=found["drift"])
     module.exit_json(
         changed=bool(work), drift=found["drift"], missing=found["missing"], complete=bool(complete)
     )
@@ -115,7 +119,7 @@ def compare_file(path, wanted):
 
 def mode_of(path):
     try:
-        return "%04o" % stat.S_IMODE(os.lstat(path).st_mode)
+        return f"{stat.S_IMODE(os.lstat(path).st_mode):04o}"
     except OSError:
         return ""
 
@@ -159,7 +163,7 @@ def apply(given, found):
         delete(root, path, given["mirrored"])
     left = compare(given)
     if left["drift"]:
-        raise ValueError("still differs after the transfer: %s" % left["drift"][:3])
+        raise ValueError("still differs after the transfer: {}".format(left["drift"][:3]))
 
 
 def unpack(given, wanted):

@@ -18,7 +18,11 @@ options:
   folder: {description: Where the wheels go., type: path, required: true}
   wheels: {description: File and sha256 of each., type: list, elements: dict, required: true}
   pack: {description: A file with pieces one after the other., type: path}
-  pieces: {description: File, offset and length of each piece., type: list, elements: dict, default: []}
+  pieces:
+    description: File, offset and length of each piece.
+    type: list
+    elements: dict
+    default: []
 author: [orch]
 """
 EXAMPLES = r"""
@@ -52,7 +56,7 @@ def main():
             os.unlink(given["pack"])
         present = {wheel["file"]: size(given["folder"], wheel) for wheel in given["wheels"]}
     except (OSError, ValueError) as error:
-        module.fail_json(msg="%s: %s" % (given["folder"], error))
+        module.fail_json(msg="{}: {}".format(given["folder"], error))
     module.exit_json(changed=bool(given["pack"]), present=present)
 
 

@@ -1,0 +1,19 @@
+"""`orch nodes`."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.provision import Inventory
+
+
+def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
+    """Show what `orch provision` has recorded about the nodes."""
+    from orchestrator.operations import nodes as operation
+    from orchestrator.report import listing
+
+    rows = operation.rows(inventory)
+    typer.echo(
+        listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS)
+    )

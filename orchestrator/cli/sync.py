@@ -1,0 +1,33 @@
+"""`orch sync`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.provision import AskBecomePass, Data, Inventory, Verbose
+
+
+def sync(
+    inventory: Inventory,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")
+    ] = False,
+    data: Data = None,
+    ask_become_pass: AskBecomePass = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring scripts, environment, secrets and data sets to nodes that were provisioned before."""
+    from orchestrator.cli.progress import Progress, become_password
+    from orchestrator.operations import sync as operation
+    from orchestrator.plan_provision import ProvisionRequest
+    from orchestrator.report import provision as report
+
+    request = ProvisionRequest(inventory=inventory, check=check, data=tuple(data or ()))
+    with become_password(ask_become_pass) as environment:
+        done = operation.sync(request, Progress(verbose=verbose).listener(), environment)
+    typer.echo(report.as_json(done) if as_json else report.text(done))
+    raise typer.Exit(done.exit_code)

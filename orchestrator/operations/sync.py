@@ -1,0 +1,42 @@
+"""`orch sync`: scripts, environment, secrets and data, to nodes that were provisioned before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import RequestError
+from orchestrator.load.facts import recorded_facts
+from orchestrator.operations.provision import data_trees
+from orchestrator.operations.session import Listener, Session, open_session
+from orchestrator.plan_provision import ProvisionRequest
+from orchestrator.report.provision import Report
+from orchestrator.share import TRAIN
+
+
+def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
+    """Bring what training reads to all nodes. Raises OrchError."""
+    session = open_session(request, listener, environment, "sync")
+    variables = {
+        "orch_root": recorded_root(session),
+        "orch_train": str(TRAIN),
+        "orch_data": data_trees(request.data),
+        "orch_nodes": {name: {"has_secrets": False} for name in session.nodes},
+    }
+    with session.state.lock("sync"):
+        session.run("sync", variables)
+    return session.report(session.source.stem)
+
+
+def recorded_root(session: Session) -> str:
+    """The folder on the nodes; equal for all, as the preflight of `orch provision` has seen to."""
+    records: dict[str, Mapping[str, Any]] = {
+        name: recorded_facts(session.source, name) or {} for name in session.nodes
+    }
+    roots = {str(record["root"]) for record in records.values() if "root" in record}
+    if len(roots) != 1:
+        raise RequestError(
+            f"The nodes of {session.source} have not been provisioned.",
+            hint=f"First: orch provision {session.request.inventory}",
+        )
+    return roots.pop()
