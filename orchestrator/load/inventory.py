@@ -16,6 +16,7 @@ from orchestrator.errors import RequestError
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
 KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
 KEPT_PREFIX = "orch_"
+NEVER_KEPT = ("orch_secrets", "orch_env")
 
 
 def read_inventory(source: Path) -> dict[str, Mapping[str, Any]]:
@@ -90,5 +91,5 @@ def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in variables.items()
-        if name in KEPT or name.startswith(KEPT_PREFIX)
+        if name in KEPT or (name.startswith(KEPT_PREFIX) and name not in NEVER_KEPT)
     }
