@@ -36,6 +36,7 @@ class Screen:
         self.tasks: dict[str, Any] = {}
         self.joined: set[int] = set()
         self.shown: dict[str, int] = {}
+        self.last: dict[str, dict[str, Any]] = {}  # phase -> its newest figures
 
     def begin(self) -> None:
         for line in self.plan.summary():
@@ -63,7 +64,9 @@ class Screen:
 
     def step(self, event: dict[str, Any]) -> None:
         phase, step, steps = event["phase"], event.get("step", 0), event.get("steps")
-        detail = details(event)
+        figures = self.last.setdefault(phase, {})
+        figures |= {name: value for name, value in event.items() if value is not None}
+        detail = details(figures)
         if not self.progress.disable:
             if phase not in self.tasks:
                 self.tasks[phase] = self.progress.add_task(phase, total=steps, detail="")
