@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from orchestrator.errors import PlanError
@@ -72,20 +72,26 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The nodes of one inventory, in its order."""
+    """The hosts of one inventory, in its order, and the nodes among them that are known."""
 
     name: str
     source: str
-    nodes: tuple[Node, ...] = field(default=())
+    hosts: tuple[str, ...]
+    nodes: tuple[Node, ...]
 
     def choose(self, count: int | None) -> tuple[Node, ...]:
-        """The first `count` nodes, or all. Raises PlanError if there are fewer."""
-        if count is None:
-            return self.nodes
-        if not 1 <= count <= len(self.nodes):
-            has = f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
+        """The first `count` nodes, or all. Raises PlanError for too many, or unknown ones."""
+        if count is not None and not 1 <= count <= len(self.hosts):
+            has = f"{len(self.hosts)} node{'s' * (len(self.hosts) != 1)}"
             raise PlanError(
                 f"--nodes {count}, but cluster '{self.name}' has {has}.",
-                hint=f"Use --nodes {len(self.nodes)}, or add hosts to {self.source}.",
+                hint=f"Use --nodes {len(self.hosts)}, or add hosts to {self.source}.",
             )
-        return self.nodes[:count]
+        known = {node.name: node for node in self.nodes}
+        wanted = self.hosts[:count]
+        if unknown := [name for name in wanted if name not in known]:
+            raise PlanError(
+                f"Nothing is known about {', '.join(unknown)}.",
+                hint=f"Run `orch provision {self.source}`.",
+            )
+        return tuple(known[name] for name in wanted)

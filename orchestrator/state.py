@@ -46,6 +46,11 @@ class State:
         return self.folder / "nodes" / f"{host}.json"
 
     @property
+    def ssh_config(self) -> Path:
+        """How orch's own connections reach the nodes: as Ansible does."""
+        return self.folder / "ssh_config"
+
+    @property
     def trust(self) -> Path:
         return self.folder / "trust"
 

@@ -71,7 +71,9 @@ def make_node(
 
 
 def make_cluster(*nodes: Node) -> Cluster:
-    return Cluster(name="lab", source="inventory/lab", nodes=nodes or (make_node(),))
+    nodes = nodes or (make_node(),)
+    hosts = tuple(node.name for node in nodes)
+    return Cluster(name="lab", source="inventory/lab", hosts=hosts, nodes=nodes)
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.load.clusters import cluster
+from orchestrator.load.clusters import cluster, connections
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
     "all_stacks",
     "cluster",
+    "connections",
     "recipe",
     "recipe_folders",
     "settings",

@@ -11,19 +11,25 @@ from typing import Any
 
 from orchestrator.cluster import Cluster, Core, Facts, Node
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import read_inventory
 from orchestrator.share import INVENTORY, TRAIN
+from orchestrator.ssh_config import Connection
+from orchestrator.state import State
 
 
-def cluster(name: str) -> Cluster:
-    """The inventory of that path or name, with the facts of its nodes. Raises RequestError."""
+def cluster(name: str, stack: str = "current") -> Cluster:
+    """The inventory of that path or name, with what is known of its nodes. Raises RequestError."""
     source = find_inventory(name)
     hosts = read_inventory(source)
-    nodes = tuple(node(host, variables) for host, variables in hosts.items())
-    if not nodes:
+    found = [node(source, host, variables, stack) for host, variables in hosts.items()]
+    if not found:
         raise RequestError(f"Inventory {source} has no hosts.")
     return Cluster(
-        name=source.stem if source.is_file() else source.name, source=str(source), nodes=nodes
+        name=source.stem if source.is_file() else source.name,
+        source=str(source),
+        hosts=tuple(hosts),
+        nodes=tuple(one for one in found if one),
     )
 
 
@@ -35,19 +41,38 @@ def find_inventory(name: str) -> Path:
     raise RequestError(f"There is no inventory '{name}'.", hint=did_you_mean(name, known))
 
 
-def node(name: str, variables: Mapping[str, Any]) -> Node:
-    """Raises RequestError for a node of which no facts are recorded."""
-    if variables.get("ansible_connection") != "local":
-        raise RequestError(
-            f"Nothing is known about {name}: it is not this machine, and this version trains here.",
-            hint="Use --inventory local.",
-        )
+def node(source: Path, name: str, variables: Mapping[str, Any], stack: str) -> Node | None:
+    """A node with its facts; None if it is another machine and none are recorded."""
+    if variables.get("ansible_connection") == "local":
+        return this_machine(name, variables)
+    record = recorded_facts(source, name)
+    if record is None or "root" not in record:
+        return None
+    return Node(
+        name=name,
+        address=str(variables.get("orch_address") or record["connection"]["host"]),
+        python=f"{record['root']}/stacks/{stack}/bin/python",
+        facts=parse_facts(record),
+        via=("ssh", "-F", str(State.of(source).ssh_config), name),
+        root=record["root"],
+    )
+
+
+def this_machine(name: str, variables: Mapping[str, Any]) -> Node:
     python = str(variables.get("orch_python", sys.executable))
     return Node(
         name=name,
         address=str(variables.get("ansible_host", "127.0.0.1")),
         python=python,
         facts=local_facts(python),
+    )
+
+
+def connections(source: Path, nodes: tuple[Node, ...]) -> tuple[Connection, ...]:
+    """How Ansible reaches those nodes that are other machines, as it was recorded."""
+    records = {node.name: recorded_facts(source, node.name) for node in nodes if not node.local}
+    return tuple(
+        Connection(node=name, **record["connection"]) for name, record in records.items() if record
     )
 
 

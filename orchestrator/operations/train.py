@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator import load, runs
+from orchestrator import load, runs, ssh_config
 from orchestrator.backends.local import Local
 from orchestrator.backends.ssh import Ssh
+from orchestrator.cluster import Cluster
 from orchestrator.execute import execute
 from orchestrator.mirror import Mirror
 from orchestrator.plan import Plan, Target
 from orchestrator.plan_train import Site, TrainRequest, plan_train
 from orchestrator.report.outcome import Outcome, outcome_of
 from orchestrator.share import TRAIN
+from orchestrator.state import State, write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,10 @@ def plan(asked: Asked) -> Plan:
     stack = load.stack(asked.request.stack)
     settings = load.settings(list(asked.pairs), recipe)
     request = replace(asked.request, settings=settings)
-    cluster = load.cluster(request.inventory)
+    cluster = load.cluster(request.inventory, stack.name)
+    write_ssh_config(cluster)
     base = asked.runs_dir.absolute()
-    site = new_site(recipe.name, base)
+    site = new_site(recipe.name, base, cluster)
     first = plan_train(request, cluster=cluster, recipe=recipe, stack=stack, site=site)
     resume = None if request.fresh else runs.unfinished(base, first.key)
     if resume is None:
@@ -47,12 +50,25 @@ def plan(asked: Asked) -> Plan:
     )
 
 
-def new_site(recipe: str, base: Path) -> Site:
+def write_ssh_config(cluster: Cluster) -> None:
+    """What the `ssh -F` of a plan, and fabric, read."""
+    source = Path(cluster.source)
+    if found := load.connections(source, cluster.nodes):
+        write_private(State.of(source).ssh_config, ssh_config.render(found))
+
+
+def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
     """A new run: its id sorts by time and reads well in a list."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = "".join(letter if letter.isalnum() else "-" for letter in recipe)[:40]
     run_id = f"{now}-{name}-{secrets.token_hex(2)}"
-    return Site(run_id=run_id, run_dir=str(base / run_id), train=str(TRAIN), train_here=str(TRAIN))
+    root = next((node.root for node in cluster.nodes if not node.local), None)
+    return Site(
+        run_id=run_id,
+        run_dir=f"{root}/runs/{run_id}" if root else str(base / run_id),
+        train=f"{root}/train" if root else str(TRAIN),
+        train_here=str(TRAIN),
+    )
 
 
 class Execution:

@@ -66,7 +66,14 @@ def test_the_timeout_of_the_group_holds_inside_a_collective(launch, by):
     assert "missing: rank 1 (" in outcome.text
 
 
+def test_a_rank_in_another_collective_ends_the_job(launch):
+    """MPI itself may notice first, and ends it in its own words."""
+    outcome = launch("endings.py", "in-other-collective", "4", by="mpi", ranks=2, timeout=40)
+    assert outcome.code != 0
+    assert outcome.seconds < 25
+
+
 def test_a_rank_in_another_collective_is_named(launch):
-    outcome = launch("endings.py", "in-other-collective", "4", ranks=2, timeout=40)
+    outcome = launch("endings.py", "in-other-collective", "4", by="bare", ranks=2, timeout=40)
     assert outcome.code != 0
     assert "is in broadcast #4 instead" in outcome.text or "missing: rank 1" in outcome.text
