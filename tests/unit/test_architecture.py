@@ -22,9 +22,9 @@ EFFECTS = {
 # Who may import whom: a module imports only what stands before it.
 ORDER = [
     "errors", "command", "cluster", "stack", "backend", "matrix", "environment", "mismatch",
-    "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers", "rank_files", "plan",
-    "choices", "plan_train", "task_result", "probe", "preflight", "plan_provision", "share", "state",
-    "wheelhouse", "load", "execute", "runs", "mirror", "backends", "report", "operations", "cli",
+    "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
+    "rank_files", "plan", "choices", "plan_train", "task_result", "probe", "preflight",
+    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "runs", "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 
