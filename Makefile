@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BINDINGS := $(shell find bindings -type f -not -path "*/build/*" -not -path "*.egg-info/*")
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench
+.PHONY: help setup demo test lint cluster-up cluster-down bench
 
 help:    ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -14,16 +14,24 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
 	$(BIN)/orch train bert-qa --ppn 2 --allow-slow-bf16 --fresh
 
 test: .venv/.dev    ## run all tests
-	$(BIN)/pytest
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
 
-lint: .venv/.dev    ## ruff and mypy --strict
+lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --profile production playbooks
+
+cluster-up:    ## start the test cluster: bare Debian nodes, docker
+	cluster/up
+
+cluster-down:    ## remove the test cluster
+	cluster/down
 
 bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/collectives.py
 
 .venv/.orch: pyproject.toml
 	$(PYTHON) -m venv .venv
