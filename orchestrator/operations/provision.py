@@ -91,6 +91,8 @@ def prepare_wheels(
     for platform in plan.platforms:
         if not wheelhouse.is_ready(stack, platform, links):
             session.listener.note(f"wheelhouse: resolving {stack.name} for {platform.key}")
+            if wheelhouse.needs_build(stack, links):
+                session.listener.note("wheelhouse: our bindings are built first (minutes, once)")
         houses[platform.key] = wheelhouse.prepare(stack, platform, links).variables()
     return houses
 

@@ -1,0 +1,274 @@
+"""`orch provision` on bare nodes, on drifted, dying, interrupted and growing clusters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import TestCluster
+
+pytestmark = pytest.mark.cluster
+
+TOKEN = "hf_neverToBeSeenInAnyLog"
+ROOT = "/home/vagrant/orch"
+SITE = f"{ROOT}/stacks/current/lib/python3.11/site-packages"
+ORCH = (sys.executable, "-m", "orchestrator.cli.main")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """An inventory of some of the nodes, and a controller that has never seen them."""
+
+    cluster: TestCluster
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state")}
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "lab" / "hosts.yml"
+
+    def describe(self, *nodes: str, **variables: Any) -> None:
+        """Write the inventory; `variables` are of all nodes."""
+        options = f"-o UserKnownHostsFile={self.cluster.state}/known_hosts -o IdentitiesOnly=yes"
+        common = {
+            "ansible_user": "vagrant",
+            "ansible_python_interpreter": "/usr/bin/python3",
+            "ansible_ssh_private_key_file": str(self.cluster.state / "id_ed25519"),
+            "ansible_ssh_common_args": f"{options} -o StrictHostKeyChecking=yes",
+            "orch_env": {"LAB": "one"},
+            "orch_secrets": {"HF_TOKEN": TOKEN},
+        }
+        hosts = {node: {"ansible_host": self.cluster.address(node)} for node in nodes}
+        self.inventory.parent.mkdir(exist_ok=True)
+        content = {"all": {"hosts": hosts, "vars": {**common, **variables}}}
+        self.inventory.write_text(yaml.safe_dump(content))
+
+    def start(self, *flags: str, command: str = "provision") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*ORCH, command, str(self.inventory), *flags],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def orch(self, *flags: str, command: str = "provision", code: int = 0) -> dict[str, Any]:
+        """Run orch with --json; -> what it printed."""
+        process = self.start("--json", *flags, command=command)
+        out, err = process.communicate(timeout=900)
+        assert process.returncode == code, f"exit {process.returncode}\n{out}\n{err}"
+        assert TOKEN not in out + err
+        return dict(json.loads(out)) if out.startswith("{") else {"stderr": err}
+
+
+def nodes_of(report: dict[str, Any]) -> dict[str, Any]:
+    return {node["node"]: node for node in report["nodes"]}
+
+
+def drift(report: dict[str, Any]) -> dict[str, set[str]]:
+    return {
+        name: {change["what"] for change in node["changes"]}
+        for name, node in nodes_of(report).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def first(
+    cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Site, dict[str, Any]]:
+    """Two nodes, provisioned from bare; the tests below build on one another, in their order."""
+    cluster_session.renew("node0", "node1", "node2")
+    site = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("controller"))
+    site.describe("node0", "node1")
+    return site, site.orch()
+
+
+@pytest.fixture
+def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
+    return first[0]
+
+
+def on(site: Site, node: str, *argv: str) -> str:
+    return site.cluster.exec(node, argv, user="vagrant")
+
+
+def test_bare_nodes_become_a_verified_cluster(first: tuple[Site, dict[str, Any]]) -> None:
+    site, report = first
+    assert report["state"] == "done"
+    for node, other in (("node0", "node1"), ("node1", "node0")):
+        python = f"{ROOT}/stacks/current/bin/python"
+        assert on(site, node, python, "-c", "import torch; print(torch.__version__)").startswith(
+            "2"
+        )
+        assert json.loads(on(site, node, "cat", f"{ROOT}/env.json")) == {"LAB": "one"}
+        config = ("ssh", "-F", f"{ROOT}/ssh/config", other, "hostname")
+        assert on(site, node, *config).strip() == other
+        assert on(site, node, "getent", "hosts", other).split()[0] == site.cluster.address(other)
+        assert on(site, node, "ls", f"{ROOT}/train/rank.py")
+
+
+def test_the_facts_are_recorded(site: Site) -> None:
+    rows = {row["node"]: row for row in site.orch(command="nodes")["nodes"]}
+    assert {row["state"] for row in rows.values()} == {"verified"}
+    assert {row["interface"] for row in rows.values()} == {"eth0"}
+    assert len({row["fingerprint"] for row in rows.values()}) == 1
+
+
+def test_a_secret_reaches_the_nodes_and_nothing_else(site: Site) -> None:
+    assert json.loads(on(site, "node0", "cat", f"{ROOT}/secrets.json")) == {"HF_TOKEN": TOKEN}
+    assert on(site, "node0", "stat", "-c", "%a", f"{ROOT}/secrets.json").strip() == "600"
+    kept = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if TOKEN.encode() in path.read_bytes()]
+    found = subprocess.run(["grep", "-rl", TOKEN, ROOT, "/tmp", "/var/log"], capture_output=True)
+    assert not found.stdout
+    process = site.start("--json")
+    seen = []
+    while process.poll() is None:
+        seen += [path for path in Path("/proc").glob("[0-9]*/cmdline") if holds_token(path)]
+    process.communicate()
+    assert not seen
+
+
+def holds_token(path: Path) -> bool:
+    """Also the nodes' processes: they are containers of this machine."""
+    try:
+        return TOKEN.encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+def test_the_second_run_changes_nothing_and_is_quick(first: tuple[Site, dict[str, Any]]) -> None:
+    site, report = first
+    again = site.orch()
+    assert {name: node["changed"] for name, node in nodes_of(again).items()} == {
+        "node0": 0,
+        "node1": 0,
+    }
+    assert again["seconds"] < report["seconds"] / 4
+
+
+def test_drift_is_told_and_mended_and_nothing_else_is_touched(site: Site) -> None:
+    own = "data/mine.txt"
+    on(site, "node1", "sh", "-c", f"echo x >> {SITE}/transformers/__init__.py")
+    on(site, "node1", "rm", f"{ROOT}/train/rank.py")
+    on(site, "node1", "touch", f"{ROOT}/train/stranger.py", f"{ROOT}/{own}")
+    on(site, "node1", "sh", "-c", f"echo '{{}}' > {ROOT}/env.json")
+    on(site, "node1", "rm", "-r", f"{SITE}/accelerate")
+    expected = {"transformers", "accelerate", "env.json", "train/rank.py", "train/stranger.py"}
+    assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
+    assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
+    assert drift(site.orch()) == {"node0": set(), "node1": expected}
+    assert site.orch("--check")["state"] == "done"
+    assert on(site, "node1", "ls", f"{ROOT}/{own}")
+
+
+def test_a_half_installed_environment_is_mended(site: Site) -> None:
+    on(site, "node1", "sh", "-c", f"rm {ROOT}/stacks/current/bin/python; rm -r {SITE}/torch/[a-m]*")
+    report = site.orch()
+    assert drift(report)["node0"] == set()
+    assert f"environment {ROOT}/stacks/current" in drift(report)["node1"]
+
+
+def test_sync_alone(site: Site) -> None:
+    on(site, "node0", "rm", f"{ROOT}/train/rank.py")
+    assert drift(site.orch(command="sync")) == {"node0": {"train/rank.py"}, "node1": set()}
+
+
+def test_a_dead_node_does_not_keep_the_others(site: Site) -> None:
+    site.describe("node0", "node1", "node2")
+    site.cluster.kill("node2")
+    on(site, "node0", "rm", f"{ROOT}/train/rank.py")
+    began = time.monotonic()
+    report = nodes_of(site.orch(code=1))
+    assert time.monotonic() - began < 90
+    assert [report[name]["failed"] for name in ("node0", "node1", "node2")] == [0, 0, 1]
+    assert "does not answer" in report["node2"]["problem"]
+    assert on(site, "node0", "ls", f"{ROOT}/train/rank.py")
+
+
+def test_a_frozen_node_is_noticed(site: Site) -> None:
+    site.cluster.pause("node2")
+    began = time.monotonic()
+    report = nodes_of(site.orch(code=1))
+    assert time.monotonic() - began < 90
+    assert report["node2"]["failed"]
+    assert report["node0"]["failed"] == report["node1"]["failed"] == 0
+
+
+def test_an_interrupted_run_is_carried_on_and_a_second_one_waits(site: Site) -> None:
+    process = site.start()
+    wait_for(process, "stack: Compare the environment")
+    refused = site.orch(code=1)["stderr"]
+    assert f"process {process.pid}" in refused
+    time.sleep(3)  # somewhere in the middle of the wheels
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    report = nodes_of(site.orch())
+    assert not any(node["failed"] for node in report.values())
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+    pytest.fail(f"ended without {text!r}")
+
+
+def test_an_added_node_changed_nothing_of_the_others_but_their_list_of_nodes(site: Site) -> None:
+    site.describe("node0", "node1")
+    allowed = {"ssh/config", "ssh/known_hosts", "/etc/hosts"}
+    assert drift(site.orch())["node0"] <= allowed
+    site.describe("node0", "node1", "node2")
+    found = drift(site.orch())
+    assert found["node0"] <= allowed
+    assert found["node1"] <= allowed
+
+
+def test_a_node_that_does_not_pass_stops_all_before_any_change(site: Site) -> None:
+    site.describe("node0", "node1", orch_root="/proc/orch")
+    report = nodes_of(site.orch(code=1))
+    assert "cannot write /proc/orch" in report["node0"]["problem"]
+    assert [node["changed"] for node in report.values()] == [0, 0]
+
+
+def test_another_user_another_port_and_a_jump_host(site: Site) -> None:
+    site.cluster.exec("node1", ("/usr/sbin/sshd", "-p", "2222"))
+    known = site.folder / "known_hosts"
+    lines = (site.cluster.state / "known_hosts").read_text().splitlines()
+    address = site.cluster.address("node1")
+    ported = [line.replace(address, f"[{address}]:2222", 1) for line in lines]
+    known.write_text("\n".join(lines + ported) + "\n")
+    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
+    jump = f"ssh -F {site.cluster.ssh_config} -W %h:%p node0"
+    arguments = f"{options} -o ProxyCommand='{jump}'"
+    site.describe("node1", ansible_port=2222, ansible_ssh_common_args=arguments)
+    assert site.orch("--check", code=1)["nodes"][0]["failed"] == 0
+    site.describe("node1", ansible_user="root")
+    assert "/opt/orch/" in drift(site.orch("--check", code=1))["node1"]
+
+
+def test_a_changed_host_key_stops_with_an_explanation(site: Site) -> None:
+    known = site.folder / "wrong_known_hosts"
+    other = site.cluster.address("node1"), site.cluster.address("node0")
+    lines = (site.cluster.state / "known_hosts").read_text().splitlines()
+    known.write_text("\n".join(x.replace(*other) for x in lines if x.startswith(other[0])) + "\n")
+    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes -o ControlPath=none"
+    site.describe("node0", ansible_ssh_common_args=options)
+    report = site.orch(code=1)
+    assert "host key has changed" in report["nodes"][0]["problem"]
