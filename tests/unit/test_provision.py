@@ -1,0 +1,186 @@
+"""Preflight and plan of provisioning: values in, values out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator import load
+from orchestrator.plan_provision import (
+    Host,
+    Platform,
+    ProvisionRequest,
+    has_names,
+    names,
+    plan_provision,
+)
+from orchestrator.preflight import GIB, Limits, problems
+from orchestrator.probe import Peer, Probe
+from orchestrator.report.provision import Report, changes_of, explain, text
+from orchestrator.wheelhouse import platform_tags
+
+STACK = load.stack("current")
+ADDRESSES = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
+
+
+def seen(name: str, **changes: Any) -> Peer:
+    address = ADDRESSES[name]
+    good = Peer(address=address, source="10.0.0.9", resolves=(address,), error="")
+    return replace(good, **changes)
+
+
+def make_probe(name: str = "node0", **changes: Any) -> Probe:
+    facts = {
+        "hostname": name,
+        "packages": {},
+        "memory_bytes": 8 * GIB,
+        "shm_bytes": GIB,
+        "flags": ["avx2", "avx512_bf16"],
+        "cpu_model": "a model",
+        "interfaces": {"lo": ["127.0.0.1"], "eth1": [ADDRESSES[name]]},
+    }
+    good = Probe(
+        name=name,
+        user="trainer",
+        uid=1000,
+        home="/home/trainer",
+        root="/home/trainer/orch",
+        machine="x86_64",
+        python=(3, 11, 2),
+        python_path="/usr/bin/python3",
+        libc="2.36",
+        family="debian",
+        sudo=True,
+        writable=True,
+        disk_free=50 * GIB,
+        missing=(),
+        host_keys=("ssh-ed25519 AAAA" + name,),
+        hosts_file="127.0.0.1 localhost\n",
+        has_secrets=False,
+        peers={peer: seen(peer) for peer in ADDRESSES},
+        skew=0.0,
+        facts=facts,
+    )
+    return replace(good, **changes)
+
+
+PAIR = (make_probe("node0"), make_probe("node1"))
+
+
+def texts(*probes: Probe, may_become: bool = False) -> list[str]:
+    found = problems(probes, STACK, limits=Limits(), may_become=may_become)
+    return [f"{problem.node}: {problem.text}" for problem in found]
+
+
+def test_good_nodes_have_no_problems() -> None:
+    assert texts(*PAIR) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"disk_free": GIB}, "1.0 GiB free"),
+        ({"skew": -90.0}, "-90 s off"),
+        ({"python": (3, 8, 1)}, "Python 3.8.1"),
+        ({"writable": False}, "cannot write"),
+        ({"facts": {**make_probe().facts, "shm_bytes": 64 << 20}}, "64 MiB free in /dev/shm"),
+        ({"facts": {**make_probe().facts, "memory_bytes": GIB}}, "1.0 GiB of memory"),
+        ({"facts": {**make_probe().facts, "flags": []}}, "no AVX2"),
+        ({"missing": ("numactl",), "sudo": False}, "may not install"),
+    ],
+)
+def test_what_a_node_lacks_is_said(change: dict[str, Any], said: str) -> None:
+    (found,) = texts(make_probe(**change))
+    assert said in found
+
+
+def test_an_administrator_is_told_the_packages_by_their_names() -> None:
+    probe = make_probe(missing=("ssh", "libhwloc.so.15"), sudo=False, family="rhel")
+    (problem,) = problems((probe,), STACK, limits=Limits(), may_become=False)
+    assert "dnf install openssh-clients hwloc-libs" in problem.hint
+    assert texts(probe, may_become=True) == []
+
+
+def test_the_pair_that_does_not_reach_is_named() -> None:
+    peers = {"node0": seen("node0"), "node1": seen("node1", error="Connection refused")}
+    (found,) = texts(make_probe("node0", peers=peers), PAIR[1])
+    assert found == "node0: node0 cannot reach node1 (10.0.0.2): Connection refused"
+
+
+def test_a_dead_peer_is_no_problem_of_a_pair() -> None:
+    peers = {"node0": seen("node0"), "node1": seen("node1", error="timed out")}
+    assert texts(make_probe("node0", peers=peers)) == []
+
+
+@pytest.mark.parametrize("resolves", [(), ("127.0.1.1",), ("10.0.0.2", "127.0.1.1")])
+def test_wrong_names_matter_only_where_nobody_may_mend_them(resolves: tuple[str, ...]) -> None:
+    peers = {"node0": seen("node0"), "node1": seen("node1", resolves=resolves)}
+    assert texts(make_probe(peers=peers), PAIR[1]) == []
+    (found,) = texts(make_probe(peers=peers, sudo=False), PAIR[1])
+    assert "the name node1 resolves to" in found
+
+
+def test_roots_must_be_equal() -> None:
+    found = texts(PAIR[0], make_probe("node1", root="/home/other/orch"))
+    assert [line.partition(":")[0] for line in found] == ["node0", "node1"]
+
+
+def make_plan(*probes: Probe, port: int = 22) -> Any:
+    hosts = tuple(Host(name=name, port=port, verified={}) for name in ADDRESSES)
+    request = ProvisionRequest(inventory="lab")
+    return plan_provision(request, cluster="lab", stack=STACK, hosts=hosts, probes=probes)
+
+
+def test_known_hosts_name_the_port() -> None:
+    lines = make_plan(*PAIR).trust["known_hosts"].splitlines()
+    assert lines[0] == "node0,10.0.0.1 ssh-ed25519 AAAAnode0"
+    ported = make_plan(*PAIR, port=2222).trust["known_hosts"].splitlines()
+    assert ported[1] == "[node1]:2222,[10.0.0.2]:2222 ssh-ed25519 AAAAnode1"
+
+
+def test_the_record_holds_the_interface_of_the_address() -> None:
+    record = make_plan(*PAIR).variables["orch_nodes"]["node1"]["record"]
+    assert (record["address"], record["interface"]) == ("10.0.0.2", "eth1")
+    assert record["venv"] == "/home/trainer/orch/stacks/current"
+
+
+def test_a_dead_node_is_left_out() -> None:
+    plan = make_plan(PAIR[0])
+    assert list(plan.variables["orch_nodes"]) == ["node0"]
+
+
+def test_names_are_due_until_they_are_written_and_no_loopback_claims_them() -> None:
+    wanted = names(PAIR, ADDRESSES)
+    block = "10.0.0.1 node0\n10.0.0.2 node1\n"
+    assert not has_names(make_probe(), wanted)
+    assert has_names(make_probe(hosts_file=block), wanted)
+    assert not has_names(make_probe(hosts_file="127.0.1.1 node0\n" + block), wanted)
+
+
+def test_wheels_for_older_glibcs_are_taken() -> None:
+    tags = list(platform_tags(Platform(python="3.11", machine="x86_64", libc="2.17")))
+    assert tags[0] == "manylinux_2_17_x86_64"
+    assert {"manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64"} <= set(tags)
+    assert "manylinux_2_28_x86_64" not in tags
+
+
+def test_ssh_words_are_explained() -> None:
+    problem, hint = explain("... WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! ... failed.")
+    assert problem == "its host key has changed"
+    assert "ssh-keygen -R" in hint
+
+
+def test_a_task_without_an_account_is_named_itself() -> None:
+    (change,) = changes_of({}, "Install system packages")
+    assert change.what == "install system packages"
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("done", 0), ("drift", 1), ("failed", 1), ("stopped", 130)]
+)
+def test_exit_codes(state: str, code: int) -> None:
+    report = Report(cluster="lab", check=False, state=state, seconds=1.0, log="log", nodes=())
+    assert report.exit_code == code
+    assert "log" in text(report)
