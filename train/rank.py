@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from rank_events import report
 
+ROOT = Path(__file__).resolve().parent.parent  # on a node: what `orch provision` fills
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # After a failure the supervisor wants the stacks of the other ranks; hydra would kill those as
 # soon as this process ends, so it stays until it is told to stop, or for this long.
@@ -74,9 +75,10 @@ def find_place(layout: dict[str, Any], rank: int, world_size: int) -> dict[str, 
 def rank_environment(
     run_dir: Path, layout: dict[str, Any], place: dict[str, Any]
 ) -> dict[str, str]:
-    """The launcher's environment, the run's env file over it, this rank's own values on top."""
+    """The launcher's environment, then the node's, the run's, and this rank's own on top."""
     return {
         **os.environ,
+        **provisioned_environment(),
         **read_env_file(run_dir / "env.json"),
         "RANK": str(place["rank"]),
         "WORLD_SIZE": str(layout["world_size"]),
@@ -87,6 +89,15 @@ def rank_environment(
         "ORCH_EVENTS_FD": str(os.dup(1)),
         **place["env"],
     }
+
+
+def provisioned_environment() -> dict[str, str]:
+    """What `orch provision` has laid beside train/: variables, and secrets in a 0600 file."""
+    found: dict[str, str] = {}
+    for path in (ROOT / "env.json", ROOT / "secrets.json"):
+        if path.exists():
+            found |= read_env_file(path)
+    return found
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -73,6 +73,19 @@ class Site:
         assert TOKEN not in out + err
         return dict(json.loads(out)) if out.startswith("{") else {"stderr": err}
 
+    def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """Run `orch train` on the inventory; -> the run, as --json tells it."""
+        done = subprocess.run(
+            [*ORCH, "train", *arguments, "--inventory", str(self.inventory), "--json"],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return dict(json.loads(done.stdout))
+
 
 def nodes_of(report: dict[str, Any]) -> dict[str, Any]:
     return {node["node"]: node for node in report["nodes"]}
@@ -125,6 +138,49 @@ def test_the_facts_are_recorded(site: Site) -> None:
     assert {row["state"] for row in rows.values()} == {"verified"}
     assert {row["interface"] for row in rows.values()} == {"eth0"}
     assert len({row["fingerprint"] for row in rows.values()}) == 1
+
+
+def test_training_over_ssh_on_ccl_in_bf16(site: Site) -> None:
+    """The main job on two nodes; its metrics come to the controller."""
+    few = ("--set", "max_steps=6", "--set", "max_train_samples=40", "--set", "max_eval_samples=8")
+    run = site.train("bert-qa", "--nodes", "2", "--ppn", "1", "--allow-slow-bf16", *few)
+    assert (run["state"], run["backend"], run["precision"]) == ("done", "ccl", "bf16")
+    assert run["result"]["world_size"] == 2
+    folder = Path(run["folder"])
+    steps = (folder / "output" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(steps[-1])["step"] == 6
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert {e["node"] for e in events if e["event"] == "joined"} == {"node0", "node1"}
+    assert (folder / "ranks" / "rank-1.log").exists()
+    assert processes_of(site, run["run_id"]) == []
+
+
+def test_a_failure_on_another_node_is_named_and_nothing_is_left(site: Site) -> None:
+    script = site.folder / "own script.py"
+    script.write_text(
+        "import os, time, torch.distributed as dist\n"
+        "assert os.environ['HF_TOKEN'] and os.environ['LAB'] == 'one'\n"
+        "dist.barrier()\n"
+        "if dist.get_rank() == 1: raise ValueError('boom')\n"
+        "time.sleep(300)\n"
+    )
+    run = site.train(str(script), "--nodes", "2", "--ppn", "1", code=1)
+    assert (run["failure"]["rank"], run["failure"]["node"]) == (1, "node1")
+    assert "ValueError: boom" in run["failure"]["text"]
+    assert processes_of(site, run["run_id"]) == []
+
+
+def processes_of(site: Site, run_id: str) -> list[str]:
+    """What mentions the run on any node: they are containers, so /proc here shows them all."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if run_id.encode() in text:
+            found.append(text.decode())
+    return found
 
 
 def test_a_secret_reaches_the_nodes_and_nothing_else(site: Site) -> None:
