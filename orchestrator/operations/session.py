@@ -23,6 +23,7 @@ from orchestrator.state import State, write_private
 from orchestrator.task_result import TaskResult
 
 VARIABLE = "orch_facts"  # what the roles record and verify call them
+VALIDATION = "Validating arguments"  # Ansible's own task, before each role
 PROBE_TASK = "Look at the node"
 
 
@@ -80,7 +81,7 @@ class Session:
     def take(self, result: TaskResult) -> None:
         """Count one task of one node, and note what it said."""
         node = self.nodes.get(result.node)
-        if node is None or result.task.startswith("Validating arguments"):
+        if node is None or (result.task.startswith(VALIDATION) and result.state == "ok"):
             return
         node.seconds += result.seconds
         node.changed += result.changed
