@@ -44,10 +44,14 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 .venv/.stack: .venv/.orch orchestrator/stacks/current.toml $(BINDINGS)
 	$(BIN)/orch stacks requirements current > .venv/stack.txt
 	$(BIN)/orch stacks requirements current --without-dependencies > .venv/stack-alone.txt
-	$(BIN)/pip install $$(grep '^torch==' .venv/stack.txt) 'setuptools>=77' wheel numpy
-	$(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir .venv/wheels ./bindings
-	$(BIN)/pip install --requirement .venv/stack.txt --find-links .venv/wheels
-	$(BIN)/pip install --no-deps --requirement .venv/stack-alone.txt
+	@echo "installing PyTorch"
+	$(BIN)/pip install --quiet $$(grep '^torch==' .venv/stack.txt) 'setuptools>=77' numpy
+	@echo "building the ccl bindings (a few minutes)"
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .venv/wheels ./bindings
+	$(BIN)/pip install --quiet --no-deps --force-reinstall .venv/wheels/oneccl_bind_pt-*.whl
+	@echo "installing the rest of the stack"
+	$(BIN)/pip install --quiet --requirement .venv/stack.txt
+	$(BIN)/pip install --quiet --no-deps --requirement .venv/stack-alone.txt
 	touch $@
 
 .venv/.dev: .venv/.stack
