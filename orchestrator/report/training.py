@@ -140,11 +140,9 @@ def table_lines(outcome: Outcome) -> list[str]:
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    for name in result["after"]:
-        before = (result.get("before") or {}).get(name)
-        table.add_row(
-            name.upper(), "-" if before is None else f"{before:.2f}", f"{result['after'][name]:.2f}"
-        )
+    before, after = result.get("before") or {}, result.get("after") or {}
+    for name in after or before:
+        table.add_row(name.upper(), score(before.get(name)), score(after.get(name)))
     for name, value in figures(outcome, result):
         table.add_row(name, "", value)
     console = Console(highlight=False, width=100)
@@ -153,11 +151,19 @@ def table_lines(outcome: Outcome) -> list[str]:
     return capture.get().rstrip().splitlines()
 
 
+def score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
 def figures(outcome: Outcome, result: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a recipe reported of its speed, and what the run was."""
+    measured = [
+        ("samples/s, training", result.get("train_samples_per_second")),
+        ("seconds, training", result.get("train_seconds")),
+        ("seconds, all", outcome.seconds),
+    ]
     return [
-        ("samples/s, training", f"{result['train_samples_per_second']:.1f}"),
-        ("seconds, training", f"{result['train_seconds']:.1f}"),
-        ("seconds, all", f"{outcome.seconds or 0:.1f}"),
+        *((name, f"{value:.1f}") for name, value in measured if value is not None),
         ("ranks", str(outcome.ranks)),
         ("precision", outcome.precision),
         ("backend", outcome.backend),
