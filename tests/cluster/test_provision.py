@@ -24,6 +24,11 @@ SITE = f"{ROOT}/stacks/current/lib/python3.11/site-packages"
 ORCH = (sys.executable, "-m", "orchestrator.cli.main")
 
 
+def interruptible() -> None:
+    """What a terminal starts is; what a script starts in the background is not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """An inventory of some of the nodes, and a controller that has never seen them."""
@@ -63,6 +68,7 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=interruptible,
         )
 
     def orch(self, *flags: str, command: str = "provision", code: int = 0) -> dict[str, Any]:
