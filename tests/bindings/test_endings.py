@@ -71,9 +71,3 @@ def test_a_rank_in_another_collective_ends_the_job(launch):
     outcome = launch("endings.py", "in-other-collective", "4", by="mpi", ranks=2, timeout=40)
     assert outcome.code != 0
     assert outcome.seconds < 25
-
-
-def test_a_rank_in_another_collective_is_named(launch):
-    outcome = launch("endings.py", "in-other-collective", "4", by="bare", ranks=2, timeout=40)
-    assert outcome.code != 0
-    assert "is in broadcast #4 instead" in outcome.text or "missing: rank 1" in outcome.text
