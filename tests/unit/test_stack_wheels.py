@@ -76,8 +76,8 @@ MISSING = "2026-11-21T06:04:03 ERROR: No matching distribution found for oneccl-
     ("log", "words"),
     [
         (
-            "Could not fetch URL https://mirror.example/simple/oneccl-bind-pt/: 404 Client Error: Not "
-            f"Found for url: https://mirror.example/simple/oneccl-bind-pt/ - skipping\nCould not fetch "
+            "Could not fetch URL https://mirror/simple/oneccl-bind-pt/: 404 Client Error: Not "
+            f"Found for url: https://mirror/simple/oneccl-bind-pt/ - skipping\nCould not fetch "
             f"URL {INTEL_INDEX}oneccl-bind-pt/: connection error: Failed to resolve IP address for "
             "'pytorch-extension.intel.com' ([Errno -2] Name or service not known) - skipping\n",
             f"Intel's index ({INTEL_INDEX}) cannot be reached: Failed to resolve IP address for "

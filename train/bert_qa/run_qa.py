@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,10 +41,11 @@ def main() -> int:
     try:
         run(from_command_line())
     except RecipeError as error:
-        return tell(error)
+        return end(tell(error), group_is_ours)
     except OSError as error:  # a full disk, a folder that vanished
         where = f" ({error.filename})" if error.filename else ""
-        return tell(RecipeError(f"{error.strerror or error}{where}."))
+        told = tell(RecipeError(f"{error.strerror or error}{where}."))
+        return end(told, group_is_ours)
     if group_is_ours:
         ranks.leave()
     return 0
@@ -210,6 +212,15 @@ def finish(output_dir: Path, summary: dict[str, Any]) -> None:
     for when in ("before", "after"):
         if when in summary:
             print("{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]), flush=True)
+
+
+def end(code: int, group_is_ours: bool) -> int:
+    """After an error the group still stands; gloo often aborts in its teardown, so leave it out."""
+    if group_is_ours and dist.is_available() and dist.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def tell(error: RecipeError) -> int:
