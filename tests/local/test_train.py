@@ -138,7 +138,7 @@ def test_a_dry_run_needs_no_network(tmp_path: Path) -> None:
     write_script(tmp_path)
     command = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--dry-run"]
     done = subprocess.run(
-        ["unshare", "--net", *command],
+        ["unshare", "--map-root-user", "--net", *command],
         cwd=tmp_path,
         capture_output=True,
         text=True,
