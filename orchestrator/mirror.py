@@ -24,7 +24,7 @@ class Remote(Protocol):
 
 
 class Mirror:
-    """Copies RUN_DIR of node0 into a folder here, new bytes only."""
+    """Copies RUN_DIR of a node into a folder here, new bytes only."""
 
     def __init__(self, remote: Remote, run_dir: str, folder: Path) -> None:
         self.remote = remote
@@ -66,13 +66,16 @@ class Mirror:
     def terminate(self, pid: int) -> None:
         self.remote.terminate(pid)
 
+    def take_logs(self) -> None:
+        """The logs of the ranks that ran on this node."""
+        for name in self.remote.list(f"{self.run_dir}/ranks"):
+            self.append(f"ranks/{name}")
+
     def finish(self, output_dir: str | None) -> None:
-        """When the run has ended: the logs of the ranks, and the results."""
+        """When the run has ended: the launcher's words, and the results."""
         self.refresh()
         for name in ("launcher.log", "supervisor.log"):
             self.append(name)
-        for name in self.remote.list(f"{self.run_dir}/ranks"):
-            self.append(f"ranks/{name}")
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:
                 self.append(f"output/{name}")

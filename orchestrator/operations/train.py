@@ -99,6 +99,9 @@ class Execution:
         """How the run ended; logs and results are here then."""
         if self.mirror:
             self.mirror.finish(self.plan.output_dir)
+        for backend in self.backends.values():
+            if isinstance(backend, Ssh):
+                Mirror(backend, self.plan.run_dir, self.folder).take_logs()
         return outcome_of(runs.load(self.folder))
 
 
