@@ -108,6 +108,8 @@ def train(
         screen.note("interrupted: stopping all ranks")
         execution.stop()
     outcome = execution.finish()
+    for line in execution.missing:
+        screen.note(line)
     screen.end()
     typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)

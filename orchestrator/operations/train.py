@@ -13,6 +13,7 @@ from orchestrator import load, runs, ssh_config
 from orchestrator.backends.local import Local
 from orchestrator.backends.ssh import Ssh
 from orchestrator.cluster import Cluster
+from orchestrator.errors import ExecuteError
 from orchestrator.execute import execute
 from orchestrator.mirror import Mirror
 from orchestrator.plan import Plan, Target
@@ -79,8 +80,10 @@ class Execution:
         self.folder = folder
         self.backends = {step.at.node: backend_for(step.at) for step in plan.steps}
         node0 = self.backends[plan.node0.node]
-        self.mirror = Mirror(node0, plan.run_dir, folder) if isinstance(node0, Ssh) else None
-        self.source: runs.Source = self.mirror or runs.Here(folder)
+        self.source: runs.Source = (
+            Mirror(node0, plan.run_dir, folder) if isinstance(node0, Ssh) else runs.Here(folder)
+        )
+        self.missing: list[str] = []
 
     def start(self) -> None:
         """Record the plan and do its steps."""
@@ -96,13 +99,20 @@ class Execution:
         runs.stop(self.folder, self.source)
 
     def finish(self) -> Outcome:
-        """How the run ended; logs and results are here then."""
-        if self.mirror:
-            self.mirror.finish(self.plan.output_dir)
-        for backend in self.backends.values():
+        """How the run ended; logs and results are here then, and `missing` tells of which not."""
+        for name, backend in self.backends.items():
             if isinstance(backend, Ssh):
-                Mirror(backend, self.plan.run_dir, self.folder).take_logs()
+                try:
+                    self.take(Mirror(backend, self.plan.run_dir, self.folder), name)
+                except ExecuteError as error:
+                    self.missing.append(f"nothing more from {name}: {error.message}")
         return outcome_of(runs.load(self.folder))
+
+    def take(self, mirror: Mirror, node: str) -> None:
+        """What a node has of the run: node0 the results, every node the logs of its ranks."""
+        if node == self.plan.node0.node:
+            mirror.finish(self.plan.output_dir)
+        mirror.take_logs()
 
 
 def backend_for(target: Target) -> Local | Ssh:
