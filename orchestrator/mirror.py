@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-PROBE_SECONDS = 3.0
+PROBE_SECONDS = 2.0
+ABSENCES = 3  # probes in a row that did not find the supervisor
 # Small files of a run that are worth having here; checkpoints and models stay on the nodes.
 RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
 
@@ -31,6 +32,7 @@ class Mirror:
         self.run_dir = run_dir
         self.folder = folder
         self.probed = time.monotonic()
+        self.absences = 0
 
     def refresh(self) -> None:
         """Bring over what is new of the events, and the supervisor's and the outcome's files."""
@@ -57,11 +59,16 @@ class Mirror:
             staging.replace(self.folder / name)
 
     def lost(self, pid: int) -> bool:
-        """Whether the supervisor has gone without an outcome; asked every few seconds only."""
-        if time.monotonic() - self.probed < PROBE_SECONDS:
-            return False
-        self.probed = time.monotonic()
-        return not self.remote.alive(pid, Path(self.run_dir).name)
+        """Whether the supervisor has been gone for some seconds, without an outcome.
+
+        It is asked every few seconds only, and one answer alone is not believed: a process that is
+        just ending has no arguments any more, and its outcome may still be on the way.
+        """
+        if time.monotonic() - self.probed >= PROBE_SECONDS:
+            self.probed = time.monotonic()
+            alive = self.remote.alive(pid, Path(self.run_dir).name)
+            self.absences = 0 if alive else self.absences + 1
+        return self.absences >= ABSENCES
 
     def terminate(self, pid: int) -> None:
         self.remote.terminate(pid)

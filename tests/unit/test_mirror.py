@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import mirror
+from orchestrator.mirror import ABSENCES, Mirror
+
+
+class Folder:
+    """A run on another node, as a folder here; `alive` answers what it is told to."""
+
+    def __init__(self, base: Path, answers: list[bool]) -> None:
+        self.base = base
+        self.answers = answers
+
+    def read(self, path: str, offset: int = 0) -> bytes | None:
+        file = Path(path)
+        return file.read_bytes()[offset:] if file.exists() else None
+
+    def list(self, folder: str) -> list[str]:
+        return sorted(path.name for path in Path(folder).glob("*"))
+
+    def alive(self, pid: int, marker: str) -> bool:
+        return self.answers.pop(0)
+
+    def terminate(self, pid: int) -> None:
+        raise AssertionError("nobody asked for this")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "PROBE_SECONDS", 0.0)
+
+
+def test_only_new_bytes_are_copied(tmp_path: Path) -> None:
+    far, here = tmp_path / "far", tmp_path / "here"
+    far.mkdir()
+    (far / "events.jsonl").write_text("one\n")
+    copy = Mirror(Folder(far, []), str(far), here)
+    copy.refresh()
+    (far / "events.jsonl").write_text("one\ntwo\n")
+    (far / "outcome.json").write_text("{}")
+    copy.refresh()
+    assert (here / "events.jsonl").read_text() == "one\ntwo\n"
+    assert (here / "outcome.json").read_text() == "{}"
+
+
+def test_one_missed_answer_is_not_a_death(tmp_path: Path) -> None:
+    answers = [True, False, True, *[False] * ABSENCES]
+    copy = Mirror(Folder(tmp_path, answers), str(tmp_path), tmp_path)
+    seen = [copy.lost(7) for _ in range(3 + ABSENCES)]
+    assert seen == [False] * (2 + ABSENCES) + [True]
