@@ -12,6 +12,7 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,7 +93,8 @@ class Supervisor:
             return
         events.write(line)
         rank = event["rank"]
-        if event["event"] == "started":
+        if event["event"] == "started" and event["host"] == socket.gethostname():
+            # Only of this node: the same number is another process on another node, maybe this one.
             self.pids[rank], self.wrappers[rank] = event["pid"], event["wrapper"]
         elif event["event"] == "exception":
             self.exceptions.setdefault(rank, event["text"])
