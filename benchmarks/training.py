@@ -20,6 +20,7 @@ SETTINGS = {
     "train_file": str(RECIPE / "data/train.json"),
     "per_device_train_batch_size": "4",
     "max_seq_length": "384",
+    "pad_to_max_length": "false",  # as in the recipe; the script itself pads
     "doc_stride": "128",
     "max_steps": "40",
     "learning_rate": "2e-4",
