@@ -113,7 +113,9 @@ class Stack:
         if wrong:
             raise PlanError(
                 f"{node.name} does not have stack '{self.name}': {'; '.join(wrong)}.",
-                hint=f"Looked at {node.python}. `make setup` installs the stack on this machine.",
+                hint=f"Looked at {node.python}. "
+                + ("`make setup`" if node.local else "`orch provision`")
+                + " installs the stack there.",
             )
 
     def check_ipex(self, *, precision: str, through: str, world_size: int) -> None:
