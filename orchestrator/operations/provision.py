@@ -55,7 +55,7 @@ def go_on(session: Session, cluster: str, stack: Stack) -> None:
     session.state.write_trust(cluster, plan.trust)
     houses = prepare_wheels(session, stack, plan)
     note_packages(session, plan)
-    session.run("provision", {**plan.variables, **files(session, houses)}, session.alive)
+    session.run_locked("provision", {**plan.variables, **files(session, houses)})
     compare_fingerprints(session)
 
 

@@ -24,7 +24,7 @@ def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str
         "orch_nodes": {name: {"has_secrets": False} for name in session.nodes},
     }
     with session.state.lock("sync"):
-        session.run("sync", variables)
+        session.run_locked("sync", variables)
     return session.report(session.source.stem)
 
 
