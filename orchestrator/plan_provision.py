@@ -126,7 +126,6 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str) -> dic
         "become": probe.uid != 0,
         "python": probe.python_path,
         "wheelhouse": platform_of(probe).key,
-        "has_secrets": probe.has_secrets,
         "verified": dict(host.verified),
         "record": {
             **probe.facts,

@@ -58,7 +58,6 @@ def make_probe(name: str = "node0", **changes: Any) -> Probe:
         missing=(),
         host_keys=("ssh-ed25519 AAAA" + name,),
         hosts_file="127.0.0.1 localhost\n",
-        has_secrets=False,
         peers={peer: seen(peer) for peer in ADDRESSES},
         skew=0.0,
         facts=facts,
