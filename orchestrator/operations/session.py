@@ -48,7 +48,7 @@ class Session:
     listener: Listener
     environment: Mapping[str, str]
     nodes: dict[str, NodeReport]
-    ports: Mapping[str, int]
+    hosts: Mapping[str, Mapping[str, Any]]
     probes: dict[str, Probe] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     stopped: bool = False
@@ -159,13 +159,8 @@ def open_session(
         listener=listener,
         environment=environment,
         nodes={name: NodeReport(node=name) for name in hosts},
-        ports={name: port_of(variables) for name, variables in hosts.items()},
+        hosts=hosts,
     )
-
-
-def port_of(variables: Mapping[str, Any]) -> int:
-    """The port at which the other nodes reach this one."""
-    return int(variables.get("orch_port", variables.get("ansible_port", 22)))
 
 
 def skew(result: TaskResult) -> float:
