@@ -91,6 +91,7 @@ def rank_environment(
         "OMP_NUM_THREADS": str(place["threads"]),
         "ORCH_RUN_DIR": str(run_dir),
         "ORCH_EVENTS_FD": str(os.dup(1)),
+        **node_entry(layout, place)["env"],
         **place["env"],
     }
 
@@ -98,6 +99,11 @@ def rank_environment(
 def master_port(planned: str) -> str:
     """Another one for each attempt: a rank that is dying may still hold the last one's."""
     return str(int(planned) + int(os.environ.get("ORCH_ATTEMPT", "1")) - 1)
+
+
+def node_entry(layout: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
+    """What the layout says of the node of a place."""
+    return next(dict(node) for node in layout["nodes"] if node["name"] == place["node"])
 
 
 def provisioned_environment() -> dict[str, str]:

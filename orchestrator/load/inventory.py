@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,44 @@ from orchestrator.errors import RequestError
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
 KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
 KEPT_PREFIX = "orch_"
+FORMAT = 2  # of what is remembered
 NEVER_KEPT = ("orch_secrets", "orch_env")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Host -> its variables, in the inventory's own order; group -> its hosts and child groups."""
+
+    hosts: Mapping[str, Mapping[str, Any]]
+    groups: Mapping[str, Mapping[str, list[str]]]
 
 
 def read_inventory(source: Path) -> dict[str, Mapping[str, Any]]:
     """Host -> its variables, in the inventory's own order. Raises RequestError."""
+    return dict(read_listing(source).hosts)
+
+
+def read_listing(source: Path) -> Listing:
+    """All of the inventory. Raises RequestError."""
     remembered = cache_path(source)
     if remembered and remembered.is_file():
-        return dict(json.loads(remembered.read_text()))
-    hosts = ask_ansible(source)
+        return Listing(**json.loads(remembered.read_text()))
+    listing = ask_ansible(source)
     if remembered:
-        remembered.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        staging = remembered.with_name(f"{remembered.name}.{os.getpid()}")
-        staging.write_text(json.dumps(hosts))
-        staging.replace(remembered)
-    return hosts
+        remember(remembered, asdict(listing))
+    return listing
+
+
+def remember(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    staging = path.with_name(f"{path.name}.{os.getpid()}")
+    staging.write_text(json.dumps(value))
+    staging.replace(path)
 
 
 def cache_path(source: Path) -> Path | None:
     """Named by the hash of all that the inventory is made of; None if a program makes it."""
-    digest = hashlib.sha256(str(source.resolve()).encode())
+    digest = hashlib.sha256(f"{FORMAT} {source.resolve()}".encode())
     files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
     for path in files:
         if os.access(path, os.X_OK):
@@ -48,7 +67,7 @@ def cache_path(source: Path) -> Path | None:
     return base / "orch" / "inventory" / f"{digest.hexdigest()[:32]}.json"
 
 
-def ask_ansible(source: Path) -> dict[str, Mapping[str, Any]]:
+def ask_ansible(source: Path) -> Listing:
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "-i", str(source), "--list"]
     # Unparsable sources are only warnings to Ansible by default; then it finds no hosts.
@@ -66,17 +85,24 @@ def ask_ansible(source: Path) -> dict[str, Mapping[str, Any]]:
         ) from None
     if done.returncode != 0:
         raise RequestError(f"Ansible cannot read inventory {source}: {last_words(done.stderr)}")
-    return hosts_of(json.loads(done.stdout))
+    return listing_of(json.loads(done.stdout))
 
 
 def last_words(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
 
 
-def hosts_of(listing: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    variables = listing.get("_meta", {}).get("hostvars", {})
-    ordered = dict.fromkeys(walk(listing, "all"))
-    return {host: kept(variables.get(host, {})) for host in ordered}
+def listing_of(found: Mapping[str, Any]) -> Listing:
+    variables = found.get("_meta", {}).get("hostvars", {})
+    ordered = dict.fromkeys(walk(found, "all"))
+    return Listing(
+        hosts={host: kept(variables.get(host, {})) for host in ordered},
+        groups={
+            name: {part: list(entry.get(part, ())) for part in ("hosts", "children")}
+            for name, entry in found.items()
+            if name != "_meta"
+        },
+    )
 
 
 def walk(listing: Mapping[str, Any], group: str) -> Iterator[str]:
