@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import getpass
 import secrets
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +23,7 @@ from orchestrator.plan import Plan, Target
 from orchestrator.plan_train import Site, TrainRequest, plan_train
 from orchestrator.report.outcome import Outcome, outcome_of
 from orchestrator.share import TRAIN
-from orchestrator.state import State, write_private
+from orchestrator.state import State, state_home, write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,9 @@ def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
     root = next((node.root for node in cluster.nodes if not node.local), None)
     return Site(
         run_id=run_id,
+        claims=f"{root}/claims" if root else str(state_home() / "claims"),
+        started_by=f"{getpass.getuser()}@{socket.gethostname()}",
+        created=round(time.time(), 3),
         run_dir=f"{root}/runs/{run_id}" if root else str(base / run_id),
         train=f"{root}/train" if root else str(TRAIN),
         train_here=str(TRAIN),
