@@ -27,16 +27,20 @@ class ProvisionRequest:
     data: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     may_become: bool = False
-    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A node of the inventory, as the other nodes reach it, and what was recorded about it."""
+    """A node of the inventory, as the other nodes reach it, and what was recorded about it.
+
+    `may_become`: Ansible is told a sudo password for it.
+    """
 
     name: str
     port: int
     verified: Mapping[str, str]
+    may_become: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,12 @@ def plan_provision(
     ports = {host.name: host.port for host in hosts}
     seen = {host.name: address_of(host.name, probes) for host in hosts}
     return ProvisionPlan(
-        problems=problems(probes, stack, limits=request.limits, may_become=request.may_become),
+        problems=problems(
+            probes,
+            stack,
+            limits={host.name: host.limits for host in hosts},
+            becoming={host.name for host in hosts if host.may_become or request.may_become},
+        ),
         decisions=tuple(decisions(stack, probes, root)),
         platforms=tuple(dict.fromkeys(platform_of(probe) for probe in probes)),
         trust={
@@ -126,7 +135,6 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str) -> dic
         "become": probe.uid != 0,
         "python": probe.python_path,
         "wheelhouse": platform_of(probe).key,
-        "has_secrets": probe.has_secrets,
         "verified": dict(host.verified),
         "record": {
             **probe.facts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.probe import Probe
@@ -13,7 +13,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The least that a node must have. Bytes and seconds."""
+    """The least that a node must have, unless its orch_limits say otherwise. Bytes and seconds."""
 
     disk: int = 5 * GIB  # wheels 0.7, environment 2, and room for an update beside them
     memory: int = 2 * GIB
@@ -47,21 +47,28 @@ def packages(probe: Probe) -> tuple[str, ...]:
 
 
 def problems(
-    probes: tuple[Probe, ...], stack: Stack, *, limits: Limits, may_become: bool
+    probes: tuple[Probe, ...],
+    stack: Stack,
+    *,
+    limits: Mapping[str, Limits],
+    becoming: Collection[str],
 ) -> tuple[Problem, ...]:
-    """All that is wrong with all nodes, alone and in pairs."""
+    """All that is wrong with all nodes, alone and in pairs.
+
+    `becoming`: nodes for which there is a sudo password.
+    """
     found = [
         problem
         for probe in probes
         for problem in (
-            *of_machine(probe, limits),
+            *of_machine(probe, limits[probe.name]),
             *of_python(probe, stack),
-            *of_rights(probe, may_become=may_become),
+            *of_rights(probe, may_become=probe.name in becoming),
         )
     ]
     if len({probe.root for probe in probes}) > 1:
         found += [different_roots(probe) for probe in probes]
-    return (*found, *of_pairs(probes, may_become=may_become))
+    return (*found, *of_pairs(probes, becoming))
 
 
 def of_machine(probe: Probe, limits: Limits) -> Iterator[Problem]:
@@ -72,13 +79,15 @@ def of_machine(probe: Probe, limits: Limits) -> Iterator[Problem]:
         yield Problem(
             node=probe.name,
             text=f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {least:.1f}",
-            hint="Free some disk space, or set orch_root to a folder on a larger disk.",
+            hint="Free some disk space, or set orch_root to a folder on a larger disk. "
+            "orch_limits: {disk_gb: ...} sets what is asked for.",
         )
     if facts["memory_bytes"] < limits.memory:
         least = limits.memory / GIB
         yield Problem(
             node=probe.name,
             text=f"{facts['memory_bytes'] / GIB:.1f} GiB of memory, needs {least:.1f}",
+            hint="orch_limits: {memory_gb: ...} in the inventory sets what is asked for.",
         )
     if facts["shm_bytes"] < limits.shm:
         yield Problem(
@@ -134,7 +143,7 @@ def different_roots(probe: Probe) -> Problem:
     )
 
 
-def of_pairs(probes: tuple[Probe, ...], *, may_become: bool) -> Iterator[Problem]:
+def of_pairs(probes: tuple[Probe, ...], becoming: Collection[str]) -> Iterator[Problem]:
     alive = {probe.name for probe in probes}
     for probe in probes:
         for name, peer in probe.peers.items():
@@ -154,7 +163,7 @@ def of_pairs(probes: tuple[Probe, ...], *, may_become: bool) -> Iterator[Problem
                     text=f"{probe.name} reaches {name} at the loopback address {peer.address}",
                     hint="Set orch_address in the inventory to the node's address on the network.",
                 )
-            elif not (probe.sudo or may_become):
+            elif not (probe.sudo or probe.name in becoming):
                 yield from of_names(probe.name, name, peer.address, peer.resolves)
 
 

@@ -37,7 +37,6 @@ class Probe:
     missing: tuple[str, ...]
     host_keys: tuple[str, ...]
     hosts_file: str
-    has_secrets: bool
     peers: Mapping[str, Peer]
     skew: float
     facts: Mapping[str, Any]
@@ -65,7 +64,6 @@ def parse(name: str, record: Mapping[str, Any], skew: float) -> Probe:
         missing=tuple(record["missing"]),
         host_keys=tuple(record["host_keys"]),
         hosts_file=record["hosts_file"],
-        has_secrets=record["secrets_file"],
         peers={peer: parse_peer(seen) for peer, seen in record["peers"].items()},
         skew=skew,
         facts=record["facts"],

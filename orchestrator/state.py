@@ -8,6 +8,7 @@ import getpass
 import hashlib
 import json
 import os
+import secrets
 import socket
 import subprocess
 import time
@@ -80,6 +81,13 @@ class State:
             file.flush()
             yield
             file.truncate(0)
+
+    def owner(self, what: str) -> dict[str, str]:
+        """Who we are to the nodes. The token outlives us: interrupted, we carry on at once."""
+        path = self.folder / "token"
+        if not path.exists():
+            write_private(path, secrets.token_hex(16))
+        return {"token": path.read_text(), **holder(what)}
 
     def write_trust(self, cluster: str, files: Mapping[str, str]) -> None:
         """The cluster's key pair, made once, and the files beside it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ def run(
     """-> ansible-runner's word for the end: successful, failed, canceled, timeout."""
     folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
     options = ["--check", "--diff"] if playbook.check else []
+    # ansible-runner takes these handlers and does not give them back: Ctrl-C would be lost.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with playbook.log.open("a") as log:
             (Path(folder) / "env").mkdir()
@@ -57,6 +60,8 @@ def run(
             )
         return str(ended.status)
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.load.clusters import cluster, connections
+from orchestrator.load.limits import limits
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
@@ -10,6 +11,7 @@ __all__ = [
     "all_stacks",
     "cluster",
     "connections",
+    "limits",
     "recipe",
     "recipe_folders",
     "settings",

@@ -14,11 +14,14 @@ from typing import Any
 
 from orchestrator.errors import RequestError
 
+FORMAT = 3  # of what is remembered on disk
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
 KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
 KEPT_PREFIX = "orch_"
-FORMAT = 2  # of what is remembered
 NEVER_KEPT = ("orch_secrets", "orch_env")
+# Of these only that they are there, under this name.
+PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
+HAS_PASSWORD = "has_become_password"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +58,7 @@ def remember(path: Path, value: object) -> None:
 def cache_path(source: Path) -> Path | None:
     """Named by the hash of all that the inventory is made of; None if a program makes it."""
     digest = hashlib.sha256(f"{FORMAT} {source.resolve()}".encode())
-    files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
-    for path in files:
+    for path in sources(source):
         if os.access(path, os.X_OK):
             return None
         try:
@@ -65,6 +67,15 @@ def cache_path(source: Path) -> Path | None:
             raise RequestError(f"Inventory {path} cannot be read: {error.strerror}.") from None
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "orch" / "inventory" / f"{digest.hexdigest()[:32]}.json"
+
+
+def sources(source: Path) -> list[Path]:
+    """All files that Ansible reads: of a folder all, of a file also the variables beside it."""
+    folders = [source]
+    if source.is_file():
+        folders = [source.parent / name for name in ("group_vars", "host_vars")]
+    found = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return [source, *found] if source.is_file() else found
 
 
 def ask_ansible(source: Path) -> Listing:
@@ -84,7 +95,12 @@ def ask_ansible(source: Path) -> Listing:
             hint="It comes with ansible-core: `make setup`.",
         ) from None
     if done.returncode != 0:
-        raise RequestError(f"Ansible cannot read inventory {source}: {last_words(done.stderr)}")
+        words = last_words(done.stderr)
+        vault = "Name the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE."
+        raise RequestError(
+            f"Ansible cannot read inventory {source}: {words}",
+            hint=vault if "vault" in words.lower() else "",
+        )
     return listing_of(json.loads(done.stdout))
 
 
@@ -114,8 +130,9 @@ def walk(listing: Mapping[str, Any], group: str) -> Iterator[str]:
 
 
 def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    found = {
         name: value
         for name, value in variables.items()
         if name in KEPT or (name.startswith(KEPT_PREFIX) and name not in NEVER_KEPT)
     }
+    return {**found, HAS_PASSWORD: True} if variables.keys() & set(PASSWORDS) else found

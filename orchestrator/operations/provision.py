@@ -9,12 +9,10 @@ from typing import Any
 from orchestrator import load, wheelhouse
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import recorded_facts
+from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.operations.session import Listener, Session, open_session
 from orchestrator.plan_provision import Host, ProvisionPlan, ProvisionRequest, plan_provision
-from orchestrator.report.provision import (
-    Change,
-    Report,
-)
+from orchestrator.report.provision import Change, Report
 from orchestrator.share import TRAIN
 from orchestrator.stack import Stack
 
@@ -29,22 +27,23 @@ def provision(
     stack = load.stack(request.stack)
     session = open_session(request, listener, environment, "provision")
     cluster = session.source.stem
+    hosts = tuple(host_of(session, name) for name in session.nodes)
     with session.state.lock("provision"):
         session.run(
             "preflight", {"orch_stack": stack.name, "preflight_facts_script": facts_script()}
         )
         if session.probes and not session.stopped:
-            go_on(session, cluster, stack)
+            go_on(session, cluster, stack, hosts)
     return session.report(cluster)
 
 
-def go_on(session: Session, cluster: str, stack: Stack) -> None:
+def go_on(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...]) -> None:
     """What follows the preflight: nothing, if a node that was reached did not pass it."""
     plan = plan_provision(
         session.request,
         cluster=cluster,
         stack=stack,
-        hosts=tuple(host_of(session, name) for name in session.nodes),
+        hosts=hosts,
         probes=tuple(session.probes[name] for name in session.nodes if name in session.probes),
     )
     for decision in plan.decisions:
@@ -55,7 +54,7 @@ def go_on(session: Session, cluster: str, stack: Stack) -> None:
     session.state.write_trust(cluster, plan.trust)
     houses = prepare_wheels(session, stack, plan)
     note_packages(session, plan)
-    session.run("provision", {**plan.variables, **files(session, houses)}, session.alive)
+    session.run_locked("provision", {**plan.variables, **files(session, houses)})
     compare_fingerprints(session)
 
 
@@ -75,7 +74,19 @@ def refuse(session: Session, plan: ProvisionPlan) -> None:
 def host_of(session: Session, name: str) -> Host:
     record = recorded_facts(session.source, name) or {}
     verified = record.get("verified") or {}
-    return Host(name=name, port=session.ports[name], verified=verified)
+    variables = session.hosts[name]
+    return Host(
+        name=name,
+        port=port_of(variables),
+        verified=verified,
+        may_become=HAS_PASSWORD in variables,
+        limits=load.limits(name, variables),
+    )
+
+
+def port_of(variables: Mapping[str, Any]) -> int:
+    """The port at which the other nodes reach this one."""
+    return int(variables.get("orch_port", variables.get("ansible_port", 22)))
 
 
 def facts_script() -> str:

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from orchestrator.task_result import TaskResult
 VARIABLE = "orch_facts"  # what the roles record and verify call them
 VALIDATION = "Validating arguments"  # Ansible's own task, before each role
 PROBE_TASK = "Look at the node"
+LOCK_TASK, RELEASE_TASK = "Make the lock present", "Make the lock absent"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,30 +48,43 @@ class Session:
     listener: Listener
     environment: Mapping[str, str]
     nodes: dict[str, NodeReport]
-    ports: Mapping[str, int]
+    hosts: Mapping[str, Mapping[str, Any]]
     probes: dict[str, Probe] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     stopped: bool = False
+    locked: set[str] = field(default_factory=set)
 
     @property
     def alive(self) -> tuple[str, ...]:
         return tuple(name for name, node in self.nodes.items() if not node.failed)
 
-    def run(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> None:
-        status = playbook.run(
-            Playbook(
-                name=name,
-                inventory=self.source,
-                variables=variables,
-                facts=self.state.facts,
-                log=self.log,
-                check=self.request.check,
-                limit=limit,
-                environment=self.environment,
-            ),
-            self.take,
-            self.listener.line,
+    def run_locked(self, name: str, variables: Mapping[str, Any]) -> None:
+        """A playbook that takes the nodes' locks first and releases them last."""
+        variables = {**variables, "orch_owner": self.state.owner(name)}
+        try:
+            self.run(name, variables, self.alive)
+        finally:
+            # What failed or was interrupted did not come to the release.
+            if self.locked:
+                unlock = self.playbook("unlock", variables, tuple(sorted(self.locked)))
+                playbook.run(replace(unlock, check=False), lambda _: None, self.listener.line)
+
+    def playbook(
+        self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()
+    ) -> Playbook:
+        return Playbook(
+            name=name,
+            inventory=self.source,
+            variables=variables,
+            facts=self.state.facts,
+            log=self.log,
+            check=self.request.check,
+            limit=limit,
+            environment=self.environment,
         )
+
+    def run(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> None:
+        status = playbook.run(self.playbook(name, variables, limit), self.take, self.listener.line)
         self.stopped = status == "canceled"
         if status == "failed" and not any(node.failed for node in self.nodes.values()):
             raise OrchError(
@@ -90,6 +104,7 @@ class Session:
             node.changes += changes_of(result.result, result.task)
         if facts := (result.result.get("ansible_facts") or {}).get(VARIABLE):
             write_private(self.state.record(result.node), json.dumps(facts))
+        self.note_lock(result)
         if result.state != "ok":
             self.fail(result.node, message_of(result.result), result.task)
         elif result.task == PROBE_TASK and result.role == "preflight":
@@ -97,6 +112,15 @@ class Session:
                 result.node, result.result["probe"], skew(result)
             )
         self.listener.result(result)
+
+    def note_lock(self, result: TaskResult) -> None:
+        """Keep in mind which nodes must be released, as far as they can be reached."""
+        if result.state == "unreachable" or result.task == RELEASE_TASK:
+            self.locked.discard(result.node)
+        elif result.task == LOCK_TASK and result.state == "ok":
+            self.locked.add(result.node)
+            if note := result.result.get("note"):
+                self.listener.note(f"{result.node}: {note}")
 
     def fail(self, name: str, message: str, task: str = "") -> None:
         node = self.nodes[name]
@@ -135,13 +159,8 @@ def open_session(
         listener=listener,
         environment=environment,
         nodes={name: NodeReport(node=name) for name in hosts},
-        ports={name: port_of(variables) for name, variables in hosts.items()},
+        hosts=hosts,
     )
-
-
-def port_of(variables: Mapping[str, Any]) -> int:
-    """The port at which the other nodes reach this one."""
-    return int(variables.get("orch_port", variables.get("ansible_port", 22)))
 
 
 def skew(result: TaskResult) -> float:

@@ -21,10 +21,9 @@ def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str
         "orch_root": recorded_root(session),
         "orch_train": str(TRAIN),
         "orch_data": data_trees(request.data),
-        "orch_nodes": {name: {"has_secrets": False} for name in session.nodes},
     }
     with session.state.lock("sync"):
-        session.run("sync", variables)
+        session.run_locked("sync", variables)
     return session.report(session.source.stem)
 
 

@@ -5,6 +5,7 @@ A task says `root`, and of these what it needs:
                                   files, or else 0755 and 0644 as they are executable or not
   files: [{dest, content, mode}]  single files; a content that is not text is written as JSON
   folders: {path: mode}
+  absent: [path]                  files that must not be there
   ignored: [pattern]              names that neither travel nor are deleted
 """
 
@@ -36,6 +37,7 @@ class ActionModule(ActionBase):
             "root": given["root"],
             "manifest": {path: source.entry for path, source in sources.items()},
             "mirrored": [tree["dest"] for tree in given.get("trees", ())],
+            "absent": list(given.get("absent", ())),
             "ignored": ignored,
             "folders": dict(given.get("folders", {})),
         }

@@ -81,7 +81,6 @@ def main():
         "missing": missing(),
         "host_keys": host_keys(),
         "hosts_file": read("/etc/hosts"),
-        "secrets_file": os.path.exists(os.path.join(root, "secrets.json")),
         "peers": peers(given["peers"], given["seconds"]),
         "facts": facts(given["facts_script"], prefix),
         "time": time.time(),

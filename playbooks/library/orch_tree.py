@@ -28,6 +28,7 @@ options:
     type: list
     elements: str
     default: []
+  absent: {description: Files that must not be there., type: list, elements: str, default: []}
   ignored: {description: Names that are left alone., type: list, elements: str, default: []}
   folders: {description: Folder to mode., type: dict, default: {}}
   archive: {description: A tar file with what differs., type: path}
@@ -54,6 +55,7 @@ def main():
             "root": {"type": "path", "required": True},
             "manifest": {"type": "dict", "default": {}},
             "mirrored": {"type": "list", "elements": "str", "default": []},
+            "absent": {"type": "list", "elements": "str", "default": []},
             "ignored": {"type": "list", "elements": "str", "default": []},
             "folders": {"type": "dict", "default": {}},
             "archive": {"type": "path"},
@@ -83,6 +85,7 @@ def compare(given):
             (missing if state == "content" else modes).append(path)
             drift.append({"what": path, "is": is_, "should": should})
     extra = [path for folder in given["mirrored"] for path in strangers(root, folder, given)]
+    extra += [path for path in given["absent"] if os.path.lexists(os.path.join(root, path))]
     drift += [{"what": path, "is": "present", "should": "absent"} for path in extra]
     folders = [
         path

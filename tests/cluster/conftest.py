@@ -14,6 +14,8 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"
 NETWORK = "orch-nodes"
+# One node with a core of its own, unless the environment says otherwise.
+CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,8 @@ def docker(*argv: str) -> str:
 
 def make_cluster(script: str, nodes: int) -> None:
     """Call cluster/up or cluster/down. Where there can be no cluster the tests fail, never skip."""
-    environment = {**os.environ, "NODES": str(nodes), "VAGRANT_DEFAULT_PROVIDER": "docker"}
+    settings = {"NODES": str(nodes), "VAGRANT_DEFAULT_PROVIDER": "docker"}
+    environment = {**os.environ, **settings, "ORCH_NODE_CPUSETS": CPUSETS}
     done = subprocess.run(
         [str(CHECKOUT / "cluster" / script)],
         env=environment,

@@ -7,12 +7,9 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import TestCluster
+from conftest import CPUSETS, TestCluster
 
 pytestmark = pytest.mark.cluster
 
@@ -119,8 +116,9 @@ def test_shared_memory_is_at_least_one_gibibyte(cluster: TestCluster) -> None:
 
 
 def test_a_cpuset_pins_a_node(cluster: TestCluster) -> None:
-    asked = os.environ.get("ORCH_NODE_CPUSETS", "").split(",")
-    for node, cpuset in zip(cluster.nodes, asked, strict=False):
+    asked = dict(zip(cluster.nodes, CPUSETS.split(","), strict=False))
+    assert any(asked.values())
+    for node, cpuset in asked.items():
         if cpuset:
             allowed = cluster.ssh(node, "grep Cpus_allowed_list /proc/self/status").stdout.split()
             assert allowed[1] == cpuset

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from orchestrator import load, runs
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import parse_facts
 from orchestrator.load.files import read_toml
-from orchestrator.load.inventory import read_inventory
+from orchestrator.load.inventory import HAS_PASSWORD, read_inventory
 from orchestrator.load.recipes import RecipeFile, recipe_from
+from orchestrator.preflight import GIB, Limits
 
 GOOD = """summary = "s"
 script = "x.py"
@@ -130,6 +132,42 @@ def test_a_changed_inventory_is_read_again(tmp_path: Path) -> None:
     read_inventory(path)
     write(path, INVENTORY.replace("node10", "node11"))
     assert next(iter(read_inventory(path))) == "node11"
+
+
+def test_variables_beside_an_inventory_file_belong_to_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "hosts.yml", INVENTORY)
+    (tmp_path / "group_vars").mkdir()
+    for port in (2222, 2223):
+        write(tmp_path / "group_vars" / "all.yml", f"ansible_port: {port}\n")
+        assert read_inventory(path)["a"]["ansible_port"] == port
+
+
+def test_a_sudo_password_is_noticed_and_not_remembered(tmp_path: Path) -> None:
+    text = INVENTORY.replace("a: {}", "a: {ansible_become_password: open-sesame}")
+    hosts = read_inventory(write(tmp_path / "hosts.yml", text))
+    assert [name for name, variables in hosts.items() if HAS_PASSWORD in variables] == ["a"]
+    remembered = [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    assert not [path for path in remembered if "open-sesame" in path.read_text()]
+
+
+def test_limits_are_the_inventorys_where_it_names_them() -> None:
+    found = load.limits("a", {"orch_limits": {"disk_gb": 1, "skew_seconds": "60"}})
+    assert found == replace(Limits(), disk=GIB, skew=60.0)
+    assert load.limits("a", {}) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"disc_gb": 1}, "orch_limits.disc_gb of a: Extra inputs are not permitted"),
+        ({"disk_gb": "much"}, "orch_limits.disk_gb of a: Input should be a valid number"),
+        ([1], "orch_limits of a: "),
+    ],
+)
+def test_a_wrong_limit_is_named(given: object, said: str) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        load.limits("a", {"orch_limits": given})
+    assert "disk_gb" in caught.value.hint
 
 
 def test_an_inventory_that_a_program_makes_is_asked_every_time(tmp_path: Path) -> None:

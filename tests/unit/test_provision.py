@@ -23,6 +23,7 @@ from orchestrator.report.provision import Report, changes_of, explain, text
 from orchestrator.wheelhouse import platform_tags
 
 STACK = load.stack("current")
+LIMITS = {name: Limits() for name in ("node0", "node1")}
 ADDRESSES = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
 
 
@@ -59,7 +60,6 @@ def make_probe(name: str = "node0", **changes: Any) -> Probe:
         missing=(),
         host_keys=("ssh-ed25519 AAAA" + name,),
         hosts_file="127.0.0.1 localhost\n",
-        has_secrets=False,
         peers={peer: seen(peer) for peer in ADDRESSES},
         skew=0.0,
         facts=facts,
@@ -71,7 +71,7 @@ PAIR = (make_probe("node0"), make_probe("node1"))
 
 
 def texts(*probes: Probe, may_become: bool = False) -> list[str]:
-    found = problems(probes, STACK, limits=Limits(), may_become=may_become)
+    found = problems(probes, STACK, limits=LIMITS, becoming=ADDRESSES if may_become else ())
     return [f"{problem.node}: {problem.text}" for problem in found]
 
 
@@ -97,9 +97,15 @@ def test_what_a_node_lacks_is_said(change: dict[str, Any], said: str) -> None:
     assert said in found
 
 
+def test_a_node_may_be_asked_for_less() -> None:
+    probe = make_probe(disk_free=GIB)
+    limits = {"node0": Limits(disk=GIB // 2)}
+    assert problems((probe,), STACK, limits=limits, becoming=()) == ()
+
+
 def test_an_administrator_is_told_the_packages_by_their_names() -> None:
     probe = make_probe(missing=("ssh", "libhwloc.so.15"), sudo=False, family="rhel")
-    (problem,) = problems((probe,), STACK, limits=Limits(), may_become=False)
+    (problem,) = problems((probe,), STACK, limits=LIMITS, becoming=())
     assert "dnf install openssh-clients hwloc-libs" in problem.hint
     assert texts(probe, may_become=True) == []
 

@@ -1,0 +1,141 @@
+#!/usr/bin/python
+"""One controller at a time changes a node: a file there says which."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: orch_lock
+short_description: Takes a node for one controller, or gives it back
+description:
+  - The lock is the file .lock in orch's folder. Whoever has the same token has the same lock, so
+    that a controller that was interrupted carries on at once.
+  - A lock of another fails the task, unless it is so old that its holder must be gone.
+  - Never counts as a change.
+options:
+  root: {description: Folder of orch on the node., type: path, required: true}
+  owner:
+    description: The controller - token, user, host, pid, and what it is doing.
+    type: dict
+    required: true
+  state: {description: Take it or give it back., choices: [present, absent], default: present}
+  seconds: {description: A lock of this age is taken over., type: int, default: 3600}
+author: [orch]
+"""
+EXAMPLES = r"""
+- name: Keep other controllers off
+  orch_lock:
+    root: /opt/orch
+    owner: {token: f00, user: me, host: laptop, pid: 1, what: provision}
+"""
+RETURN = r"""
+note: {description: Whose lock was taken over., returned: always, type: str}
+"""
+
+NAME = ".lock"
+
+
+class Held(Exception):
+    pass
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "required": True},
+            "owner": {"type": "dict", "required": True},
+            "state": {"choices": ["present", "absent"], "default": "present"},
+            "seconds": {"type": "int", "default": 3600},
+        },
+        supports_check_mode=True,
+    )
+    given, note = module.params, ""
+    path = os.path.join(given["root"], NAME)
+    try:
+        if module.check_mode:
+            pass
+        elif given["state"] == "present":
+            note = take(path, given["owner"], given["seconds"])
+        else:
+            release(path, given["owner"])
+    except Held as held:
+        module.fail_json(msg=str(held))
+    except OSError as error:
+        module.fail_json(msg=f"{path}: {error.strerror}")
+    module.exit_json(changed=False, note=note)
+
+
+def take(path, owner, seconds):
+    """-> whose lock was taken over, if any. Raises Held."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    with guarded(path, os.O_RDWR | os.O_CREAT) as file:
+        holder = read(file)
+        foreign = holder and holder["token"] != owner["token"]
+        age = time.time() - os.fstat(file.fileno()).st_mtime
+        if foreign and age < seconds:
+            raise Held(f"{story(holder)}; if it is gone, remove {path}")
+        write(file, owner)
+    if not foreign:
+        return ""
+    return f"took over a lock of {age / 60:.0f} minutes ago: {story(holder)}"
+
+
+def release(path, owner):
+    """Only what is ours: another may have taken it over."""
+    try:
+        with guarded(path, os.O_RDWR) as file:
+            if (read(file) or owner)["token"] == owner["token"]:
+                os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def guarded(path, flags):
+    """The file, shut to others that take, take over or release the lock in this moment."""
+    while True:
+        file = os.fdopen(os.open(path, flags, 0o644), "r+")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if is_named(path, file):
+            return file
+        file.close()  # it was released while we waited
+
+
+def is_named(path, file):
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def read(file):
+    """The holder; None if there is none, or one that was cut off before it had written."""
+    try:
+        holder = json.load(file)
+    except ValueError:
+        return None
+    return holder if isinstance(holder, dict) and "token" in holder else None
+
+
+def write(file, owner):
+    started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    file.seek(0)
+    file.truncate()
+    json.dump({**owner, "started": started}, file)
+    file.flush()
+    os.fchmod(file.fileno(), 0o644)  # whatever the umask: whoever it keeps out may read why
+
+
+def story(holder):
+    words = "{user}@{host} (process {pid}) has been {what}ing this node since {started}"
+    unknown = dict.fromkeys(("user", "host", "pid", "what", "started"), "?")
+    return words.format(**{**unknown, **holder})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Every role is whole, and every playbook is one to Ansible."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.roles.modules import PLAYBOOKS
+
+ROLES = sorted(path for path in (PLAYBOOKS / "roles").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: str(role.name))
+def test_a_role_declares_all_that_it_takes(role: Path) -> None:
+    specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())
+    options = specs["argument_specs"]["main"]["options"]
+    assert all(option["type"] and option["description"] for option in options.values())
+    defaults = yaml.safe_load((role / "defaults/main.yml").read_text())
+    assert set(defaults) <= set(options)
+    # What has no default and is no other role's business comes from orch.
+    required = {name for name, option in options.items() if option.get("required")}
+    assert all(name.startswith("orch_") for name in required)
+    assert (role / "README.md").read_text().startswith(f"# {role.name}\n")
+    assert (role / "tasks/main.yml").is_file()
+
+
+@pytest.mark.parametrize("playbook", sorted(PLAYBOOKS.glob("*.yml")), ids=lambda path: path.stem)
+def test_a_playbook_is_one_to_ansible(playbook: Path) -> None:
+    program = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run(
+        [program, "--syntax-check", "-i", "localhost,", playbook],
+        env={**os.environ, "ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
