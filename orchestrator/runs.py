@@ -34,6 +34,15 @@ class Run:
         path = self.folder / "events.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(place["node"]) for place in self.plan["layout"]))
+
+    def progress(self) -> dict[str, Any] | None:
+        """The newest progress that a rank has reported."""
+        found = [event for event in self.events() if event["event"] == "progress"]
+        return found[-1] if found else None
+
     def result(self) -> dict[str, Any] | None:
         """The figures that the script reported at its end."""
         found = [event for event in self.events() if event["event"] == "result"]

@@ -184,8 +184,8 @@ class Supervisor:
 
     def clear(self, launcher: Launcher, ending: Ending | None) -> None:
         """End all processes of the run on all nodes, and note what each node says of it."""
-        if ending is not None:
-            self.story.tell("ending")
+        if ending is not None and ending.state == "stopped":
+            self.story.tell("stopping", text="asked to stop")
         if self.lost():
             launcher.kill()
         answers = self.wardens.ask("end", seconds=END_SECONDS)
