@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import socket
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,9 @@ from orchestrator.command import Answer, Command
 from orchestrator.errors import ConnectionLost, ExecuteError
 
 CONNECT_SECONDS = 10
-SILENCE_SECONDS = 15.0  # of a node that is asked for a file
+SILENCE_SECONDS = 15.0
+RUN_SECONDS = 30.0  # for mkdir, kill and the start of a program, on a slow node
+KEEPALIVE_SECONDS = 5
 Result = TypeVar("Result")
 
 
@@ -31,17 +34,23 @@ class Ssh:
 
     @cached_property
     def connection(self) -> Any:
+        """Open, and such that a node that has died is noticed: TCP alone takes 15 minutes.
+
+        Raises what paramiko raises.
+        """
         connection = Connection(
             self.node,
             config=Config(runtime_ssh_path=self.ssh_config),
             connect_timeout=self.connect_seconds,
         )
         trust_known_hosts_only(connection)
+        connection.open()
+        notice_silence(connection.transport)
         return connection
 
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:
-        client: paramiko.SFTPClient = self.attempt(self.connection.sftp, "reach it")
+        client: paramiko.SFTPClient = self.attempt(lambda: self.connection.sftp(), "reach it")
         channel = client.get_channel()
         if channel is not None:
             channel.settimeout(SILENCE_SECONDS)
@@ -148,8 +157,6 @@ class Ssh:
         """The lines of a program there as they come. Raises ConnectionLost if it breaks off."""
 
         def start() -> paramiko.Channel:
-            self.connection.open()
-            self.connection.transport.set_keepalive(5)
             channel: paramiko.Channel = self.connection.transport.open_session()
             channel.exec_command(shlex.join(argv))
             return channel
@@ -162,12 +169,26 @@ class Ssh:
                 raise ConnectionLost(f"{self.node}: the connection was lost.")
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
-        done = self.connection.run(shlex.join(argv), hide=True, warn=True, in_stream=False)
+        try:
+            done = self.connection.run(
+                shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS
+            )
+        except CommandTimedOut:
+            raise TimeoutError(f"no answer for {RUN_SECONDS:.0f} s") from None
         if check and not done.ok:
             raise OSError(done.stderr.strip() or f"exit code {done.exited}")
 
     def close(self) -> None:
-        self.connection.close()
+        self.reset()
+
+
+def notice_silence(transport: paramiko.Transport) -> None:
+    """Something is sent every few seconds, and what is not acknowledged ends the connection."""
+    transport.set_keepalive(KEEPALIVE_SECONDS)
+    transport.channel_timeout = SILENCE_SECONDS
+    if isinstance(transport.sock, socket.socket):  # not where a ProxyCommand stands between
+        milliseconds = int(SILENCE_SECONDS * 1000)
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def trust_known_hosts_only(connection: Any) -> None:
