@@ -18,3 +18,12 @@ class Command:
         variables = [f"{name}={value}" for name, value in self.env]
         prefix = ["env", *variables] if variables else []
         return shlex.join([*prefix, *self.argv])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a program said, and its exit code."""
+
+    code: int
+    out: str
+    err: str

@@ -107,12 +107,18 @@ class Plan:
     """The steps of one run.
 
     `key` is equal for requests that ask for the same training. `run_dir` is the run's folder on
-    its nodes; on this machine it may be another one.
+    its nodes; on this machine it may be another one. `train` and `python`: on the nodes. `created`:
+    seconds since the epoch.
     """
 
     run_id: str
     node0: Target
+    nodes: tuple[Target, ...]
     run_dir: str
+    train: str
+    python: str
+    started_by: str
+    created: float
     key: str
     recipe: str
     resumes: bool

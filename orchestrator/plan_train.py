@@ -10,8 +10,10 @@ from pathlib import PurePosixPath
 
 from orchestrator import choices, network, rank_files
 from orchestrator.backend import Backend, backend_of
+from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
 from orchestrator.command import Command
+from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.layout import Layout, lay_out
 from orchestrator.names import fold
@@ -19,6 +21,10 @@ from orchestrator.network import Link
 from orchestrator.plan import Decision, Plan, PutFile, SendFile, StartRun, Step, Target
 from orchestrator.recipe import Recipe, Value, as_arguments
 from orchestrator.stack import Stack
+
+# Half of the time after which torch.distributed gives a collective up by itself, and longer than
+# any step, evaluation or compilation that reports nothing should take.
+STALL_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,9 @@ class TrainRequest:
     settings: Mapping[str, Value]
     script_args: tuple[str, ...] = ()
     fresh: bool = False
+    stall_timeout: float = STALL_SECONDS
+    max_restarts: int = 0
+    queue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +62,16 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Absolute folders: the run's on its nodes, train/ there, and train/ on this machine."""
+    """Absolute folders: the run's on its nodes, train/ there, train/ on this machine, and the
+    claims of all runs on a node's cores. `started_by`: user@host; `created`: since the epoch."""
 
     run_id: str
     run_dir: str
     train: str
     train_here: str
+    claims: str
+    started_by: str
+    created: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +117,15 @@ def plan_train(
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
-    return Plan(
+    plan = Plan(
         run_id=site.run_id,
         node0=target(nodes[0]),
+        nodes=targets(nodes),
         run_dir=site.run_dir,
+        train=site.train,
+        python=nodes[0].python,
+        started_by=site.started_by,
+        created=site.created,
         key=request_key(
             request,
             recipe=recipe,
@@ -146,8 +164,23 @@ def plan_train(
                 backend=backend,
                 preload=preload,
                 script=script,
+                options=supervision(request, recipe, site),
             ),
         ),
+    )
+    return with_card(plan)
+
+
+def supervision(request: TrainRequest, recipe: Recipe, site: Site) -> tuple[str, ...]:
+    """Options of train/supervise.py. Raises PlanError for numbers that cannot be."""
+    if request.stall_timeout < 0 or request.max_restarts < 0:
+        raise PlanError("--stall-timeout and --max-restarts are 0 or more.")
+    return (
+        f"--claims={site.claims}",
+        f"--stall-timeout={request.stall_timeout:g}",
+        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
+        *(["--elastic"] if recipe.elastic else []),
+        *(["--queue"] if request.queue else []),
     )
 
 
@@ -231,6 +264,7 @@ def plan_steps(
     backend: Backend,
     preload: tuple[str, ...],
     script: tuple[str, ...],
+    options: tuple[str, ...],
 ) -> tuple[Step, ...]:
     """The run's files on every node, then its start on node0."""
     node0 = nodes[0]
@@ -242,7 +276,7 @@ def plan_steps(
         hostfile=hostfile,
         ranks=(node0.python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
     )
-    supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, "--")
+    supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, *options, "--")
     address = links[0].address if links else node0.address
     contents = {
         "env.json": rank_files.env_json(address, backend, preload, site.run_id),

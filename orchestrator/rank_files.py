@@ -61,6 +61,7 @@ def rank_entry(place: Place, environment: Mapping[str, str]) -> dict[str, object
         "local_rank": place.local_rank,
         "local_world_size": place.local_world_size,
         "cpus": list(place.cpus),
+        "worker_cpus": list(place.worker_cpus),
         "threads": place.threads,
         "env": dict(environment),
     }

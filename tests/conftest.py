@@ -96,7 +96,8 @@ def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 def orch_environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
-    return kept | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "COLUMNS": "200", "NO_COLOR": "1"}
+    homes = {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "XDG_STATE_HOME": str(tmp_path / ".state")}
+    return kept | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
 
 
 @pytest.fixture

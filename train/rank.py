@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from oom import Memory
 from rank_events import report
 
 ROOT = Path(__file__).resolve().parent.parent  # on a node: what `orch provision` fills
@@ -43,9 +44,10 @@ def main(argv: list[str]) -> int:
     environment = rank_environment(run_dir, layout, place)
     os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
     log = open_log(run_dir, place["rank"])
+    memory = Memory()
     child = start(place, environment, log, command)
     report("started", node=place["node"], pid=child, wrapper=os.getpid(), host=socket.gethostname())
-    return wait(child, place)
+    return wait(child, place, memory)
 
 
 def parse(argv: list[str]) -> tuple[Path, list[str]]:
@@ -76,10 +78,12 @@ def rank_environment(
     run_dir: Path, layout: dict[str, Any], place: dict[str, Any]
 ) -> dict[str, str]:
     """The launcher's environment, then the node's, the run's, and this rank's own on top."""
+    planned = read_env_file(run_dir / "env.json")
     return {
         **os.environ,
         **provisioned_environment(),
-        **read_env_file(run_dir / "env.json"),
+        **planned,
+        "MASTER_PORT": master_port(planned["MASTER_PORT"]),
         "RANK": str(place["rank"]),
         "WORLD_SIZE": str(layout["world_size"]),
         "LOCAL_RANK": str(place["local_rank"]),
@@ -90,6 +94,11 @@ def rank_environment(
         **node_entry(layout, place)["env"],
         **place["env"],
     }
+
+
+def master_port(planned: str) -> str:
+    """Another one for each attempt: a rank that is dying may still hold the last one's."""
+    return str(int(planned) + int(os.environ.get("ORCH_ATTEMPT", "1")) - 1)
 
 
 def node_entry(layout: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +151,7 @@ def start(place: dict[str, Any], environment: dict[str, str], log: int, command:
     os._exit(71)  # EX_OSERR
 
 
-def wait(child: int, place: dict[str, Any]) -> int:
+def wait(child: int, place: dict[str, Any], memory: Memory) -> int:
     """Wait for the training process, forwarding SIGTERM and SIGINT; -> this process' exit code."""
     stop = Stop(child)
     _, status, usage = os.wait4(child, 0)
@@ -154,6 +163,7 @@ def wait(child: int, place: dict[str, Any]) -> int:
         code=max(code, 0),
         signal=name,
         stopped=stop.asked,
+        oom=memory.killed(child) if name == "SIGKILL" and not stop.asked else None,
         max_rss_bytes=usage.ru_maxrss * 1024,
         cpu_seconds=usage.ru_utime + usage.ru_stime,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.command import Command
+from orchestrator.command import Answer, Command
 from orchestrator.errors import ExecuteError
 
 
@@ -39,3 +40,32 @@ class Local:
                 )
         except OSError as error:
             raise ExecuteError(f"{command.argv[0]} cannot be started: {error.strerror}.") from None
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        """Run a program to its end. Raises ExecuteError."""
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            raise ExecuteError(f"{argv[1]} has not answered for {seconds:.0f} s.") from None
+        except OSError as error:
+            raise ExecuteError(f"{argv[0]} cannot be started: {error.strerror}.") from None
+        return Answer(
+            code=done.returncode,
+            out=done.stdout.decode(errors="replace"),
+            err=done.stderr.decode(errors="replace"),
+        )
+
+    def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
+        """The lines of a program as they come."""
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    yield line.decode(errors="replace")
+            finally:
+                process.terminate()
+
+    def close(self) -> None:
+        """Nothing is open."""

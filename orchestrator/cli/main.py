@@ -7,7 +7,7 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import nodes, provision, recipes, runs, stacks, sync, train
+from orchestrator.cli import attach, nodes, provision, recipes, runs, stacks, sync, train
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -17,6 +17,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train", no_args_is_help=True)(train.train)
+app.command("attach")(attach.attach)
+app.command("stop")(attach.stop)
+app.command("logs")(attach.logs)
+app.command("clean")(attach.clean)
 app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)

@@ -79,6 +79,26 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of carrying on an unfinished run.")
     ] = False,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="End a run that has made no progress for so long (no event, collective, "
+            "optimizer step or line of a log); 0: never.",
+        ),
+    ] = 900.0,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Start again so often after a failure, from the newest checkpoint."
+        ),
+    ] = 0,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Wait for cores that another run has.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--detach", help="Watch it until it ends, or leave it running.")
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, as a shell script.")
     ] = False,
@@ -106,6 +126,9 @@ def train(
         settings={},
         script_args=tuple(script_args or ()),
         fresh=fresh,
+        stall_timeout=stall_timeout,
+        max_restarts=max_restarts,
+        queue=queue,
     )
     plan = operation.plan(
         operation.Asked(request=request, pairs=tuple(settings or ()), runs_dir=runs_dir)
@@ -113,19 +136,21 @@ def train(
     if dry_run:
         typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
         return
-    execution = operation.Execution(plan, runs_dir.absolute() / plan.run_id)
-    screen = training.Screen(plan)
-    screen.begin()
-    execution.start()
+    screen = training.Screen()
+    watch = operation.start(plan, runs_dir.absolute() / plan.run_id)
+    watch.tell = screen.note
+    if not wait:
+        watch.started()
+        typer.echo(plans.started_as_json(plan) if as_json else plans.started(plan))
+        return
+    screen.begin([*plan.summary(), f"files: {plan.run_dir}"])
     try:
-        for event in execution.watch():
+        for event in watch.events():
             screen.show(event)
     except KeyboardInterrupt:
         screen.note("interrupted: stopping all ranks")
-        execution.stop()
-    outcome = execution.finish()
-    for line in execution.missing:
-        screen.note(line)
+        watch.stop()
+    outcome = watch.finish()
     screen.end()
     typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)

@@ -18,6 +18,7 @@ class RecipeFile(StrictModel):
     summary: str
     script: str
     resumes: bool = False
+    elastic: bool = False
     stacks: list[str] = Field(default_factory=list)
     paths: list[str] = Field(default_factory=list)
     accepts: list[str] = Field(default_factory=list)
@@ -53,6 +54,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         summary=file.summary,
         script=str(folder / file.script),
         resumes=file.resumes,
+        elastic=file.elastic,
         arguments={
             key: resolve(value, key in file.paths, folder) for key, value in file.arguments.items()
         },

@@ -21,9 +21,12 @@ SITE = Site(
     run_dir="/runs/qa-0000",
     train="/orch/train",
     train_here="/orch/train",
+    claims="/state/claims",
+    started_by="me@here",
+    created=1.0,
 )
-REMOTE = Site(
-    run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", train_here="/orch/train"
+REMOTE = replace(
+    SITE, run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", claims="/opt/orch/claims"
 )
 QA = Recipe(
     name="qa",
