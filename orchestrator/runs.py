@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.plan import Plan
 from orchestrator.plan_train import Resume
+from orchestrator.provenance import provenance
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
@@ -56,6 +57,7 @@ def record(plan: Plan, folder: Path) -> None:
         "decisions": [asdict(decision) for decision in plan.decisions],
         "layout": [asdict(place) for place in plan.layout.places],
         "script": plan.describe(),
+        **provenance(plan),
     }
     try:
         folder.mkdir(parents=True)

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import rank_metrics
 from rank_events import report
 
 TRAIN_FOLDER = str(Path(__file__).resolve().parent)
@@ -62,6 +63,7 @@ def main(argv: list[str]) -> None:
         backend=layout["backend"],
         torch=torch.__version__,
     )
+    rank_metrics.begin(torch, run_dir / "ranks", place["rank"])
     run_script(argv)
     leave(torch, layout["backend"])
 

@@ -6,14 +6,15 @@ import shlex
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
-
-import paramiko
-from fabric import Config, Connection
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.command import Command
 from orchestrator.errors import ExecuteError
 
+if TYPE_CHECKING:
+    import paramiko
+
+# fabric and paramiko are imported where a node is reached: planning is quicker without them.
 CONNECT_SECONDS = 10
 Result = TypeVar("Result")
 
@@ -27,6 +28,8 @@ class Ssh:
 
     @cached_property
     def connection(self) -> Any:
+        from fabric import Config, Connection
+
         connection = Connection(
             self.node,
             config=Config(runtime_ssh_path=self.ssh_config),
@@ -42,6 +45,8 @@ class Ssh:
 
     def attempt(self, act: Callable[[], Result], what: str) -> Result:
         """Do something there. Raises ExecuteError that names the node and what it was."""
+        import paramiko
+
         try:
             return act()
         except paramiko.BadHostKeyException as error:
@@ -116,6 +121,9 @@ class Ssh:
 
 def trust_known_hosts_only(connection: Any) -> None:
     """fabric would accept unknown host keys; here only those of the known_hosts file count."""
+    import paramiko
+    from fabric import Connection
+
     while isinstance(connection, Connection):
         lookup = connection.config.base_ssh_config.lookup(connection.original_host)
         for path in shlex.split(lookup.get("userknownhostsfile", "~/.ssh/known_hosts")):

@@ -24,8 +24,8 @@ ORDER = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
     "rank_files", "plan", "choices", "plan_train", "task_result", "probe", "preflight",
-    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "runs", "mirror",
-    "backends", "report", "operations", "cli",
+    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "provenance", "runs",
+    "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 
