@@ -9,7 +9,7 @@ from typing import Protocol
 from orchestrator.command import Command
 from orchestrator.errors import ExecuteError
 from orchestrator.names import fold
-from orchestrator.plan import Plan, PutFile, SendFile, StartRun, Target
+from orchestrator.plan import Plan, PutFile, SendFile, StartRun, Step, Target
 
 AT_ONCE = 32  # nodes that are written to at the same time
 
@@ -33,13 +33,17 @@ def execute(plan: Plan, backends: Mapping[str, Backend]) -> None:
     `backends`: node -> how to reach it.
     """
     for step in plan.steps:
-        match step:
-            case PutFile():
-                everywhere(step.at, lambda node, s=step: backends[node].put(s.path, s.content))
-            case SendFile():
-                everywhere(step.at, lambda node, s=step: backends[node].send(s.source, s.path))
-            case StartRun(command=command, run_dir=run_dir):
-                backends[step.at.node].start(command, f"{run_dir}/supervisor.log")
+        do(step, backends)
+
+
+def do(step: Step, backends: Mapping[str, Backend]) -> None:
+    match step:
+        case PutFile(at=at, path=path, content=content):
+            everywhere(at, lambda node: backends[node].put(path, content))
+        case SendFile(at=at, source=source, path=path):
+            everywhere(at, lambda node: backends[node].send(source, path))
+        case StartRun(command=command, run_dir=run_dir):
+            backends[step.at.node].start(command, f"{run_dir}/supervisor.log")
 
 
 def everywhere(targets: tuple[Target, ...], act: Callable[[str], None]) -> None:
