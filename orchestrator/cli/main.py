@@ -7,7 +7,7 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import nodes, provision, recipes, runs, stacks, sync, train
+from orchestrator.cli import compare, nodes, provision, recipes, report, runs, stacks, sync, train
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -20,9 +20,11 @@ app.command("train", no_args_is_help=True)(train.train)
 app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)
+app.command("report")(report.report)
 app.command("recipes")(recipes.recipes)
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(runs.app, name="runs")
+runs.app.command("compare")(compare.compare)
 
 
 def main() -> None:
