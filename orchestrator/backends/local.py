@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.command import Command
 from orchestrator.errors import ExecuteError
+
+CHUNK = 1 << 20
 
 
 class Local:
@@ -25,6 +28,23 @@ class Local:
 
     def send(self, source: str, path: str) -> None:
         self.put(path, Path(source).read_text())
+
+    def ask(self, argv: tuple[str, ...]) -> str:
+        """What a program prints. Raises ExecuteError if it fails."""
+        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise ExecuteError(f"{argv[0]}: {done.stderr.strip()}.")
+        return done.stdout
+
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        """The file's bytes from `offset` on. Raises ExecuteError."""
+        try:
+            with open(path, "rb") as file:
+                file.seek(offset)
+                while chunk := file.read(CHUNK):
+                    yield chunk
+        except OSError as error:
+            raise ExecuteError(f"{path} cannot be read: {error.strerror}.") from None
 
     def start(self, command: Command, log: str) -> None:
         try:

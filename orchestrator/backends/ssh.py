@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # fabric and paramiko are imported where a node is reached: planning is quicker without them.
 CONNECT_SECONDS = 10
+CHUNK = 1 << 20
 Result = TypeVar("Result")
 
 
@@ -90,6 +91,31 @@ class Ssh:
                 return None
 
         return self.attempt(act, f"read {path}")
+
+    def ask(self, argv: tuple[str, ...]) -> str:
+        """What a program there prints. Raises ExecuteError if it fails."""
+
+        def act() -> str:
+            done = self.connection.run(shlex.join(argv), hide=True, warn=True, in_stream=False)
+            if not done.ok:
+                raise OSError(done.stderr.strip() or f"exit code {done.exited}")
+            return str(done.stdout)
+
+        return self.attempt(act, f"run {argv[0]}")
+
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        """The file's bytes from `offset` on: one stream, as fast as the line is."""
+        what = f"read {path}"
+        command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
+        self.attempt(self.connection.open, what)
+        channel = self.attempt(self.connection.transport.open_session, what)
+        with channel:
+            self.attempt(lambda: channel.exec_command(command), what)
+            while chunk := self.attempt(lambda: channel.recv(CHUNK), what):
+                yield chunk
+            if channel.recv_exit_status() != 0:
+                words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
+                raise ExecuteError(f"{self.node}: could not {what}: {words or 'it was cut off'}")
 
     def list(self, folder: str) -> list[str]:
         """Names in a folder; none if it is not there."""

@@ -7,7 +7,18 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import compare, nodes, provision, recipes, report, runs, stacks, sync, train
+from orchestrator.cli import (
+    compare,
+    fetch,
+    nodes,
+    provision,
+    recipes,
+    report,
+    runs,
+    stacks,
+    sync,
+    train,
+)
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -20,6 +31,7 @@ app.command("train", no_args_is_help=True)(train.train)
 app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)
+app.command("fetch")(fetch.fetch)
 app.command("report")(report.report)
 app.command("recipes")(recipes.recipes)
 app.add_typer(stacks.app, name="stacks")

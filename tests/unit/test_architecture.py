@@ -26,7 +26,7 @@ ORDER = [
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
     "rank_files", "plan", "choices", "plan_train", "task_result", "probe", "preflight",
     "plan_provision", "share", "state", "wheelhouse", "load", "execute", "provenance", "runs",
-    "measures", "mirror", "backends", "report", "operations", "cli",
+    "measures", "collect", "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 
