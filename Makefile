@@ -14,6 +14,8 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
 	$(BIN)/orch train bert-qa --ppn 2 --allow-slow-bf16 --fresh
 
 test: .venv/.dev    ## run all tests
+	@command -v chromium-browser google-chrome google-chrome-stable >/dev/null \
+		|| (cd cluster && bash -c '. ./common && need_package chromium chromium')
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
 
 lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
@@ -30,6 +32,7 @@ cluster-down:    ## remove the test cluster
 
 bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/collectives.py
 

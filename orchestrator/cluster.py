@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 
 from orchestrator.errors import PlanError
@@ -49,13 +50,17 @@ class Facts:
     @property
     def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
         """The cores, NUMA node by NUMA node."""
-        ordered = sorted(self.cores)
-        return tuple(tuple(cores) for _, cores in groupby(ordered, key=lambda core: core.numa))
+        return by_numa(self.cores)
 
     @property
     def bf16(self) -> str | None:
         """The instruction set that makes BF16 fast here, or None."""
         return next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in self.flags), None)
+
+
+@cache  # nodes of one kind share their cores: a cluster has few kinds
+def by_numa(cores: tuple[Core, ...]) -> tuple[tuple[Core, ...], ...]:
+    return tuple(tuple(group) for _, group in groupby(sorted(cores), key=lambda core: core.numa))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +28,9 @@ class Answer:
     code: int
     out: str
     err: str
+
+
+def program(argv: tuple[str, ...]) -> str:
+    """How a person would call it: the script, where a python runs one."""
+    scripts = (word for word in argv if word.endswith(".py"))
+    return PurePosixPath(next(scripts, argv[0])).name

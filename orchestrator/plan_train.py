@@ -134,6 +134,11 @@ def plan_train(
             names=(stack.name, backend.name, precision.value),
         ),
         recipe=recipe.name,
+        source=recipe.script,
+        stack=stack.name,
+        fingerprints=fingerprints(nodes),
+        settings=settings,
+        script_args=request.script_args,
         resumes=recipe.resumes,
         output_dir=output_dir,
         backend=backend.name,
@@ -182,6 +187,14 @@ def supervision(request: TrainRequest, recipe: Recipe, site: Site) -> tuple[str,
         *(["--elastic"] if recipe.elastic else []),
         *(["--queue"] if request.queue else []),
     )
+
+
+def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
+    """Fingerprint of the packages -> the nodes that have these."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        found.setdefault(node.facts.fingerprint, []).append(node.name)
+    return {fingerprint: fold(names) for fingerprint, names in found.items()}
 
 
 def target(node: Node) -> Target:

@@ -15,6 +15,7 @@ from orchestrator.card import run_card
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.plan import Plan
 from orchestrator.plan_train import Resume
+from orchestrator.provenance import provenance
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
@@ -51,7 +52,7 @@ class Run:
 
 def record(plan: Plan, folder: Path) -> None:
     """Create the run's folder with plan.json. Raises ExecuteError if that cannot be written."""
-    keep({**run_card(plan), "script": plan.describe()}, folder)
+    keep({**run_card(plan), "script": plan.describe(), **provenance(plan)}, folder)
 
 
 def keep(card: dict[str, Any], folder: Path) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import rank_metrics
 import rank_pulse
 from rank_events import report
 
@@ -63,7 +64,8 @@ def main(argv: list[str]) -> None:
         backend=layout["backend"],
         torch=torch.__version__,
     )
-    rank_pulse.begin(torch)
+    metrics = rank_metrics.begin(torch, run_dir / "ranks", place["rank"])
+    rank_pulse.begin(torch, lambda: metrics.steps)
     run_script(argv)
     leave(torch, layout["backend"])
 

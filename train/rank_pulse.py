@@ -6,7 +6,6 @@ numbers are not told twice, so a rank that hangs is silent, and its last numbers
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 import time
@@ -20,25 +19,10 @@ SECONDS = 2.0
 LOCK = threading.Lock()  # held while groups are looked at, and while they are destroyed
 
 
-def begin(torch: ModuleType) -> None:
-    """Start the thread that tells; it never keeps the process alive."""
-    steps = count_steps()
+def begin(torch: ModuleType, steps: Callable[[], int]) -> None:
+    """Start the thread that tells; it never keeps the process alive. `steps`: made so far."""
     guard_destruction(torch)
     threading.Thread(target=beat, args=(torch, steps), name="orch-pulse", daemon=True).start()
-
-
-def count_steps() -> Callable[[], int]:
-    """-> how many optimizer steps this process has made."""
-    made = 0
-
-    def count(*_: Any) -> None:
-        nonlocal made
-        made += 1
-
-    optimizer = importlib.import_module("torch.optim.optimizer")
-    if hasattr(optimizer, "register_optimizer_step_pre_hook"):  # torch 2.0
-        optimizer.register_optimizer_step_pre_hook(count)
-    return lambda: made
 
 
 def guard_destruction(torch: ModuleType) -> None:

@@ -7,8 +7,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.command import Answer, Command
+from orchestrator.command import Answer, Command, program
 from orchestrator.errors import ExecuteError
+
+CHUNK = 1 << 20
 
 
 class Local:
@@ -26,6 +28,16 @@ class Local:
 
     def send(self, source: str, path: str) -> None:
         self.put(path, Path(source).read_text())
+
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        """The file's bytes from `offset` on. Raises ExecuteError."""
+        try:
+            with open(path, "rb") as file:
+                file.seek(offset)
+                while chunk := file.read(CHUNK):
+                    yield chunk
+        except OSError as error:
+            raise ExecuteError(f"{path} cannot be read: {error.strerror}.") from None
 
     def start(self, command: Command, log: str) -> None:
         try:
@@ -48,7 +60,7 @@ class Local:
                 argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds
             )
         except subprocess.TimeoutExpired:
-            raise ExecuteError(f"{argv[1]} has not answered for {seconds:.0f} s.") from None
+            raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.") from None
         except OSError as error:
             raise ExecuteError(f"{argv[0]} cannot be started: {error.strerror}.") from None
         return Answer(

@@ -8,19 +8,20 @@ import socket
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import paramiko
-from fabric import Config, Connection
-from invoke.exceptions import CommandTimedOut
-
-from orchestrator.command import Answer, Command
+from orchestrator.command import Answer, Command, program
 from orchestrator.errors import ConnectionLost, ExecuteError
 
+if TYPE_CHECKING:
+    import paramiko
+
+# fabric and paramiko are imported where a node is reached: planning is quicker without them.
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 15.0
 RUN_SECONDS = 30.0  # for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
+CHUNK = 1 << 20
 Result = TypeVar("Result")
 
 
@@ -38,6 +39,8 @@ class Ssh:
 
         Raises what paramiko raises.
         """
+        from fabric import Config, Connection
+
         connection = Connection(
             self.node,
             config=Config(runtime_ssh_path=self.ssh_config),
@@ -67,6 +70,8 @@ class Ssh:
     def attempt(self, act: Callable[[], Result], what: str) -> Result:
         """Do something there. Raises ExecuteError that names the node and what it was, and
         ConnectionLost if there is no connection."""
+        import paramiko
+
         try:
             return act()
         except paramiko.BadHostKeyException as error:
@@ -120,6 +125,20 @@ class Ssh:
 
         return self.attempt(act, f"read {path}")
 
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        """The file's bytes from `offset` on: one stream, as fast as the line is."""
+        what = f"read {path}"
+        command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
+        self.attempt(self.connection.open, what)
+        channel = self.attempt(self.connection.transport.open_session, what)
+        with channel:
+            self.attempt(lambda: channel.exec_command(command), what)
+            while chunk := self.attempt(lambda: channel.recv(CHUNK), what):
+                yield chunk
+            if channel.recv_exit_status() != 0:
+                words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
+                raise ExecuteError(f"{self.node}: could not {what}: {words or 'it was cut off'}")
+
     def list(self, folder: str) -> list[str]:
         """Names in a folder; none if it is not there."""
 
@@ -141,6 +160,7 @@ class Ssh:
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
         """Run a program there to its end. Raises ExecuteError."""
+        from invoke.exceptions import CommandTimedOut
 
         def act() -> Answer:
             done = self.connection.run(
@@ -149,7 +169,7 @@ class Ssh:
             return Answer(code=done.exited, out=done.stdout, err=done.stderr)
 
         try:
-            return self.attempt(act, f"run {PurePosixPath(argv[1]).name}")
+            return self.attempt(act, f"run {program(argv)}")
         except CommandTimedOut:
             raise ConnectionLost(f"{self.node}: no answer for {seconds:.0f} s.") from None
 
@@ -161,7 +181,7 @@ class Ssh:
             channel.exec_command(shlex.join(argv))
             return channel
 
-        channel = self.attempt(start, f"start {PurePosixPath(argv[1]).name}")
+        channel = self.attempt(start, f"start {program(argv)}")
         with channel, channel.makefile("rb") as lines:
             while line := self.attempt(lines.readline, "read its logs"):
                 yield bytes(line).decode(errors="replace")
@@ -169,6 +189,8 @@ class Ssh:
                 raise ConnectionLost(f"{self.node}: the connection was lost.")
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
+        from invoke.exceptions import CommandTimedOut
+
         try:
             done = self.connection.run(
                 shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS
@@ -193,6 +215,9 @@ def notice_silence(transport: paramiko.Transport) -> None:
 
 def trust_known_hosts_only(connection: Any) -> None:
     """fabric would accept unknown host keys; here only those of the known_hosts file count."""
+    import paramiko
+    from fabric import Connection
+
     while isinstance(connection, Connection):
         lookup = connection.config.base_ssh_config.lookup(connection.original_host)
         for path in shlex.split(lookup.get("userknownhostsfile", "~/.ssh/known_hosts")):

@@ -8,16 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
-
-RunName = Annotated[str, typer.Argument(metavar="ID|last")]
-OfInventory = Annotated[
-    str | None,
-    typer.Option(
-        "--inventory",
-        help="Ask the nodes of this inventory: finds runs that other machines have started.",
-    ),
-]
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
 
 
 def attach(

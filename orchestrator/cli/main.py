@@ -7,7 +7,19 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import attach, nodes, provision, recipes, runs, stacks, sync, train
+from orchestrator.cli import (
+    attach,
+    compare,
+    fetch,
+    nodes,
+    provision,
+    recipes,
+    report,
+    runs,
+    stacks,
+    sync,
+    train,
+)
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -24,9 +36,12 @@ app.command("clean")(attach.clean)
 app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)
+app.command("fetch")(fetch.fetch)
+app.command("report")(report.report)
 app.command("recipes")(recipes.recipes)
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(runs.app, name="runs")
+runs.app.command("compare")(compare.compare)
 
 
 def main() -> None:

@@ -6,12 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.attach import OfInventory
-from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
 
 app = typer.Typer(help="What was run: list, show, logs.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
-RunName = Annotated[str, typer.Argument(metavar="ID|last")]
 
 
 @app.callback()
@@ -42,13 +40,18 @@ def nodes_rows(inventory: str) -> list[dict[str, Any]]:
 
 
 @app.command()
-def show(context: typer.Context, run: RunName = "last", as_json: AsJson = False) -> None:
+def show(
+    context: typer.Context,
+    run: RunName = "last",
+    inventory: OfInventory = None,
+    as_json: AsJson = False,
+) -> None:
     """Tell what a run was and how it ended."""
     from orchestrator.operations import runs as operation
     from orchestrator.report import training
 
-    outcome = operation.outcome(context.obj, run)
-    typer.echo(training.as_json(outcome) if as_json else training.story(outcome))
+    outcome = operation.outcome(context.obj, run, inventory)
+    typer.echo(training.as_json(outcome) if as_json else training.whole(outcome))
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator import runs
 from orchestrator.errors import RequestError
 from orchestrator.operations.find import ask_inventory
+from orchestrator.operations.watch import renewed
 from orchestrator.report.outcome import Outcome, outcome_of
 
 
@@ -63,8 +64,8 @@ def told(progress: dict[str, Any] | None) -> str:
     return f"{progress['phase']} {progress['step']}/{progress.get('steps') or '?'}"
 
 
-def outcome(base: Path, name: str) -> Outcome:
-    return outcome_of(runs.find(base, name))
+def outcome(base: Path, name: str, inventory: str | None) -> Outcome:
+    return outcome_of(renewed(base, name, inventory))
 
 
 def log_lines(base: Path, name: str, rank: int | None) -> Iterator[tuple[int, str]]:

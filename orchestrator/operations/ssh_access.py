@@ -10,7 +10,9 @@ from orchestrator.state import State, write_private
 
 
 def write_ssh_config(cluster: Cluster) -> None:
-    """What the `ssh -F` of a plan, and fabric, read."""
+    """What the `ssh -F` of a plan, and fabric, read: for all nodes, also of other runs."""
     source = Path(cluster.source)
-    if found := load.connections(source, cluster.nodes):
-        write_private(State.of(source).ssh_config, ssh_config.render(found))
+    state = State.of(source)
+    if all(node.local for node in cluster.nodes) or state.ssh_config_holds():
+        return
+    write_private(state.ssh_config, ssh_config.render(load.connections(source)))

@@ -8,9 +8,10 @@ from typing import Any
 
 from orchestrator import runs
 from orchestrator.backends.ssh import Ssh
-from orchestrator.card import Whereabouts
+from orchestrator.card import Whereabouts, whereabouts
 from orchestrator.errors import ExecuteError
 from orchestrator.mirror import Mirror, Patient
+from orchestrator.operations.find import find
 from orchestrator.operations.reach import backend_for
 from orchestrator.plan import Target
 from orchestrator.report.outcome import Outcome, outcome_of
@@ -68,3 +69,14 @@ class Watch:
             mirror.take_logs()
         finally:
             backend.close()
+
+
+def renewed(
+    base: Path, name: str, inventory: str | None, tell: Callable[[str], None] = ignore
+) -> runs.Run:
+    """A run, as its nodes know it now if it was not seen to end. Raises RequestError."""
+    folder = find(base, name, inventory)[1] if inventory else runs.find(base, name).folder
+    run = runs.load(folder)
+    if run.outcome is None and run.plan["node0"]["via"]:
+        Watch(whereabouts(run.plan), folder, tell).finish()
+    return runs.load(folder)

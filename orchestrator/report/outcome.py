@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.report.timeline import how_it_failed, timeline
+from orchestrator.report.story import how_it_failed, story
 from orchestrator.runs import Run
 from orchestrator.signatures import Explanation, explain
 
@@ -75,7 +75,7 @@ def outcome_of(run: Run) -> Outcome:
         decisions=tuple(run.plan["decisions"]),
         nodes=record.get("nodes", {}),
         attempts=record.get("attempts", 1),
-        timeline=tuple(timeline(run.events())),
+        timeline=tuple(story(run.events())),
     )
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from orchestrator.report import timeline
+from orchestrator.report import story
 from orchestrator.report.listing import SCHEMA
 from orchestrator.report.outcome import Outcome
 
@@ -56,7 +56,7 @@ class Screen:
         if event["event"] == "launched":
             self.joined, self.ranks = set(), event["ranks"]
         if event["event"] in TOLD:
-            for line in timeline.words(event):
+            for line in story.words(event):
                 self.note(line)
         if event["event"] == "joined":
             self.joined.add(event["rank"])
@@ -115,13 +115,13 @@ def text(outcome: Outcome) -> str:
     return "\n".join([*lines, f"files: {outcome.folder}"])
 
 
-def story(outcome: Outcome) -> str:
+def whole(outcome: Outcome) -> str:
     """What a run was: its decisions, then how it ended."""
     decided = [
         f"{d['topic']}: {d['value']}" + (f" ({d['reason']})" if d["reason"] else "")
         for d in outcome.decisions
     ]
-    told = timeline.lines(list(outcome.timeline))
+    told = story.lines(list(outcome.timeline))
     return "\n".join([*decided, *told, f"state: {outcome.state}", text(outcome)])
 
 

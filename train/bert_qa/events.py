@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # rank_events.py is one folder up
-report = importlib.import_module("rank_events").report
+rank_events = importlib.import_module("rank_events")
+report, note = rank_events.report, rank_events.note
 
 EVERY_SECONDS = 1.0
 

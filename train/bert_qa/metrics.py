@@ -15,7 +15,7 @@ from typing import Any
 
 import ranks
 from checkpoint import flush
-from events import Progress
+from events import Progress, note
 from transformers import TrainerCallback
 
 FILE = "metrics.jsonl"
@@ -49,6 +49,8 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
         if not (control.should_log and ranks.is_main()):
             self.progress.tell(state.global_step, now=bool(control.should_log))
         self.seconds = time.perf_counter() - self.began
+        done = (state.global_step - self.start_step) * self.samples_per_step
+        note(step=state.global_step, samples=done // ranks.world_size())
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:

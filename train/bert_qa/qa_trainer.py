@@ -16,7 +16,7 @@ import ranks
 import torch
 from errors import RecipeError
 from evaluation import Evaluator, evaluate
-from events import Progress
+from events import Progress, note
 from shuffling import EpochFollower, EpochSampler
 from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler
@@ -67,6 +67,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             )
         ]
         loss = sum(losses) / len(losses)
+        note(loss=loss.detach())
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
