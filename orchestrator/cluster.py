@@ -85,10 +85,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The hosts chosen for a run, in the order of its ranks, and how they were chosen."""
+    """The hosts chosen for a run, in the order of its ranks, and how they were chosen.
+
+    `spares` have no ranks at first: they take the place of nodes that are lost.
+    """
 
     hosts: tuple[str, ...]
     reason: str
+    spares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +106,28 @@ class Cluster:
 
     def chosen(self) -> tuple[Node, ...]:
         """The chosen nodes. Raises PlanError for those of which nothing is known."""
+        return self.named(self.selection.hosts)
+
+    def spares(self) -> tuple[Node, ...]:
+        """Raises PlanError for a spare node that could not stand in for every chosen one."""
+        chosen, spares = self.chosen(), self.named(self.selection.spares)
+        for spare in spares:
+            unlike = [node.name for node in chosen if node.facts.cores != spare.facts.cores]
+            if unlike:
+                raise PlanError(
+                    f"{spare.name} is no spare for {fold(unlike)}: its cores are others.",
+                    hint="Choose nodes that are alike with --nodes and --exclude.",
+                )
+        return spares
+
+    def named(self, names: tuple[str, ...]) -> tuple[Node, ...]:
         known = {node.name: node for node in self.nodes}
-        if unknown := [name for name in self.selection.hosts if name not in known]:
+        if unknown := [name for name in names if name not in known]:
             raise PlanError(
                 f"Nothing is known about {fold(unknown)}.",
                 hint=f"Run `orch provision {self.source}`, or leave them out with --exclude.",
             )
-        return tuple(known[name] for name in self.selection.hosts)
+        return tuple(known[name] for name in names)
 
 
 def first_hosts(

@@ -48,6 +48,7 @@ class TrainRequest:
     fresh: bool = False
     stall_timeout: float = STALL_SECONDS
     max_restarts: int = 0
+    spare_nodes: int = 0
     queue: bool = False
 
 
@@ -92,22 +93,23 @@ def plan_train(
     resume: Resume | None = None,
 ) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
-    nodes = cluster.chosen()
-    links = network.links(nodes)
+    nodes, spares = cluster.chosen(), cluster.spares()
+    everywhere = (*nodes, *spares)
+    links = network.links(everywhere)
     choices.check_recipe_fits(recipe, stack)
     stack = stack.for_backend(stack.backend(request.backend))
-    for node in nodes:
+    for node in everywhere:
         stack.check(node)
     backend = backend_of(stack)
     precision = choices.choose_precision(
-        recipe, nodes, asked=request.precision, allow_slow=request.allow_slow_bf16
+        recipe, everywhere, asked=request.precision, allow_slow=request.allow_slow_bf16
     )
     layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
     if request.ipex:
         choices.check_ipex(recipe, stack, precision=precision.value, ranks=layout.world_size)
-    preload, tell_preload = choices.choose_preload(stack, nodes)
+    preload, tell_preload = choices.choose_preload(stack, everywhere)
     settings = recipe.settings(request.preset, request.settings)
-    files = reachable_files(recipe, settings, nodes, site)
+    files = reachable_files(recipe, settings, everywhere, site)
     output_dir = None if recipe.own_script else output_of(site, resume)
     script = (
         files.paths[recipe.script],
@@ -120,7 +122,7 @@ def plan_train(
     plan = Plan(
         run_id=site.run_id,
         node0=target(nodes[0]),
-        nodes=targets(nodes),
+        nodes=targets(everywhere),
         run_dir=site.run_dir,
         train=site.train,
         python=nodes[0].python,
@@ -136,7 +138,7 @@ def plan_train(
         recipe=recipe.name,
         source=recipe.script,
         stack=stack.name,
-        fingerprints=fingerprints(nodes),
+        fingerprints=fingerprints(everywhere),
         settings=settings,
         script_args=request.script_args,
         resumes=recipe.resumes,
@@ -150,6 +152,7 @@ def plan_train(
             Decision(
                 topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
             ),
+            *choices.tell_spares(spares),
             *choices.tell_ranks(layout, request.ppn),
             Decision(topic="launcher", value="mpiexec.hydra", reason=f"{stack.mpi} MPI"),
             Decision(topic="backend", value=backend.name, reason=backend.summary),
@@ -164,6 +167,7 @@ def plan_train(
             *plan_steps(
                 site,
                 nodes,
+                spares=spares,
                 layout=layout,
                 links=links,
                 backend=backend,
@@ -178,8 +182,13 @@ def plan_train(
 
 def supervision(request: TrainRequest, recipe: Recipe, site: Site) -> tuple[str, ...]:
     """Options of train/supervise.py. Raises PlanError for numbers that cannot be."""
-    if request.stall_timeout < 0 or request.max_restarts < 0:
-        raise PlanError("--stall-timeout and --max-restarts are 0 or more.")
+    if min(request.stall_timeout, request.max_restarts, request.spare_nodes) < 0:
+        raise PlanError("--stall-timeout, --max-restarts and --spare-nodes are 0 or more.")
+    if request.spare_nodes and not request.max_restarts:
+        raise PlanError(
+            "--spare-nodes without --max-restarts: a spare node stands in when a run restarts.",
+            hint="Add --max-restarts 1 or more.",
+        )
     return (
         f"--claims={site.claims}",
         f"--stall-timeout={request.stall_timeout:g}",
@@ -272,6 +281,7 @@ def plan_steps(
     site: Site,
     nodes: tuple[Node, ...],
     *,
+    spares: tuple[Node, ...],
     layout: Layout,
     links: tuple[Link, ...],
     backend: Backend,
@@ -293,12 +303,12 @@ def plan_steps(
     address = links[0].address if links else node0.address
     contents = {
         "env.json": rank_files.env_json(address, backend, preload, site.run_id),
-        "layout.json": rank_files.layout_json(layout, backend, nodes, links),
+        "layout.json": rank_files.layout_json(layout, backend, nodes, spares, links),
     }
     return (
         PutFile(at=(target(node0),), path=hostfile, content=launch.hostfile),
         *(
-            PutFile(at=targets(nodes), path=f"{site.run_dir}/{name}", content=content)
+            PutFile(at=targets((*nodes, *spares)), path=f"{site.run_dir}/{name}", content=content)
             for name, content in contents.items()
         ),
         StartRun(

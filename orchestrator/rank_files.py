@@ -15,7 +15,11 @@ TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
 
 def layout_json(
-    layout: Layout, backend: Backend, nodes: tuple[Node, ...], links: tuple[Link, ...]
+    layout: Layout,
+    backend: Backend,
+    nodes: tuple[Node, ...],
+    spares: tuple[Node, ...],
+    links: tuple[Link, ...],
 ) -> str:
     """Every node with its variables, and every rank's place: one line each."""
     head = {
@@ -26,13 +30,18 @@ def layout_json(
         "timeout_seconds": TIMEOUT_SECONDS,
     }
     linked = {link.node: link for link in links}
-    entries = [node_entry(node, linked.get(node.name)) for node in nodes]
+    entries = [node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)]
     ranks = [
         rank_entry(place, workers(place, places))
         for places in layout.by_node().values()
         for place in places
     ]
     parts = [f"{quote(name)}: {quote(value)}" for name, value in head.items()]
+    if spares:
+        hosts: list[dict[str, object]] = [
+            {"node": node.name, "host": node.address} for node in spares
+        ]
+        parts.append(f'"spares": {lines(hosts)}')
     parts += [f'"nodes": {lines(entries)}', f'"ranks": {lines(ranks)}']
     return "{\n " + ",\n ".join(parts) + "\n}\n"
 

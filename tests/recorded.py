@@ -62,8 +62,10 @@ def place(rank: int, per_node: int) -> dict[str, Any]:
 def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "schema": 1, "run_id": folder.name, "key": "k", "created": STARTED, "recipe": "qa",
-        "node0": {"node": "node0", "via": []}, "nodes": [{"node": "node0", "via": []}],
-        "train": "/train", "python": "python3", "started_by": "me@here", "run_dir": str(folder), "resumes": True,
+        "node0": {"node": "node0", "via": []},
+        "nodes": [{"node": "node0", "via": []}],
+        "train": "/train", "python": "python3", "started_by": "me@here",
+        "run_dir": str(folder), "resumes": True,
         "output_dir": f"{folder}/output", "backend": "ccl", "precision": "bf16", "layout": layout,
         "decisions": [
             {"topic": "backend", "value": "ccl", "reason": "oneCCL over Intel MPI"},

@@ -51,7 +51,7 @@ class Start:
         return None
 
     def claim_once(self) -> Ending | None:
-        for node in sorted(layouts.nodes_of(self.layout)):
+        for node in sorted([*layouts.nodes_of(self.layout), *layouts.spares_of(self.layout)]):
             claim = layouts.claim_of(str(self.run_dir), self.layout, node)
             answer = self.answer(node, claim)
             if self.stopped():

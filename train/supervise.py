@@ -79,7 +79,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.ask_to_stop)
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
-        self.wardens = Wardens(self.run_dir, nodes_of(self.layout), claims, self.pipes)
+        nodes = [*nodes_of(self.layout), *layouts.spares_of(self.layout)]
+        self.wardens = Wardens(self.run_dir, nodes, claims, self.pipes)
         start = Start(self.run_dir, self.layout, self.wardens, lambda: bool(self.stop_signal))
         ending = start.claim(queue=self.options.queue, tell=self.story.tell)
         while ending is None or self.may_restart(ending):
@@ -233,7 +234,7 @@ class Supervisor:
             self.story.tell("node", text=f"no restart: processes are left on {', '.join(left)}")
             return False
         lost = set(self.lost())
-        if lost and not self.shrink(lost):
+        if lost and not self.mend(lost):
             return False
         self.story.tell(
             "restarting", attempt=self.attempts + 1, of=self.options.max_restarts,
@@ -241,15 +242,25 @@ class Supervisor:
         )  # fmt: skip
         return True
 
-    def shrink(self, lost: set[str]) -> bool:
-        """Go on without the lost nodes, if the recipe can."""
-        if not self.options.elastic:
-            self.story.tell("node", text="no restart: the recipe needs all of its ranks")
-            return False
+    def mend(self, lost: set[str]) -> bool:
+        """Go on with spare nodes in the place of the lost ones, or without them if the recipe
+        can."""
         hostfile = self.run_dir / "hostfile"
-        hosts = layouts.hosts_without(hostfile.read_text(), self.layout, lost)
-        self.layout = layouts.without(self.layout, lost)
-        self.launcher_argv = layouts.resized(self.launcher_argv, self.layout["world_size"])
+        hosts = hostfile.read_text()
+        spares = [name for name in layouts.spares_of(self.layout) if name not in self.wardens.lost]
+        stand_ins = dict(zip(sorted(lost), spares, strict=False))
+        if stand_ins:
+            for node, spare in stand_ins.items():
+                self.story.tell("node", text=f"{spare} takes the place of {node}")
+            hosts = layouts.hosts_replaced(hosts, self.layout, stand_ins)
+            self.layout = layouts.replaced(self.layout, stand_ins)
+        if missing := lost - set(stand_ins):
+            if not self.options.elastic:
+                self.story.tell("node", text="no restart: the recipe needs all of its ranks")
+                return False
+            hosts = layouts.hosts_without(hosts, self.layout, missing)
+            self.layout = layouts.without(self.layout, missing)
+            self.launcher_argv = layouts.resized(self.launcher_argv, self.layout["world_size"])
         hostfile.write_text(hosts)
         content = json.dumps(self.layout, indent=1) + "\n"
         answers = self.wardens.ask("write", name="layout.json", content=content, seconds=5.0)

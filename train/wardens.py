@@ -21,6 +21,7 @@ PING_SECONDS = 2.0
 LOST_SECONDS = 15.0  # without an answer
 CONNECT_SECONDS = 20.0
 SEND_SECONDS = 2.0
+SKEW_SECONDS = 5.0  # that a node's clock may be off; preflight has the same limit
 Answer = dict[str, Any]
 
 
@@ -33,6 +34,9 @@ class Channel:
         self.log = log
         self.answers: dict[str, Answer] = {}
         self.claimed: dict[str, Any] | None = None
+        self.asked = time.time()
+        self.skew = 0.0  # seconds that the node's clock is outside the time in which it was asked
+        self.skew_told = False
 
     def open(self, pipes: Pipes) -> None:
         self.pipes = pipes
@@ -65,6 +69,8 @@ class Channel:
         try:
             answer = json.loads(line)
             self.answers[answer["answer"]] = answer
+            if answer["answer"] == "ping":
+                self.skew = outside(float(answer["time"]), self.asked, time.time())
         except (ValueError, KeyError, TypeError):  # a login shell that greets
             with self.log.open("ab") as log:
                 log.write(line)
@@ -72,6 +78,7 @@ class Channel:
     def ask(self, what: str, fields: dict[str, Any]) -> None:
         """Send a question. One that cannot be sent is not answered, and the silence tells."""
         self.answers.pop(what, None)
+        self.asked = time.time()
         if what in ("claim", "release"):
             self.claimed = fields or None
         rest = json.dumps({"ask": what, **fields}).encode() + b"\n"
@@ -141,6 +148,10 @@ class Wardens:
                 self.lose(channel, f"no answer for {now - channel.heard:.0f} s")
             elif not channel.connected:
                 self.reconnect(channel)
+            elif abs(channel.skew) > SKEW_SECONDS and not channel.skew_told:
+                channel.skew_told = True
+                words = f"its clock is {channel.skew:+.0f} s off node0's; times of its events are"
+                self.news.append((channel.node, f"{words} too"))
 
     def reconnect(self, channel: Channel) -> None:
         """A connection that ended: once more, then the node counts as lost."""
@@ -187,6 +198,11 @@ class Wardens:
 
     def nodes(self) -> Iterable[str]:
         return self.channels
+
+
+def outside(moment: float, begin: float, end: float) -> float:
+    """How far a moment lies before (negative) or after a time; 0 inside."""
+    return min(moment - begin, 0.0) + max(moment - end, 0.0)
 
 
 def warden_command(run_dir: Path, node: str, claims: str, *, here: bool) -> list[str]:

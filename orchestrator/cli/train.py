@@ -93,6 +93,14 @@ def train(
             metavar="N", help="Start again so often after a failure, from the newest checkpoint."
         ),
     ] = 0,
+    spare_nodes: Annotated[
+        int,
+        typer.Option(
+            metavar="K",
+            help="Keep K more nodes ready (the next of the inventory, or the last ones of those "
+            "named by --nodes): a restart puts them in the place of nodes that were lost.",
+        ),
+    ] = 0,
     queue: Annotated[
         bool, typer.Option("--queue", help="Wait for cores that another run has.")
     ] = False,
@@ -128,6 +136,7 @@ def train(
         fresh=fresh,
         stall_timeout=stall_timeout,
         max_restarts=max_restarts,
+        spare_nodes=spare_nodes,
         queue=queue,
     )
     plan = operation.plan(

@@ -21,7 +21,12 @@ from orchestrator.state import State
 
 
 def cluster(
-    name: str, stack: str = "current", *, nodes: str | None = None, exclude: str | None = None
+    name: str,
+    stack: str = "current",
+    *,
+    nodes: str | None = None,
+    exclude: str | None = None,
+    spares: int = 0,
 ) -> Cluster:
     """The chosen hosts of the inventory of that path or name, with what is known of them.
 
@@ -31,9 +36,10 @@ def cluster(
     listing = read_listing(source)
     if not listing.hosts:
         raise RequestError(f"Inventory {source} has no hosts.")
-    selection = select(source, listing, nodes=nodes, exclude=exclude)
+    selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
     state = State.of(source)
-    found = (node(state, host, listing.hosts[host], stack) for host in selection.hosts)
+    hosts = (*selection.hosts, *selection.spares)
+    found = (node(state, host, listing.hosts[host], stack) for host in hosts)
     return Cluster(
         name=title(source),
         source=str(source),

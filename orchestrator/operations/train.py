@@ -39,7 +39,11 @@ def plan(asked: Asked) -> Plan:
     settings = load.settings(list(asked.pairs), recipe)
     request = replace(asked.request, settings=settings)
     cluster = load.cluster(
-        request.inventory, stack.name, nodes=request.nodes, exclude=request.exclude
+        request.inventory,
+        stack.name,
+        nodes=request.nodes,
+        exclude=request.exclude,
+        spares=request.spare_nodes,
     )
     write_ssh_config(cluster)
     base = asked.runs_dir.absolute()

@@ -31,6 +31,26 @@ def layout(*nodes: str) -> dict[str, Any]:
     return {"world_size": len(places), "ranks": places}
 
 
+def test_a_spare_stands_in_for_a_lost_node() -> None:
+    layouts = module("layouts")
+    spares = [{"node": "node8", "host": "10.0.0.8"}, {"node": "node9", "host": "10.0.0.9"}]
+    before = {**layout("node0", "node1", "node2"), "spares": spares}
+    hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
+    stand_ins = {"node1": "node8"}
+    assert layouts.hosts_replaced(hosts, before, stand_ins) == (
+        "10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n"
+    )
+    after = layouts.replaced(before, stand_ins)
+    assert layouts.nodes_of(after) == ["node0", "node8", "node2"]
+    assert list(layouts.spares_of(after)) == ["node9"]
+    assert layouts.claim_of("/run", before, "node9")["cpus"] == [0]
+
+
+@pytest.mark.parametrize(("moment", "off"), [(9.0, -1.0), (10.5, 0.0), (13.0, 2.0)])
+def test_a_clock_is_off_by_what_lies_outside_the_time_of_asking(moment: float, off: float) -> None:
+    assert module("wardens").outside(moment, 10.0, 11.0) == off
+
+
 def roll(*nodes: str) -> Any:
     return module("roll_call").RollCall(layout(*nodes), 0.0)
 
