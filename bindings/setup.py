@@ -121,8 +121,8 @@ def main() -> None:
     minor = re.match(r"\d+\.\d+", torch_version).group()
     setup(
         version=version,
-        packages=[PACKAGE],
-        package_data={PACKAGE: ["env/setvars.sh"]},
+        packages=[PACKAGE, f"{PACKAGE}.env"],
+        package_data={f"{PACKAGE}.env": ["setvars.sh"]},
         ext_modules=[extension(version, oneccl_root())],
         # No requirement on torch itself: the check at import says more than pip's resolver could.
         install_requires=["impi-rt>=2021.14"],

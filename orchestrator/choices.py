@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestrator.backend import Backend
 from orchestrator.cluster import Node
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.layout import Layout, unused_cores
+from orchestrator.names import fold
+from orchestrator.network import Link
 from orchestrator.plan import Decision
 from orchestrator.recipe import Recipe
 from orchestrator.stack import Stack
@@ -48,7 +52,7 @@ def choose_precision(
 
 def bf16_instructions(nodes: tuple[Node, ...], why: str, allow_slow: bool) -> str:
     """Which instructions the nodes have for BF16. Raises PlanError if one has none."""
-    slow = ", ".join(node.name for node in nodes if node.facts.bf16 is None)
+    slow = fold(node.name for node in nodes if node.facts.bf16 is None)
     if slow and not allow_slow:
         raise PlanError(
             f"BF16 is {why}, but {slow} has neither avx512_bf16 nor amx_bf16.",
@@ -98,15 +102,57 @@ def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> N
     stack.check_ipex(precision=precision, through="accelerate", world_size=ranks)
 
 
-def tell_ranks(layout: Layout, ppn: int | None) -> Decision:
-    why = "one for each NUMA node" if ppn is None else f"{ppn} on each node, as asked"
-    return Decision(topic="ranks", value=str(layout.world_size), reason=why)
+def tell_ranks(layout: Layout, ppn: int | None) -> tuple[Decision, ...]:
+    """How many ranks, on how many threads; where nodes differ, which of them and what it costs."""
+    places = layout.by_node()
+    counts = {node: len(on_it) for node, on_it in places.items()}
+    why = f"{ppn} on each node, as asked" if ppn else "one for each NUMA node"
+    if len(set(counts.values())) > 1:
+        each = (f"{count} on {fold(names)}" for count, names in by_value(counts).items())
+        why = f"{why}: {', '.join(each)}"
+    told = Decision(topic="ranks", value=str(layout.world_size), reason=why)
+    threads = {node: on_it[0].threads for node, on_it in places.items()}
+    if len(set(threads.values())) == 1:
+        return (told,)
+    each = (f"{count} on {fold(names)}" for count, names in by_value(threads).items())
+    slowest = fold(by_value(threads)[min(threads.values())])
+    why = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
+    return (told, Decision(topic="threads of a rank", value=", ".join(each), reason=why))
+
+
+def by_value(values: Mapping[str, int]) -> dict[int, list[str]]:
+    """Value -> the names that have it."""
+    found: dict[int, list[str]] = {}
+    for name, value in values.items():
+        found.setdefault(value, []).append(name)
+    return found
 
 
 def tell_idle(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
-    idle = {node.name: unused_cores(node, layout) for node in nodes}
+    """Cores that no rank uses, if there are any."""
+    places = layout.by_node()
+    idle = {node.name: unused_cores(node, places[node.name]) for node in nodes}
     return tuple(
-        Decision(topic="idle", value=f"{count} cores of {name}", reason="they do not divide evenly")
-        for name, count in idle.items()
+        Decision(
+            topic="idle",
+            value=f"{count} core{'s' * (count != 1)} of {fold(names)}",
+            reason="they do not divide evenly",
+        )
+        for count, names in by_value(idle).items()
         if count
     )
+
+
+def tell_network(found: tuple[Link, ...]) -> tuple[Decision, ...]:
+    """One decision for each reason: the interfaces, and the nodes that have each."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for one in found:
+        reasons.setdefault(one.reason, {}).setdefault(one.interface, []).append(one.node)
+    return tuple(
+        Decision(topic="network", value=spread(interfaces), reason=reason)
+        for reason, interfaces in reasons.items()
+    )
+
+
+def spread(interfaces: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"{name} on {fold(nodes)}" for name, nodes in interfaces.items())

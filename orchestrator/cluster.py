@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from orchestrator.errors import PlanError
+from orchestrator.names import fold
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
@@ -24,7 +25,11 @@ class Core:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a node is and has. Memory in bytes; `libraries`: name -> path; `packages`: version;
-    `interfaces`: addresses."""
+    `interfaces`: addresses. `fingerprint` is that of the packages.
+
+    `route`: the interface that packets to the other nodes leave by, as `orch provision` saw it;
+    `detours`: peer -> interface, for those that are reached by another one.
+    """
 
     hostname: str
     python: str
@@ -37,6 +42,9 @@ class Facts:
     packages: Mapping[str, str]
     interfaces: Mapping[str, tuple[str, ...]]
     mpiexec: str | None
+    fingerprint: str = ""
+    route: str = ""
+    detours: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
@@ -71,27 +79,41 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The hosts chosen for a run, in the order of its ranks, and how they were chosen."""
+
+    hosts: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The hosts of one inventory, in its order, and the nodes among them that are known."""
+    """The hosts of one inventory that were chosen, and those among them that are known."""
 
     name: str
     source: str
-    hosts: tuple[str, ...]
+    selection: Selection
     nodes: tuple[Node, ...]
 
-    def choose(self, count: int | None) -> tuple[Node, ...]:
-        """The first `count` nodes, or all. Raises PlanError for too many, or unknown ones."""
-        if count is not None and not 1 <= count <= len(self.hosts):
-            has = f"{len(self.hosts)} node{'s' * (len(self.hosts) != 1)}"
-            raise PlanError(
-                f"--nodes {count}, but cluster '{self.name}' has {has}.",
-                hint=f"Use --nodes {len(self.hosts)}, or add hosts to {self.source}.",
-            )
+    def chosen(self) -> tuple[Node, ...]:
+        """The chosen nodes. Raises PlanError for those of which nothing is known."""
         known = {node.name: node for node in self.nodes}
-        wanted = self.hosts[:count]
-        if unknown := [name for name in wanted if name not in known]:
+        if unknown := [name for name in self.selection.hosts if name not in known]:
             raise PlanError(
-                f"Nothing is known about {', '.join(unknown)}.",
-                hint=f"Run `orch provision {self.source}`.",
+                f"Nothing is known about {fold(unknown)}.",
+                hint=f"Run `orch provision {self.source}`, or leave them out with --exclude.",
             )
-        return tuple(known[name] for name in wanted)
+        return tuple(known[name] for name in self.selection.hosts)
+
+
+def first_hosts(
+    hosts: tuple[str, ...], count: int, *, cluster: str, source: str
+) -> tuple[str, ...]:
+    """The first `count` of the hosts. Raises PlanError if there are fewer, or none is wanted."""
+    if not 1 <= count <= len(hosts):
+        has = f"{len(hosts)} node{'s' * (len(hosts) != 1)} to choose from"
+        raise PlanError(
+            f"--nodes {count}, but cluster '{cluster}' has {has}.",
+            hint=f"Use --nodes {len(hosts)}, or add hosts to {source}.",
+        )
+    return hosts[:count]

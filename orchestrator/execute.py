@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from orchestrator.command import Command
-from orchestrator.plan import Plan, PutFile, SendFile, StartRun
+from orchestrator.errors import ExecuteError
+from orchestrator.names import fold
+from orchestrator.plan import Plan, PutFile, SendFile, StartRun, Step, Target
+
+AT_ONCE = 32  # nodes that are written to at the same time
 
 
 class Backend(Protocol):
@@ -28,11 +33,29 @@ def execute(plan: Plan, backends: Mapping[str, Backend]) -> None:
     `backends`: node -> how to reach it.
     """
     for step in plan.steps:
-        backend = backends[step.at.node]
-        match step:
-            case PutFile(path=path, content=content):
-                backend.put(path, content)
-            case SendFile(source=source, path=path):
-                backend.send(source, path)
-            case StartRun(command=command, run_dir=run_dir):
-                backend.start(command, f"{run_dir}/supervisor.log")
+        do(step, backends)
+
+
+def do(step: Step, backends: Mapping[str, Backend]) -> None:
+    match step:
+        case PutFile(at=at, path=path, content=content):
+            everywhere(at, lambda node: backends[node].put(path, content))
+        case SendFile(at=at, source=source, path=path):
+            everywhere(at, lambda node: backends[node].send(source, path))
+        case StartRun(command=command, run_dir=run_dir):
+            backends[step.at.node].start(command, f"{run_dir}/supervisor.log")
+
+
+def everywhere(targets: tuple[Target, ...], act: Callable[[str], None]) -> None:
+    """Do the same on all nodes at once. Raises one ExecuteError for all that failed."""
+    failed: dict[tuple[str, str], list[str]] = {}
+    with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(targets))) as pool:
+        for target, done in [(target, pool.submit(act, target.node)) for target in targets]:
+            try:
+                done.result()
+            except ExecuteError as error:
+                same = error.message.replace(target.node, "NODE"), error.hint
+                failed.setdefault(same, []).append(target.node)
+    if failed:
+        told = [text.replace("NODE", fold(nodes)) for (text, _), nodes in failed.items()]
+        raise ExecuteError(" ".join(told), hint=next(hint for _, hint in failed))

@@ -44,6 +44,13 @@ class Layout:
     def on(self, node: str) -> tuple[Place, ...]:
         return tuple(place for place in self.places if place.node == node)
 
+    def by_node(self) -> dict[str, tuple[Place, ...]]:
+        """Node -> its places, for all nodes at once."""
+        found: dict[str, list[Place]] = {}
+        for place in self.places:
+            found.setdefault(place.node, []).append(place)
+        return {node: tuple(places) for node, places in found.items()}
+
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(place.node for place in self.places))
@@ -95,8 +102,8 @@ def split(node: Node, ppn: int) -> tuple[tuple[Core, ...], ...]:
         raise PlanError(
             f"--ppn {ppn}, but {node.name} has {len(cores)} physical core"
             f"{'s' * (len(cores) != 1)} that orch may use.",
-            hint=f"Use --ppn 1 to {len(cores)}; without --ppn it is {len(numa)}, "
-            "one rank for each NUMA node.",
+            hint=f"Use --ppn 1 to {len(cores)}; with --ppn auto it is {len(numa)} here, "
+            "one rank for each NUMA node. --exclude leaves a node out.",
         )
     numa_nodes = node.facts.numa_nodes
     if ppn % len(numa_nodes) == 0:
@@ -112,11 +119,10 @@ def split(node: Node, ppn: int) -> tuple[tuple[Core, ...], ...]:
     return tuple(cores[index * share : (index + 1) * share] for index in range(ppn))
 
 
-def unused_cores(node: Node, layout: Layout) -> int:
-    """Physical cores of the node that no rank uses, because they do not divide evenly."""
-    return len(node.facts.cores) - sum(
-        len(place.cpus) + len(place.worker_cpus) for place in layout.on(node.name)
-    )
+def unused_cores(node: Node, places: tuple[Place, ...]) -> int:
+    """Physical cores of the node that none of its ranks uses: they do not divide evenly."""
+    used = sum(len(place.cpus) + len(place.worker_cpus) for place in places)
+    return len(node.facts.cores) - used
 
 
 def cpu_list(cpus: tuple[int, ...]) -> str:

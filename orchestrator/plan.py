@@ -35,35 +35,52 @@ class Target:
         """Shell text that runs the shell text `text` there."""
         return shlex.join([*self.via, text]) if self.via else text
 
-    def write(self, path: str) -> str:
-        """Shell text that writes its standard input to a file there."""
-        folder = str(PurePosixPath(path).parent)
-        return self.shell(f"mkdir -p {shlex.quote(folder)} && cat > {shlex.quote(path)}")
+
+def write(targets: tuple[Target, ...], path: str, source: str) -> str:
+    """Shell text that writes what `source` redirects to a file on each of the targets.
+
+    Several targets are reached alike, but for the node's name at the end.
+    """
+    folder = shlex.quote(str(PurePosixPath(path).parent))
+    text = f"mkdir -p {folder} && cat > {shlex.quote(path)}"
+    if len(targets) == 1:
+        return f"{targets[0].shell(text)} {source}"
+    names = shlex.join(target.via[-1] for target in targets)
+    reach = shlex.join(targets[0].via[:-1])
+    return f'for node in {names}; do {reach} "$node" {shlex.quote(text)} {source}\ndone'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutFile:
-    """Write a file of the run."""
+    """Write a file of the run, the same on several nodes."""
 
-    at: Target
+    at: tuple[Target, ...]
     path: str
     content: str
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return self.at
+
     def describe(self) -> str:
         """A shell command that writes exactly this file."""
-        return f"{self.at.write(self.path)} <<'{HEREDOC}'\n{self.content}{HEREDOC}"
+        return write(self.at, self.path, f"<<'{HEREDOC}'\n{self.content}{HEREDOC}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFile:
-    """Copy a file of this machine to a node."""
+    """Copy a file of this machine to nodes."""
 
-    at: Target
+    at: tuple[Target, ...]
     source: str
     path: str
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return self.at
+
     def describe(self) -> str:
-        return f"{self.at.write(self.path)} < {shlex.quote(self.source)}"
+        return write(self.at, self.path, f"< {shlex.quote(self.source)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +90,10 @@ class StartRun:
     at: Target
     command: Command
     run_dir: str
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return (self.at,)
 
     def describe(self) -> str:
         return self.at.shell(self.command.shell())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,8 +127,7 @@ def address_of(name: str, probes: tuple[Probe, ...]) -> str:
 
 def node_variables(probe: Probe, host: Host, *, address: str, stack: str) -> dict[str, Any]:
     """What the roles must know of one node; `record` joins its recorded facts."""
-    interfaces: Mapping[str, list[str]] = probe.facts["interfaces"]
-    holding = [name for name, addresses in interfaces.items() if address in addresses]
+    route, detours = routes(probe)
     prefix = f"{probe.root}/stacks/{stack}"
     return {
         "missing": list(packages(probe)),
@@ -144,10 +144,30 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str) -> dic
             "user": probe.user,
             "port": host.port,
             "address": address,
-            "interface": holding[0] if holding else "lo",
+            "interface": interface_with(address, probe) or route or "lo",
+            "route": route,
+            "detours": detours,
             "host_keys": list(probe.host_keys),
         },
     }
+
+
+def interface_with(address: str, probe: Probe) -> str | None:
+    interfaces: Mapping[str, list[str]] = probe.facts["interfaces"]
+    return next((name for name, found in interfaces.items() if address in found), None)
+
+
+def routes(probe: Probe) -> tuple[str, dict[str, str]]:
+    """The interface that packets to most peers leave by, and the peers that have another one."""
+    by_peer = {
+        name: interface
+        for name, peer in probe.peers.items()
+        if name != probe.name and (interface := interface_with(peer.source, probe))
+    }
+    if not by_peer:
+        return "", {}
+    most = Counter(by_peer.values()).most_common(1)[0][0]
+    return most, {name: interface for name, interface in by_peer.items() if interface != most}
 
 
 def names(probes: tuple[Probe, ...], seen: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from orchestrator.cluster import Cluster, Node
 from orchestrator.command import Command
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.layout import Layout, lay_out
+from orchestrator.names import fold
+from orchestrator.network import Link
 from orchestrator.plan import Decision, Plan, PutFile, SendFile, StartRun, Step, Target
 from orchestrator.recipe import Recipe, Value, as_arguments
 from orchestrator.stack import Stack
@@ -25,7 +27,8 @@ class TrainRequest:
 
     recipe: str
     inventory: str = "local"
-    nodes: int | None = None
+    nodes: str | None = None
+    exclude: str | None = None
     ppn: int | None = None
     stack: str = "current"
     backend: str | None = None
@@ -76,7 +79,8 @@ def plan_train(
     resume: Resume | None = None,
 ) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
-    nodes = cluster.choose(request.nodes)
+    nodes = cluster.chosen()
+    links = network.links(nodes)
     choices.check_recipe_fits(recipe, stack)
     stack = stack.for_backend(stack.backend(request.backend))
     for node in nodes:
@@ -104,7 +108,13 @@ def plan_train(
         run_id=site.run_id,
         node0=target(nodes[0]),
         run_dir=site.run_dir,
-        key=request_key(recipe, settings, request, (stack.name, backend.name, precision.value)),
+        key=request_key(
+            request,
+            recipe=recipe,
+            settings=settings,
+            hosts=cluster.selection.hosts,
+            names=(stack.name, backend.name, precision.value),
+        ),
         recipe=recipe.name,
         resumes=recipe.resumes,
         output_dir=output_dir,
@@ -114,20 +124,28 @@ def plan_train(
         decisions=(
             Decision(topic="run", value=site.run_id),
             *tell_stack(stack),
-            tell_nodes(cluster, nodes),
-            choices.tell_ranks(layout, request.ppn),
+            Decision(
+                topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
+            ),
+            *choices.tell_ranks(layout, request.ppn),
             Decision(topic="launcher", value="mpiexec.hydra", reason=f"{stack.mpi} MPI"),
             Decision(topic="backend", value=backend.name, reason=backend.summary),
             precision,
             tell_preload,
-            *tell_network(nodes),
+            *choices.tell_network(links),
             *choices.tell_idle(nodes, layout),
             *tell_resume(resume),
         ),
         steps=(
             *files.sent,
             *plan_steps(
-                site, nodes, layout=layout, backend=backend, preload=preload, script=script
+                site,
+                nodes,
+                layout=layout,
+                links=links,
+                backend=backend,
+                preload=preload,
+                script=script,
             ),
         ),
     )
@@ -135,6 +153,10 @@ def plan_train(
 
 def target(node: Node) -> Target:
     return Target(node=node.name, via=node.via)
+
+
+def targets(nodes: tuple[Node, ...]) -> tuple[Target, ...]:
+    return tuple(map(target, nodes))
 
 
 def output_of(site: Site, resume: Resume | None) -> str:
@@ -159,7 +181,7 @@ def reachable_files(
             paths[path] = f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
         else:
             paths[path] = f"{site.run_dir}/files/{len(paths)}/{PurePosixPath(path).name}"
-            sent += [SendFile(at=target(node), source=path, path=paths[path]) for node in nodes]
+            sent.append(SendFile(at=targets(nodes), source=path, path=paths[path]))
     return Files(paths=paths, sent=tuple(sent))
 
 
@@ -171,10 +193,15 @@ def map_paths(recipe: Recipe, settings: Mapping[str, Value], files: Files) -> di
 
 
 def request_key(
-    recipe: Recipe, settings: Mapping[str, Value], request: TrainRequest, names: tuple[str, ...]
+    request: TrainRequest,
+    *,
+    recipe: Recipe,
+    settings: Mapping[str, Value],
+    hosts: tuple[str, ...],
+    names: tuple[str, ...],
 ) -> str:
     """Equal for requests that ask for the same training: SHA-256, the first 12 digits."""
-    asked = [request.inventory, request.nodes, request.ppn, request.ipex, request.script_args]
+    asked = [request.inventory, hosts, request.ppn, request.ipex, request.script_args]
     value = [recipe.script, sorted(settings.items()), asked, names]
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
@@ -186,18 +213,6 @@ def tell_stack(stack: Stack) -> tuple[Decision, ...]:
     end = stack.end_of_life
     return (told, Decision(topic="warning", value=f"{stack.name} is {end.describe()}",
                            reason=end.reason))  # fmt: skip
-
-
-def tell_nodes(cluster: Cluster, nodes: tuple[Node, ...]) -> Decision:
-    names = ", ".join(node.name for node in nodes)
-    return Decision(topic="nodes", value=names, reason=f"of cluster '{cluster.name}'")
-
-
-def tell_network(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
-    if len(nodes) == 1:
-        return ()
-    chosen = ", ".join(f"{node.name} {network.interface(node)}" for node in nodes)
-    return (Decision(topic="network", value=chosen, reason="they hold the nodes' addresses"),)
 
 
 def tell_resume(resume: Resume | None) -> tuple[Decision, ...]:
@@ -212,6 +227,7 @@ def plan_steps(
     nodes: tuple[Node, ...],
     *,
     layout: Layout,
+    links: tuple[Link, ...],
     backend: Backend,
     preload: tuple[str, ...],
     script: tuple[str, ...],
@@ -219,19 +235,23 @@ def plan_steps(
     """The run's files on every node, then its start on node0."""
     node0 = nodes[0]
     hostfile = f"{site.run_dir}/hostfile"
-    ranks = (node0.python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script)
-    launch = LAUNCHERS["mpirun"](nodes, layout, hostfile, ranks)
+    launch = LAUNCHERS["mpirun"](
+        nodes,
+        layout=layout,
+        links=links,
+        hostfile=hostfile,
+        ranks=(node0.python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
+    )
     supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, "--")
-    own = {node.name: network.environment(node) for node in nodes} if len(nodes) > 1 else {}
+    address = links[0].address if links else node0.address
     contents = {
-        "env.json": rank_files.env_json(node0, backend, preload, site.run_id),
-        "layout.json": rank_files.layout_json(layout, backend, own),
+        "env.json": rank_files.env_json(address, backend, preload, site.run_id),
+        "layout.json": rank_files.layout_json(layout, backend, nodes, links),
     }
     return (
-        PutFile(at=target(node0), path=hostfile, content=launch.hostfile),
+        PutFile(at=(target(node0),), path=hostfile, content=launch.hostfile),
         *(
-            PutFile(at=target(node), path=f"{site.run_dir}/{name}", content=content)
-            for node in nodes
+            PutFile(at=targets(nodes), path=f"{site.run_dir}/{name}", content=content)
             for name, content in contents.items()
         ),
         StartRun(

@@ -9,30 +9,52 @@ from collections.abc import Mapping
 from orchestrator.backend import Backend
 from orchestrator.cluster import Node
 from orchestrator.layout import Layout, Place
+from orchestrator.network import Link
 
 TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
 
 def layout_json(
-    layout: Layout, backend: Backend, node_environment: Mapping[str, Mapping[str, str]]
+    layout: Layout, backend: Backend, nodes: tuple[Node, ...], links: tuple[Link, ...]
 ) -> str:
-    """Every rank's place. `node_environment`: node -> variables of the ranks on it alone."""
-    return as_json(
-        {
-            "schema": 1,
-            "world_size": layout.world_size,
-            "backend": backend.name,
-            "backend_module": backend.module,
-            "timeout_seconds": TIMEOUT_SECONDS,
-            "ranks": [
-                entry(place, {**node_environment.get(place.node, {}), **workers(place, layout)})
-                for place in layout.places
-            ],
-        }
-    )
+    """Every node with its variables, and every rank's place: one line each."""
+    head = {
+        "schema": 1,
+        "world_size": layout.world_size,
+        "backend": backend.name,
+        "backend_module": backend.module,
+        "timeout_seconds": TIMEOUT_SECONDS,
+    }
+    linked = {link.node: link for link in links}
+    entries = [node_entry(node, linked.get(node.name)) for node in nodes]
+    ranks = [
+        rank_entry(place, workers(place, places))
+        for places in layout.by_node().values()
+        for place in places
+    ]
+    parts = [f"{quote(name)}: {quote(value)}" for name, value in head.items()]
+    parts += [f'"nodes": {lines(entries)}', f'"ranks": {lines(ranks)}']
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
 
 
-def entry(place: Place, environment: Mapping[str, str]) -> dict[str, object]:
+def lines(values: list[dict[str, object]]) -> str:
+    """A JSON list with one line for each value: readable, and short with a thousand nodes."""
+    return "[\n  " + ",\n  ".join(map(quote, values)) + "\n ]"
+
+
+def node_entry(node: Node, link: Link | None) -> dict[str, object]:
+    """What the ranks find on the node, and check: its name for itself, its address, its
+    environment."""
+    return {
+        "name": node.name,
+        "host": node.facts.hostname,
+        "address": link.address if link else None,
+        "interface": link.interface if link else None,
+        "env": link.environment() if link else {},
+    }
+
+
+def rank_entry(place: Place, environment: Mapping[str, str]) -> dict[str, object]:
     return {
         "rank": place.rank,
         "node": place.node,
@@ -44,11 +66,11 @@ def entry(place: Place, environment: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def workers(place: Place, layout: Layout) -> dict[str, str]:
+def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
     """oneCCL's variables for cores set apart: those of all ranks of the node, rank by rank."""
     if not place.worker_cpus:
         return {}
-    cpus = [cpu for other in layout.on(place.node) for cpu in other.worker_cpus]
+    cpus = [cpu for other in places for cpu in other.worker_cpus]
     return {
         "CCL_WORKER_OFFLOAD": "1",
         "CCL_WORKER_COUNT": str(len(place.worker_cpus)),
@@ -56,10 +78,13 @@ def workers(place: Place, layout: Layout) -> dict[str, str]:
     }
 
 
-def env_json(node0: Node, backend: Backend, preload: tuple[str, ...], run_id: str) -> str:
-    """What every rank finds in its environment, besides its own numbers."""
+def env_json(address: str, backend: Backend, preload: tuple[str, ...], run_id: str) -> str:
+    """What every rank finds in its environment, besides its own numbers.
+
+    `address`: where rank 0 waits for the others.
+    """
     environment = {
-        "MASTER_ADDR": node0.address,
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(master_port(run_id)),
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",  # its threads would run beside the rank's own
@@ -77,6 +102,10 @@ def env_json(node0: Node, backend: Backend, preload: tuple[str, ...], run_id: st
 def master_port(run_id: str) -> int:
     """A port for the rendezvous: from the run's id, below Linux' ephemeral range (32768)."""
     return 20000 + int(hashlib.sha256(run_id.encode()).hexdigest(), 16) % 12000
+
+
+def quote(value: object) -> str:
+    return json.dumps(value)
 
 
 def as_json(value: object) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import Cluster, Core, Facts, Node
+from orchestrator.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.stack import Stack
 
 # Arguments and names that break what is glued together from strings.
@@ -73,7 +73,8 @@ def make_node(
 def make_cluster(*nodes: Node) -> Cluster:
     nodes = nodes or (make_node(),)
     hosts = tuple(node.name for node in nodes)
-    return Cluster(name="lab", source="inventory/lab", hosts=hosts, nodes=nodes)
+    selection = Selection(hosts=hosts, reason="all of cluster 'lab'")
+    return Cluster(name="lab", source="inventory/lab", selection=selection, nodes=nodes)
 
 
 @pytest.fixture

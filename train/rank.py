@@ -87,8 +87,14 @@ def rank_environment(
         "OMP_NUM_THREADS": str(place["threads"]),
         "ORCH_RUN_DIR": str(run_dir),
         "ORCH_EVENTS_FD": str(os.dup(1)),
+        **node_entry(layout, place)["env"],
         **place["env"],
     }
+
+
+def node_entry(layout: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
+    """What the layout says of the node of a place."""
+    return next(dict(node) for node in layout["nodes"] if node["name"] == place["node"])
 
 
 def provisioned_environment() -> dict[str, str]:

@@ -17,6 +17,7 @@ import os
 import re
 import runpy
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -36,14 +37,20 @@ class RankError(Exception):
 def main(argv: list[str]) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # stacks on request
-    layout = json.loads((Path(os.environ["ORCH_RUN_DIR"]) / "layout.json").read_text())
+    run_dir = Path(os.environ["ORCH_RUN_DIR"])
+    layout = json.loads((run_dir / "layout.json").read_text())
     place = layout["ranks"][int(os.environ["RANK"])]
+    node = next(node for node in layout["nodes"] if node["name"] == place["node"])
+    environment = {**json.loads((run_dir / "env.json").read_text()), **node["env"], **place["env"]}
     try:
         cpus = check_place(place)
+        check_node(node)
+        check_environment(environment)
         check_preload()
         torch = importlib.import_module("torch")
         torch.set_num_threads(place["threads"])
         join(torch, layout)
+        check_environment(environment)  # the backend has been imported, and has not changed it
     except Exception as error:
         give_up(error)
     report(
@@ -71,6 +78,43 @@ def check_place(place: dict[str, Any]) -> list[int]:
             f"allows {actual}."
         )
     return actual
+
+
+def check_node(node: dict[str, Any]) -> None:
+    """This is the planned node, and its interface still has the planned address."""
+    host, cure = socket.gethostname(), "Run `orch provision` to record the node as it is now."
+    if host != node["host"]:
+        raise RankError(
+            f"this rank is planned for {node['name']}, whose host name is {node['host']}, but "
+            f"runs on {host}. {cure}"
+        )
+    if node["interface"] is None:
+        return
+    present = [name for _, name in socket.if_nameindex()]
+    if node["interface"] not in present:
+        raise RankError(
+            f"{node['name']} has no interface {node['interface']}, only {', '.join(present)}. "
+            + cure
+        )
+    family = socket.AF_INET6 if ":" in node["address"] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((node["address"], 0))
+        except OSError as error:
+            raise RankError(
+                f"{node['name']} does not have the address {node['address']} any more "
+                f"({error.strerror}). {cure}"
+            ) from None
+
+
+def check_environment(planned: dict[str, str]) -> None:
+    """What the plan says of the environment is what this process has."""
+    for name, value in planned.items():
+        # Where to meet is proven by meeting there, and may be another place at another attempt.
+        if not name.startswith("MASTER_") and os.environ.get(name) != value:
+            raise RankError(
+                f"the variable {name} is {os.environ.get(name)!r}, and was planned as {value!r}."
+            )
 
 
 def allowed_cpus() -> list[int]:

@@ -69,6 +69,20 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+// oneCCL does not say what it was doing.
+std::exception_ptr told(const CclWork& work, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ccl::exception& known) {
+    return std::make_exception_ptr(c10::DistBackendError(
+        {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+        "ccl: " + work.describe() + ": " + known.what() +
+            " (do all ranks call the same collectives in the same order, with the same sizes?)"));
+  } catch (...) {
+    return error;
+  }
+}
+
 // Copies made on this thread must not start a second team of OpenMP threads beside the computation's.
 void stay_single_threaded() {
   using Set = void (*)(int);
@@ -124,7 +138,8 @@ bool Engine::progress(std::vector<Done>& done) {
           break;
         work->finish_operation();
       } catch (...) {
-        error = std::current_exception();
+        error = told(*work, std::current_exception());
+        work->keep_buffers_forever(); // destroying an event that never completes waits for it
       }
       done.push_back({work, error});
       queue.pop_front();

@@ -25,10 +25,25 @@ def train(
         ),
     ] = None,
     inventory: Annotated[str, typer.Option(help="Path or name of an Ansible inventory.")] = "local",
-    nodes: Annotated[int | None, typer.Option(help="How many nodes; default: all.")] = None,
-    ppn: Annotated[
-        int | None, typer.Option(help="Ranks on each node; default: one for each NUMA node.")
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|PATTERN",
+            help="How many nodes (the first ones), or which: node[1-3],node7, a group, any "
+            "pattern of Ansible's; default: all.",
+        ),
     ] = None,
+    exclude: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Nodes to leave out, written as with --nodes."),
+    ] = None,
+    ppn: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Ranks on each node; auto: one for each of its NUMA nodes.",
+        ),
+    ] = "auto",
     stack: Annotated[
         str,
         typer.Option(
@@ -79,7 +94,8 @@ def train(
         recipe=recipe,
         inventory=inventory,
         nodes=nodes,
-        ppn=ppn,
+        exclude=exclude,
+        ppn=number_or_auto(ppn),
         stack=stack,
         backend=backend,
         precision=precision,
@@ -113,6 +129,17 @@ def train(
     screen.end()
     typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)
+
+
+def number_or_auto(ppn: str) -> int | None:
+    from orchestrator.errors import RequestError
+
+    if ppn == "auto":
+        return None
+    try:
+        return int(ppn)
+    except ValueError:
+        raise RequestError(f"--ppn {ppn}: expected a number or auto.") from None
 
 
 def complete_recipes(incomplete: str) -> list[str]:

@@ -12,23 +12,30 @@ from typing import Any
 from orchestrator.cluster import Cluster, Core, Facts, Node
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.facts import recorded_facts
-from orchestrator.load.inventory import read_inventory
+from orchestrator.load.inventory import read_listing
+from orchestrator.load.selection import select, title
 from orchestrator.share import INVENTORY, TRAIN
 from orchestrator.ssh_config import Connection
 from orchestrator.state import State
 
 
-def cluster(name: str, stack: str = "current") -> Cluster:
-    """The inventory of that path or name, with what is known of its nodes. Raises RequestError."""
+def cluster(
+    name: str, stack: str = "current", *, nodes: str | None = None, exclude: str | None = None
+) -> Cluster:
+    """The chosen hosts of the inventory of that path or name, with what is known of them.
+
+    Raises RequestError, and PlanError for more nodes than there are.
+    """
     source = find_inventory(name)
-    hosts = read_inventory(source)
-    found = [node(source, host, variables, stack) for host, variables in hosts.items()]
-    if not found:
+    listing = read_listing(source)
+    if not listing.hosts:
         raise RequestError(f"Inventory {source} has no hosts.")
+    selection = select(source, listing, nodes=nodes, exclude=exclude)
+    found = (node(source, host, listing.hosts[host], stack) for host in selection.hosts)
     return Cluster(
-        name=source.stem if source.is_file() else source.name,
+        name=title(source),
         source=str(source),
-        hosts=tuple(hosts),
+        selection=selection,
         nodes=tuple(one for one in found if one),
     )
 
@@ -50,7 +57,7 @@ def node(source: Path, name: str, variables: Mapping[str, Any], stack: str) -> N
         return None
     return Node(
         name=name,
-        address=str(variables.get("orch_address") or record["connection"]["host"]),
+        address=str(variables.get("orch_address") or record["address"]),
         python=f"{record['root']}/stacks/{stack}/bin/python",
         facts=parse_facts(record),
         via=("ssh", "-F", str(State.of(source).ssh_config), name),
@@ -104,4 +111,7 @@ def parse_facts(record: Mapping[str, Any]) -> Facts:
         packages=record["packages"],
         interfaces={name: tuple(found) for name, found in record["interfaces"].items()},
         mpiexec=record["mpiexec"],
+        fingerprint=record.get("fingerprint", ""),
+        route=record.get("route", ""),
+        detours=record.get("detours", {}),
     )

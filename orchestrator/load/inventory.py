@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RequestError
 
-FORMAT = 2  # of what is remembered on disk
+FORMAT = 3  # of what is remembered on disk
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
 KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
 KEPT_PREFIX = "orch_"
@@ -23,18 +24,35 @@ PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pas
 HAS_PASSWORD = "has_become_password"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Host -> its variables, in the inventory's own order; group -> its hosts and child groups."""
+
+    hosts: Mapping[str, Mapping[str, Any]]
+    groups: Mapping[str, Mapping[str, list[str]]]
+
+
 def read_inventory(source: Path) -> dict[str, Mapping[str, Any]]:
     """Host -> its variables, in the inventory's own order. Raises RequestError."""
+    return dict(read_listing(source).hosts)
+
+
+def read_listing(source: Path) -> Listing:
+    """All of the inventory. Raises RequestError."""
     remembered = cache_path(source)
     if remembered and remembered.is_file():
-        return dict(json.loads(remembered.read_text()))
-    hosts = ask_ansible(source)
+        return Listing(**json.loads(remembered.read_text()))
+    listing = ask_ansible(source)
     if remembered:
-        remembered.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        staging = remembered.with_name(f"{remembered.name}.{os.getpid()}")
-        staging.write_text(json.dumps(hosts))
-        staging.replace(remembered)
-    return hosts
+        remember(remembered, asdict(listing))
+    return listing
+
+
+def remember(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    staging = path.with_name(f"{path.name}.{os.getpid()}")
+    staging.write_text(json.dumps(value))
+    staging.replace(path)
 
 
 def cache_path(source: Path) -> Path | None:
@@ -60,7 +78,7 @@ def sources(source: Path) -> list[Path]:
     return [source, *found] if source.is_file() else found
 
 
-def ask_ansible(source: Path) -> dict[str, Mapping[str, Any]]:
+def ask_ansible(source: Path) -> Listing:
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "-i", str(source), "--list"]
     # Unparsable sources are only warnings to Ansible by default; then it finds no hosts.
@@ -83,17 +101,24 @@ def ask_ansible(source: Path) -> dict[str, Mapping[str, Any]]:
             f"Ansible cannot read inventory {source}: {words}",
             hint=vault if "vault" in words.lower() else "",
         )
-    return hosts_of(json.loads(done.stdout))
+    return listing_of(json.loads(done.stdout))
 
 
 def last_words(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
 
 
-def hosts_of(listing: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    variables = listing.get("_meta", {}).get("hostvars", {})
-    ordered = dict.fromkeys(walk(listing, "all"))
-    return {host: kept(variables.get(host, {})) for host in ordered}
+def listing_of(found: Mapping[str, Any]) -> Listing:
+    variables = found.get("_meta", {}).get("hostvars", {})
+    ordered = dict.fromkeys(walk(found, "all"))
+    return Listing(
+        hosts={host: kept(variables.get(host, {})) for host in ordered},
+        groups={
+            name: {part: list(entry.get(part, ())) for part in ("hosts", "children")}
+            for name, entry in found.items()
+            if name != "_meta"
+        },
+    )
 
 
 def walk(listing: Mapping[str, Any], group: str) -> Iterator[str]:

@@ -38,7 +38,9 @@ def plan(asked: Asked) -> Plan:
     stack = load.stack(asked.request.stack)
     settings = load.settings(list(asked.pairs), recipe)
     request = replace(asked.request, settings=settings)
-    cluster = load.cluster(request.inventory, stack.name)
+    cluster = load.cluster(
+        request.inventory, stack.name, nodes=request.nodes, exclude=request.exclude
+    )
     write_ssh_config(cluster)
     base = asked.runs_dir.absolute()
     site = new_site(recipe.name, base, cluster)
@@ -78,7 +80,7 @@ class Execution:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
         self.folder = folder
-        self.backends = {step.at.node: backend_for(step.at) for step in plan.steps}
+        self.backends = {at.node: backend_for(at) for step in plan.steps for at in step.targets}
         node0 = self.backends[plan.node0.node]
         self.source: runs.Source = (
             Mirror(node0, plan.run_dir, folder) if isinstance(node0, Ssh) else runs.Here(folder)

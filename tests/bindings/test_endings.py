@@ -71,3 +71,13 @@ def test_a_rank_in_another_collective_ends_the_job(launch):
     outcome = launch("endings.py", "in-other-collective", "4", by="mpi", ranks=2, timeout=40)
     assert outcome.code != 0
     assert outcome.seconds < 25
+
+
+@pytest.mark.parametrize("size", ["1000", "3000000"])
+def test_a_rank_in_another_collective_is_told_without_a_launcher(launch, size):
+    """By oneCCL's error or the timeout. A broadcast may even get through, not what follows."""
+    outcome = launch("endings.py", "in-other-collective", "4", size, by="bare", timeout=40)
+    assert outcome.codes == (1, 1), outcome.text
+    assert outcome.seconds < 25
+    assert "DistBackendError: ccl: allreduce #4 of group" in outcome.text
+    assert outcome.text.count("DistBackendError: ccl: ") == 2

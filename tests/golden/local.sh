@@ -1,6 +1,6 @@
 # run: 20260101-120000-qa-0000
 # stack: current (a test's)
-# nodes: node0 (of cluster 'lab')
+# nodes: node0 (all of cluster 'lab')
 # ranks: 2 (2 on each node, as asked)
 # launcher: mpiexec.hydra (Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)
@@ -29,32 +29,13 @@ mkdir -p /runs/qa-0000 && cat > /runs/qa-0000/layout.json <<'ORCH_END_OF_FILE'
  "backend": "gloo",
  "backend_module": "",
  "timeout_seconds": 1800.0,
+ "nodes": [
+  {"name": "node0", "host": "host", "address": null, "interface": null, "env": {}}
+ ],
  "ranks": [
-  {
-   "rank": 0,
-   "node": "node0",
-   "local_rank": 0,
-   "local_world_size": 2,
-   "cpus": [
-    0,
-    1
-   ],
-   "threads": 2,
-   "env": {}
-  },
-  {
-   "rank": 1,
-   "node": "node0",
-   "local_rank": 1,
-   "local_world_size": 2,
-   "cpus": [
-    2,
-    3
-   ],
-   "threads": 2,
-   "env": {}
-  }
+  {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "env": {}},
+  {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "env": {}}
  ]
 }
 ORCH_END_OF_FILE
-env I_MPI_PIN=0 /venv/bin/python /orch/train/supervise.py /runs/qa-0000 -- /venv/bin/mpiexec.hydra -f /runs/qa-0000/hostfile -n 2 -ppn 2 /venv/bin/python /orch/train/rank.py --run /runs/qa-0000 -- /orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/runs/qa-0000/output
+env I_MPI_PIN=0 /venv/bin/python /orch/train/supervise.py /runs/qa-0000 -- /venv/bin/mpiexec.hydra -machinefile /runs/qa-0000/hostfile -n 2 /venv/bin/python /orch/train/rank.py --run /runs/qa-0000 -- /orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/runs/qa-0000/output

@@ -1,12 +1,12 @@
 # run: r
 # stack: current (a test's)
-# nodes: node0, node1 (of cluster 'lab')
+# nodes: node0, node1 (all of cluster 'lab')
 # ranks: 4 (2 on each node, as asked)
 # launcher: mpiexec.hydra (Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: bf16 (the recipe's default; avx512_bf16 on all 2 nodes)
 # preload: /venv/lib/libiomp5.so (not installed everywhere: libtcmalloc_minimal.so.4)
-# network: node0 eth1, node1 eth1 (they hold the nodes' addresses)
+# network: eth1 on node0, node1 (the route to the other nodes)
 # rank 0: node0, cores 0-1, 2 threads
 # rank 1: node0, cores 2-3, 2 threads
 # rank 2: node1, cores 0-1, 2 threads
@@ -15,7 +15,7 @@ ssh -F '/state/ssh config' node0 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/r
 10.0.0.0:2
 10.0.0.1:2
 ORCH_END_OF_FILE
-ssh -F '/state/ssh config' node0 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh -F '/state/ssh config' "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
 {
  "MASTER_ADDR": "10.0.0.0",
  "MASTER_PORT": "24609",
@@ -26,173 +26,25 @@ ssh -F '/state/ssh config' node0 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/r
  "KMP_BLOCKTIME": "1"
 }
 ORCH_END_OF_FILE
-ssh -F '/state/ssh config' node0 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
+done
+for node in node0 node1; do ssh -F '/state/ssh config' "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
 {
  "schema": 1,
  "world_size": 4,
  "backend": "gloo",
  "backend_module": "",
  "timeout_seconds": 1800.0,
+ "nodes": [
+  {"name": "node0", "host": "host0", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth1"}},
+  {"name": "node1", "host": "host1", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth1"}}
+ ],
  "ranks": [
-  {
-   "rank": 0,
-   "node": "node0",
-   "local_rank": 0,
-   "local_world_size": 2,
-   "cpus": [
-    0,
-    1
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  },
-  {
-   "rank": 1,
-   "node": "node0",
-   "local_rank": 1,
-   "local_world_size": 2,
-   "cpus": [
-    2,
-    3
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  },
-  {
-   "rank": 2,
-   "node": "node1",
-   "local_rank": 0,
-   "local_world_size": 2,
-   "cpus": [
-    0,
-    1
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  },
-  {
-   "rank": 3,
-   "node": "node1",
-   "local_rank": 1,
-   "local_world_size": 2,
-   "cpus": [
-    2,
-    3
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  }
+  {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "env": {}},
+  {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "env": {}},
+  {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "env": {}},
+  {"rank": 3, "node": "node1", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "env": {}}
  ]
 }
 ORCH_END_OF_FILE
-ssh -F '/state/ssh config' node1 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
-{
- "MASTER_ADDR": "10.0.0.0",
- "MASTER_PORT": "24609",
- "PYTHONUNBUFFERED": "1",
- "TOKENIZERS_PARALLELISM": "false",
- "LD_PRELOAD": "/venv/lib/libiomp5.so",
- "KMP_AFFINITY": "granularity=fine,compact,1,0",
- "KMP_BLOCKTIME": "1"
-}
-ORCH_END_OF_FILE
-ssh -F '/state/ssh config' node1 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
-{
- "schema": 1,
- "world_size": 4,
- "backend": "gloo",
- "backend_module": "",
- "timeout_seconds": 1800.0,
- "ranks": [
-  {
-   "rank": 0,
-   "node": "node0",
-   "local_rank": 0,
-   "local_world_size": 2,
-   "cpus": [
-    0,
-    1
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  },
-  {
-   "rank": 1,
-   "node": "node0",
-   "local_rank": 1,
-   "local_world_size": 2,
-   "cpus": [
-    2,
-    3
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  },
-  {
-   "rank": 2,
-   "node": "node1",
-   "local_rank": 0,
-   "local_world_size": 2,
-   "cpus": [
-    0,
-    1
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  },
-  {
-   "rank": 3,
-   "node": "node1",
-   "local_rank": 1,
-   "local_world_size": 2,
-   "cpus": [
-    2,
-    3
-   ],
-   "threads": 2,
-   "env": {
-    "GLOO_SOCKET_IFNAME": "eth1",
-    "CCL_KVS_IFACE": "eth1",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth1"
-   }
-  }
- ]
-}
-ORCH_END_OF_FILE
-ssh -F '/state/ssh config' node0 'env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh '"'"'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-F /opt/orch/ssh/config'"'"' I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/supervise.py /opt/orch/runs/r -- /venv/bin/mpiexec.hydra -f /opt/orch/runs/r/hostfile -n 4 -ppn 2 /venv/bin/python /opt/orch/train/rank.py --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output'
+done
+ssh -F '/state/ssh config' node0 'env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh '"'"'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-F /opt/orch/ssh/config'"'"' I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/supervise.py /opt/orch/runs/r -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 4 /venv/bin/python /opt/orch/train/rank.py --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output'

@@ -11,8 +11,8 @@ import orchestrator
 
 ROOT = Path(orchestrator.__file__).parent
 PURE = [
-    "errors", "command", "cluster", "stack", "backend", "matrix", "environment", "mismatch",
-    "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
+    "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
+    "mismatch", "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
     "launchers/mpirun", "rank_files", "plan", "choices", "plan_train",
 ]  # fmt: skip
 EFFECTS = {
@@ -21,8 +21,8 @@ EFFECTS = {
 }  # fmt: skip
 # Who may import whom: a module imports only what stands before it.
 ORDER = [
-    "errors", "command", "cluster", "stack", "backend", "matrix", "environment", "mismatch",
-    "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
+    "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
+    "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
     "rank_files", "plan", "choices", "plan_train", "task_result", "probe", "preflight",
     "plan_provision", "share", "state", "wheelhouse", "load", "execute", "runs", "mirror",
     "backends", "report", "operations", "cli",

@@ -26,7 +26,7 @@ def test_ranks_that_do_not_divide_leave_cores_idle() -> None:
     node = make_node(facts=make_facts(cores=7))
     layout = lay_out((node,), 3)
     assert [place.cpus for place in layout.places] == [(0, 1), (2, 3), (4, 5)]
-    assert unused_cores(node, layout) == 1
+    assert unused_cores(node, layout.by_node()[node.name]) == 1
 
 
 def test_fewer_ranks_than_numa_nodes_span_them() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import Cluster, Node
+from orchestrator.cluster import Cluster, Facts, Node
 from orchestrator.errors import PlanError
 from orchestrator.plan import Plan, PutFile, SendFile, StartRun
 from orchestrator.plan_train import Resume, Site, TrainRequest, plan_train
@@ -119,19 +119,32 @@ def test_every_file_of_the_ranks_is_json(stack: Stack) -> None:
     assert environment["MASTER_PORT"] == str(master_port(SITE.run_id))
 
 
-def two_nodes() -> Cluster:
-    """Two nodes behind SSH, each with a second interface that has the same address on both."""
+def far_node(index: int, facts: Facts | None = None, *, interface: str = "eth1") -> Node:
+    """A node behind SSH, with a second interface that has the same address on every node."""
     shared = {"lo": ("127.0.0.1",), "docker0": ("172.17.0.1",)}
+    return make_node(
+        f"node{index}",
+        replace(
+            facts or make_facts(),
+            hostname=f"host{index}",
+            interfaces={**shared, interface: (f"10.0.0.{index}",)},
+            route=interface,
+        ),
+        address=f"10.0.0.{index}",
+        via=("ssh", "-F", "/state/ssh config", f"node{index}"),
+    )
+
+
+def two_nodes() -> Cluster:
+    return make_cluster(far_node(0), far_node(1))
+
+
+def uneven_nodes() -> Cluster:
+    """Two NUMA nodes, one, and one on fewer cores whose interface has another name."""
     return make_cluster(
-        *(
-            make_node(
-                f"node{index}",
-                replace(make_facts(), interfaces={**shared, "eth1": (f"10.0.0.{index}",)}),
-                address=f"10.0.0.{index}",
-                via=("ssh", "-F", "/state/ssh config", f"node{index}"),
-            )
-            for index in range(2)
-        )
+        far_node(0, make_facts(numa=2, cores=4)),
+        far_node(1, make_facts(numa=1, cores=4)),
+        far_node(2, make_facts(numa=1, cores=3), interface="ens5"),
     )
 
 
@@ -142,23 +155,40 @@ def test_golden_plan_of_two_nodes(stack: Stack) -> None:
     assert plan.describe() == (GOLDEN / "two-nodes.sh").read_text()
 
 
+def test_golden_plan_of_uneven_nodes(stack: Stack) -> None:
+    plan = plan_train(REQUEST, cluster=uneven_nodes(), recipe=QA, stack=stack, site=REMOTE)
+    assert plan.describe() == (GOLDEN / "uneven-nodes.sh").read_text()
+
+
+def test_a_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) -> None:
+    with pytest.raises(PlanError, match="--ppn 4, but node2 has 3 physical cores") as caught:
+        plan_train(
+            replace(REQUEST, ppn=4), cluster=uneven_nodes(), recipe=QA, stack=stack, site=REMOTE
+        )
+    assert "--ppn auto" in caught.value.hint
+    assert "--exclude" in caught.value.hint
+
+
+def test_the_same_hosts_are_the_same_training_however_they_were_named(stack: Stack) -> None:
+    requests = [replace(REQUEST, nodes="1"), replace(REQUEST, nodes="node0"), REQUEST]
+    assert len({decide(stack, request=request).key for request in requests}) == 1
+
+
 def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
     plan = plan_train(REQUEST, cluster=two_nodes(), recipe=OWN, stack=stack, site=REMOTE)
     sent = [step for step in plan.steps if isinstance(step, SendFile)]
-    assert [step.at.node for step in sent] == ["node0", "node1"]
+    assert [at.node for step in sent for at in step.targets] == ["node0", "node1"]
     assert {step.source for step in sent} == {OWN.script}
     assert argv(plan)[-1] == sent[0].path == "/opt/orch/runs/r/files/0/own script.py"
 
 
 def test_an_address_on_no_interface_is_refused(stack: Stack) -> None:
-    nodes = tuple(replace(node, address="192.0.2.1") for node in two_nodes().nodes)
+    nodes = tuple(
+        replace(node, address="192.0.2.1", facts=replace(node.facts, route=""))
+        for node in two_nodes().nodes
+    )
     with pytest.raises(PlanError, match=r"has the address 192\.0\.2\.1 on none of its interfaces"):
         plan_train(REQUEST, cluster=make_cluster(*nodes), recipe=QA, stack=stack, site=REMOTE)
-
-
-def test_more_nodes_than_there_are(stack: Stack) -> None:
-    with pytest.raises(PlanError, match="--nodes 9, but cluster 'lab' has 1 node"):
-        decide(stack, request=replace(REQUEST, nodes=9))
 
 
 def test_a_stack_that_is_not_installed_is_named(stack: Stack) -> None:

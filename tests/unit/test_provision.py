@@ -15,6 +15,7 @@ from orchestrator.plan_provision import (
     has_names,
     names,
     plan_provision,
+    routes,
 )
 from orchestrator.preflight import GIB, Limits, problems
 from orchestrator.probe import Peer, Probe
@@ -150,6 +151,20 @@ def test_the_record_holds_the_interface_of_the_address() -> None:
     record = make_plan(*PAIR).variables["orch_nodes"]["node1"]["record"]
     assert (record["address"], record["interface"]) == ("10.0.0.2", "eth1")
     assert record["venv"] == "/home/trainer/orch/stacks/current"
+
+
+def test_the_record_holds_the_way_to_the_other_nodes() -> None:
+    interfaces = {"eth0": ["192.0.2.1"], "eth1": ["10.0.0.1"]}
+    peers = {
+        "node0": seen("node0"),
+        "node1": replace(seen("node1"), source="192.0.2.1"),
+        "node2": replace(seen("node1"), source="10.0.0.1"),
+        "node3": replace(seen("node1"), source="10.0.0.1"),
+    }
+    probe = make_probe(peers=peers)
+    probe = replace(probe, facts={**probe.facts, "interfaces": interfaces})
+    assert routes(probe) == ("eth1", {"node1": "eth0"})
+    assert routes(replace(probe, peers={})) == ("", {})
 
 
 def test_a_dead_node_is_left_out() -> None:

@@ -14,7 +14,8 @@ from start import RANK, init, say
 how = sys.argv[1]
 seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 300
 init(seconds)
-data = torch.ones(1000)
+size = int(sys.argv[3]) if len(sys.argv) > 3 else 1000
+data = torch.ones(size)
 for _ in range(3):
     dist.all_reduce(data)
 group = dist.new_group([0, 1])

@@ -1,0 +1,53 @@
+# run: r
+# stack: current (a test's)
+# nodes: node0, node1, node2 (all of cluster 'lab')
+# ranks: 4 (one for each NUMA node: 2 on node0, 1 on node1, node2)
+# threads of a rank: 4 on node0, node1, 3 on node2 (the nodes' cores differ; every step waits for node2, --exclude leaves it out)
+# launcher: mpiexec.hydra (Intel MPI)
+# backend: gloo (part of PyTorch, over TCP)
+# precision: bf16 (the recipe's default; avx512_bf16 on all 3 nodes)
+# preload: /venv/lib/libiomp5.so (not installed everywhere: libtcmalloc_minimal.so.4)
+# network: eth1 on node0, node1; ens5 on node2 (the route to the other nodes)
+# rank 0: node0, cores 0-3, 4 threads
+# rank 1: node0, cores 4-7, 4 threads
+# rank 2: node1, cores 0-3, 4 threads
+# rank 3: node2, cores 0-2, 3 threads
+ssh -F '/state/ssh config' node0 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
+10.0.0.0:2
+10.0.0.1:1
+10.0.0.2:1
+ORCH_END_OF_FILE
+for node in node0 node1 node2; do ssh -F '/state/ssh config' "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
+{
+ "MASTER_ADDR": "10.0.0.0",
+ "MASTER_PORT": "24609",
+ "PYTHONUNBUFFERED": "1",
+ "TOKENIZERS_PARALLELISM": "false",
+ "LD_PRELOAD": "/venv/lib/libiomp5.so",
+ "KMP_AFFINITY": "granularity=fine,compact,1,0",
+ "KMP_BLOCKTIME": "1"
+}
+ORCH_END_OF_FILE
+done
+for node in node0 node1 node2; do ssh -F '/state/ssh config' "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
+{
+ "schema": 1,
+ "world_size": 4,
+ "backend": "gloo",
+ "backend_module": "",
+ "timeout_seconds": 1800.0,
+ "nodes": [
+  {"name": "node0", "host": "host0", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth1"}},
+  {"name": "node1", "host": "host1", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth1"}},
+  {"name": "node2", "host": "host2", "address": "10.0.0.2", "interface": "ens5", "env": {"GLOO_SOCKET_IFNAME": "ens5", "TP_SOCKET_IFNAME": "ens5", "CCL_KVS_IFACE": "ens5", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "ens5"}}
+ ],
+ "ranks": [
+  {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "threads": 4, "env": {}},
+  {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "threads": 4, "env": {}},
+  {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "env": {}},
+  {"rank": 3, "node": "node2", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2], "threads": 3, "env": {}}
+ ]
+}
+ORCH_END_OF_FILE
+done
+ssh -F '/state/ssh config' node0 'env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh '"'"'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-F /opt/orch/ssh/config'"'"' I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/supervise.py /opt/orch/runs/r -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 4 /venv/bin/python /opt/orch/train/rank.py --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output'
