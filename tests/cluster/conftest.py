@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"
@@ -157,3 +159,19 @@ def cluster(cluster_session: TestCluster) -> Iterator[TestCluster]:
     """Three reachable nodes. What a test cuts, freezes or kills is mended after it."""
     yield cluster_session
     cluster_session.repair()
+
+
+@pytest.fixture(scope="session")
+def first(
+    cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Site, dict[str, Any]]:
+    """Two nodes, provisioned from bare; the tests build on one another, in their order."""
+    cluster_session.renew("node0", "node1", "node2")
+    site = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("controller"))
+    site.describe("node0", "node1")
+    return site, site.orch()
+
+
+@pytest.fixture
+def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
+    return first[0]
