@@ -175,3 +175,18 @@ def first(
 @pytest.fixture
 def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
     return first[0]
+
+
+@pytest.fixture(scope="session")
+def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Three provisioned nodes, and a controller of its own."""
+    cluster_session.repair()
+    lab = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("lab"))
+    lab.describe("node0", "node1", "node2")
+    lab.orch()
+    return lab
+
+
+@pytest.fixture
+def lab(lab_session: Site, cluster: TestCluster) -> Site:
+    return lab_session

@@ -93,6 +93,7 @@ def start(site: Site, *arguments: str) -> Running:
         preexec_fn=interruptible,
     )
     running = Running(site=site, process=process, folder=site.folder)
+
     def recorded() -> set[Path]:
         return {path.parent for path in (site.folder / "runs").glob("*/plan.json")} - before
 

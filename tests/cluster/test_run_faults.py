@@ -7,8 +7,20 @@ import subprocess
 import time
 
 import pytest
-from conftest import TestCluster, docker
-from lab import (ON_TWO, altered, ask, await_nothing_left, faulty, pid_of, processes, rank_pid, send, small, start)
+from conftest import docker
+from lab import (
+    ON_TWO,
+    altered,
+    ask,
+    await_nothing_left,
+    faulty,
+    pid_of,
+    processes,
+    rank_pid,
+    send,
+    small,
+    start,
+)
 from sites import ROOT, SITE, Site
 
 pytestmark = pytest.mark.cluster

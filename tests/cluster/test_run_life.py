@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import TestCluster
 from lab import ON_TWO, ask, await_nothing_left, faulty, pid_of, processes, send, small, start
 from sites import ORCH, Site
 
