@@ -52,11 +52,12 @@ def lines(values: list[dict[str, object]]) -> str:
 
 
 def node_entry(node: Node, link: Link | None) -> dict[str, object]:
-    """What the ranks find on the node, and check: its name for itself, its address, its
-    environment."""
+    """What the ranks find on the node, and check: its name for itself, its torch, its address,
+    its environment."""
     return {
         "name": node.name,
         "host": node.facts.hostname,
+        "torch": node.facts.packages.get("torch"),
         "address": link.address if link else None,
         "interface": link.interface if link else None,
         "env": link.environment() if link else {},

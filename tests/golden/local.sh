@@ -30,7 +30,7 @@ mkdir -p /runs/qa-0000 && cat > /runs/qa-0000/layout.json <<'ORCH_END_OF_FILE'
  "backend_module": "",
  "timeout_seconds": 1800.0,
  "nodes": [
-  {"name": "node0", "host": "host", "address": null, "interface": null, "env": {}}
+  {"name": "node0", "host": "host", "torch": "2.13.0+cpu", "address": null, "interface": null, "env": {}}
  ],
  "ranks": [
   {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "worker_cpus": [], "threads": 2, "env": {}},
