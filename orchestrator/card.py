@@ -7,20 +7,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.plan import Plan, PutFile, Target
+from orchestrator.plan import KubePlace, Plan, PutFile, Target
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """Where a run lives; `train` and `python` are paths on its nodes, node0 is the first."""
+    """Where a run lives; `train` and `python` are paths on its nodes, node0 is the first.
+
+    `kube`: its job, where the nodes are pods of a Kubernetes cluster.
+    """
 
     run_id: str
     run_dir: str
     train: str
     python: str
     nodes: tuple[Target, ...]
+    kube: KubePlace | None = None
 
     @property
     def node0(self) -> Target:
@@ -50,6 +54,7 @@ def run_card(plan: Plan) -> dict[str, Any]:
         "created": plan.created,
         "decisions": [asdict(decision) for decision in plan.decisions],
         "layout": [asdict(place) for place in plan.layout.places],
+        **({"kube": asdict(plan.kube)} if plan.kube else {}),
     }
 
 
@@ -67,7 +72,14 @@ def whereabouts(card: Mapping[str, Any]) -> Whereabouts:
         train=card["train"],
         python=card["python"],
         nodes=tuple(target(record) for record in card["nodes"]),
+        kube=kube_place(card.get("kube")),
     )
+
+
+def kube_place(record: Mapping[str, Any] | None) -> KubePlace | None:
+    if record is None:
+        return None
+    return KubePlace(**{**record, "pull_secrets": tuple(record["pull_secrets"])})
 
 
 def target(record: Mapping[str, Any]) -> Target:

@@ -45,7 +45,7 @@ def choose_precision(
             hint=did_you_mean(value, recipe.precisions),
         )
     why = "asked for" if asked else "the recipe's default"
-    if value == "bf16":
+    if value == "bf16" and nodes:
         why = f"{why}; {bf16_instructions(nodes, why, allow_slow)}"
     return Decision(topic="precision", value=value, reason=why)
 

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from orchestrator.command import Command
 from orchestrator.errors import ExecuteError
+from orchestrator.kube.job import Object
 from orchestrator.names import fold
-from orchestrator.plan import Plan, PutFile, SendFile, StartRun, Step, Target
+from orchestrator.plan import ApplyObjects, Plan, PutFile, SendFile, StartRun, Step, Target
 
 AT_ONCE = 32  # nodes that are written to at the same time
 
@@ -27,16 +28,23 @@ class Backend(Protocol):
         """Start a program that outlives this one. Raises ExecuteError."""
 
 
-def execute(plan: Plan, backends: Mapping[str, Backend]) -> None:
+class Applier(Protocol):
+    """What execute needs of a Kubernetes cluster."""
+
+    def apply(self, made: Object) -> None:
+        """Make an object, or leave one that is as it should be. Raises ExecuteError."""
+
+
+def execute(plan: Plan, backends: Mapping[str, Backend], cluster: Applier | None = None) -> None:
     """Do the steps of a plan in order; the first that fails raises ExecuteError.
 
-    `backends`: node -> how to reach it.
+    `backends`: node -> how to reach it. `cluster`: for plans with objects of Kubernetes.
     """
     for step in plan.steps:
-        do(step, backends)
+        do(step, backends, cluster)
 
 
-def do(step: Step, backends: Mapping[str, Backend]) -> None:
+def do(step: Step, backends: Mapping[str, Backend], cluster: Applier | None) -> None:
     match step:
         case PutFile(at=at, path=path, content=content):
             everywhere(at, lambda node: backends[node].put(path, content))
@@ -44,6 +52,10 @@ def do(step: Step, backends: Mapping[str, Backend]) -> None:
             everywhere(at, lambda node: backends[node].send(source, path))
         case StartRun(command=command, run_dir=run_dir):
             backends[step.at.node].start(command, f"{run_dir}/supervisor.log")
+        case ApplyObjects(objects=objects):
+            assert cluster is not None
+            for made in objects:
+                cluster.apply(made)
 
 
 def everywhere(targets: tuple[Target, ...], act: Callable[[str], None]) -> None:

@@ -25,10 +25,9 @@ class Place:
     worker_cpus: tuple[int, ...] = ()
 
     def describe(self) -> str:
-        text = (
-            f"rank {self.rank}: {self.node}, cores {cpu_list(self.cpus)}, "
-            f"{self.threads} thread{'s' * (self.threads != 1)}"
-        )
+        cores = f"cores {cpu_list(self.cpus)}, " if self.cpus else ""  # a pod's are not known yet
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
+        text = f"rank {self.rank}: {self.node}, {cores}{threads}"
         return f"{text}, oneCCL on {cpu_list(self.worker_cpus)}" if self.worker_cpus else text
 
 

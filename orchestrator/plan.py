@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from orchestrator.command import Command
+from orchestrator.kube.job import as_yaml
 from orchestrator.layout import Layout
 from orchestrator.recipe import Value
 
@@ -101,7 +103,44 @@ class StartRun:
         return self.at.shell(self.command.shell())
 
 
-Step = PutFile | SendFile | StartRun
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyObjects:
+    """Make the objects of a run in a Kubernetes cluster, in this order."""
+
+    objects: tuple[dict[str, Any], ...]
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return ()
+
+    def manifest(self) -> str:
+        return as_yaml(self.objects)
+
+    def describe(self) -> str:
+        """Documents that `kubectl create -f -` takes."""
+        return f"---\n{self.manifest()}"
+
+
+Step = PutFile | SendFile | StartRun | ApplyObjects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubePlace:
+    """Where a run lives in a Kubernetes cluster: its job, and the volume with its files."""
+
+    context: str | None
+    namespace: str
+    job: str
+    launcher: str
+    group: str
+    version: str
+    plural: str
+    claim: str
+    mount: str
+    image: str
+    uid: int
+    python: str
+    pull_secrets: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +150,7 @@ class Plan:
     `key` is equal for requests that ask for the same training. `run_dir` is the run's folder on
     its nodes; on this machine it may be another one. `train` and `python`: on the nodes. `created`:
     seconds since the epoch. `source`: the script on this machine; `settings` and `script_args` are
-    its arguments. `fingerprints`: of the packages -> nodes.
+    its arguments. `fingerprints`: of the packages -> nodes. `kube`: for runs on Kubernetes.
     """
 
     run_id: str
@@ -136,6 +175,7 @@ class Plan:
     layout: Layout
     decisions: tuple[Decision, ...]
     steps: tuple[Step, ...]
+    kube: KubePlace | None = None
 
     def describe(self) -> str:
         """The plan as a shell script: its decisions as comments, its steps as commands."""

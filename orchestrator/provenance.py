@@ -15,7 +15,7 @@ LISTED = 20
 
 def provenance(plan: Plan) -> dict[str, Any]:
     """What plan.json holds besides the decisions, for whoever asks later what it was that ran."""
-    start = next(step for step in plan.steps if isinstance(step, StartRun))
+    start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     return {
         "stack": plan.stack,
         "fingerprints": dict(plan.fingerprints),
@@ -23,7 +23,10 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "script_args": list(plan.script_args),
         "seeds": seeds(plan),
         "scripts": scripts(Path(plan.source)),
-        "command": {"argv": list(start.command.argv), "env": dict(start.command.env)},
+        "command": {
+            "argv": list(start.command.argv) if start else [],  # on Kubernetes the manifest has it
+            "env": dict(start.command.env) if start else {},
+        },
     }
 
 

@@ -14,7 +14,9 @@ PURE = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
     "launchers/mpirun", "rank_files", "plan", "card", "choices", "plan_train", "report/scales",
-    "report/charts", "report/timeline",
+    "report/charts", "report/timeline", "plan_kube", "kube/quantity", "kube/names",
+    "kube/settings", "kube/job", "kube/pods", "launchers/pytorchjob", "launchers/mpijob",
+    "launchers/trainjob", "launchers/kubernetes_jobs",
 ]  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",
@@ -23,10 +25,11 @@ EFFECTS = {
 # Who may import whom: a module imports only what stands before it.
 ORDER = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
-    "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
-    "rank_files", "plan", "card", "choices", "plan_train", "task_result", "probe", "preflight",
-    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "provenance", "runs",
-    "measures", "collect", "mirror", "backends", "report", "operations", "cli",
+    "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
+    "launchers", "rank_files", "plan", "card", "choices", "plan_train", "plan_kube",
+    "task_result", "probe", "preflight", "plan_provision", "share", "state", "wheelhouse", "load",
+    "execute", "provenance", "runs", "measures", "collect", "mirror", "backends", "report",
+    "operations", "cli",
 ]  # fmt: skip
 
 

@@ -1,0 +1,69 @@
+"""Names and labels that Kubernetes takes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services want it
+DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+LABEL_MAX = 63
+SUBDOMAIN_MAX = 253
+# Operators add to a job's name: `-node-0-123-abcde`, `-launcher-abcde`, `-worker-1234`.
+JOB_MAX = 42
+
+OWNER = "app.kubernetes.io/managed-by"
+MANAGER = "orch"
+RUN = "orch/run"
+
+
+def is_dns_label(text: str) -> bool:
+    return len(text) <= LABEL_MAX and bool(DNS_LABEL.fullmatch(text))
+
+
+def is_subdomain(text: str) -> bool:
+    return len(text) <= SUBDOMAIN_MAX and bool(DNS_SUBDOMAIN.fullmatch(text))
+
+
+def is_label_value(text: str) -> bool:
+    return len(text) <= LABEL_MAX and bool(LABEL_VALUE.fullmatch(text))
+
+
+def is_label_key(text: str) -> bool:
+    prefix, slash, name = text.rpartition("/")
+    return (not slash or is_subdomain(prefix)) and bool(name) and is_label_value(name)
+
+
+def slug(text: str) -> str:
+    """Lower case letters, digits and single dashes: what is left of any name."""
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")
+
+
+def run_id(stamp: str, recipe: str, suffix: str) -> str:
+    """A run's id that is a label, too; `stamp` and `suffix` make it unique."""
+    return f"{stamp}-{slug(recipe)[:20].strip('-') or 'run'}-{suffix}"
+
+
+def job_name(run: str) -> str:
+    """The name of a run's job, the same for the same run."""
+    base = f"orch-{slug(run)}".rstrip("-")
+    if len(base) <= JOB_MAX:
+        return base
+    digest = hashlib.sha256(run.encode()).hexdigest()[:6]
+    return f"{base[: JOB_MAX - 7].rstrip('-')}-{digest}"
+
+
+def labels(run: str) -> dict[str, str]:
+    """What every object of a run carries, and what alone is ever deleted."""
+    return {OWNER: MANAGER, RUN: run}
+
+
+def selector(run: str | None = None) -> str:
+    """A label selector for one run's objects, or for those of all runs."""
+    found = {OWNER: MANAGER} | ({RUN: run} if run else {})
+    text = ",".join(f"{key}={value}" for key, value in found.items())
+    return text if run else f"{text},{RUN}"

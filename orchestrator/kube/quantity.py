@@ -1,0 +1,40 @@
+"""Kubernetes quantities: 500m of a CPU, 64Gi of memory."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from orchestrator.errors import PlanError
+
+# apimachinery's pkg/api/resource: decimal suffixes, binary ones, or an exponent.
+UNITS = {
+    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
+    **{unit: Fraction(1000 ** (power + 1)) for power, unit in enumerate("kMGTPE")},
+    **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
+}  # fmt: skip
+GRAMMAR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+
+
+def amount(text: str, what: str) -> Fraction:
+    """The exact value of a quantity; `what` names it in the error. Raises PlanError."""
+    match = GRAMMAR.fullmatch(text)
+    value = number(match) if match else Fraction(0)
+    if value <= 0:
+        raise PlanError(
+            f"{what} = {text!r} is no quantity above 0.",
+            hint="Write it as Kubernetes does: 16 or 500m for CPUs, 64Gi or 512Mi for memory.",
+        )
+    return value
+
+
+def number(match: re.Match[str]) -> Fraction:
+    digits, exponent, unit = match.groups()
+    if exponent is not None:
+        return Fraction(digits) * Fraction(10) ** int(exponent)
+    return Fraction(digits) * UNITS[unit or ""]
+
+
+def plain(value: Fraction) -> str:
+    """For people: 16, 0.5."""
+    return f"{float(value):g}"

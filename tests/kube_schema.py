@@ -1,0 +1,72 @@
+"""CRDs as JSON schemas that know no field they do not name, as the API server's strict mode."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+# The CRDs of Kubeflow are not part of this repository; ORCH_CRDS names a folder that has them.
+PLACES = (os.environ.get("ORCH_CRDS", ""), "../shared/data/crds")
+FILES = {
+    "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
+    "MPIJob": "kubeflow.org_mpijobs.yaml",
+    "TrainJob": "trainer.kubeflow.org_trainjobs.yaml",
+    "TrainingRuntime": "trainer.kubeflow.org_trainingruntimes.yaml",
+}
+
+
+def crd_folder() -> Path | None:
+    root = Path(__file__).parent.parent
+    return next((root / place for place in PLACES if place and (root / place).is_dir()), None)
+
+
+def has_crds() -> bool:
+    return crd_folder() is not None
+
+
+needs_crds = pytest.mark.skipif(not has_crds(), reason="ORCH_CRDS names no folder with the CRDs")
+
+
+@cache
+def validator(kind: str) -> jsonschema.Draft202012Validator:
+    folder = crd_folder()
+    assert folder is not None
+    crd = yaml.load((folder / FILES[kind]).read_text(), yaml.CSafeLoader)
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return jsonschema.Draft202012Validator(strict(schema))
+
+
+def strict(schema: Any) -> Any:
+    """Unknown fields are errors; the extensions of OpenAPI become JSON schema."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        key: {name: strict(one) for name, one in value.items()}
+        if key == "properties"
+        else strict(value)
+        for key, value in schema.items()
+        if not key.startswith("x-kubernetes") and key not in ("description", "format", "default")
+    }
+    if "properties" in found and "additionalProperties" not in found:
+        found["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    if schema.get("x-kubernetes-int-or-string"):
+        found.pop("anyOf", None)
+        found["type"] = ["integer", "string"]
+    return found
+
+
+def check(made: dict[str, Any]) -> None:
+    """Raises AssertionError that lists every place where the object is not as its CRD says."""
+    body = {key: value for key, value in made.items() if key != "metadata"}
+    errors = [
+        f"{error.json_path}: {error.message}" for error in validator(made["kind"]).iter_errors(body)
+    ]
+    assert not errors, "\n".join(errors)
