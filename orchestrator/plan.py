@@ -118,7 +118,7 @@ class ApplyObjects:
 
     def describe(self) -> str:
         """Documents that `kubectl create -f -` takes."""
-        return f"---\n{self.manifest()}"
+        return f"---\n{self.manifest().rstrip()}"
 
 
 Step = PutFile | SendFile | StartRun | ApplyObjects

@@ -16,7 +16,8 @@ from typing import Any
 from whole_lines import Pipes
 
 HERE = Path(__file__).resolve().parent
-SSH_CONFIG = HERE.parent / "ssh" / "config"  # `orch provision` writes it
+# `orch provision` writes it; in a pod, pod_mpi.py
+SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", HERE.parent / "ssh" / "config"))
 PING_SECONDS = 2.0
 LOST_SECONDS = 15.0  # without an answer
 CONNECT_SECONDS = 20.0
@@ -124,7 +125,7 @@ class Wardens:
         self.channels = {
             node: Channel(
                 node,
-                warden_command(run_dir, node, claims, here=node == nodes[0]),
+                warden_command(run_dir, node, claims, here=node == nodes[0] and not node0_away()),
                 folder / f"{node}.log",
             )
             for node in nodes
@@ -203,6 +204,11 @@ class Wardens:
 def outside(moment: float, begin: float, end: float) -> float:
     """How far a moment lies before (negative) or after a time; 0 inside."""
     return min(moment - begin, 0.0) + max(moment - end, 0.0)
+
+
+def node0_away() -> bool:
+    """Whether the supervisor has a machine of its own, as in a launcher pod of Kubernetes."""
+    return bool(os.environ.get("ORCH_NODE0_AWAY"))
 
 
 def warden_command(run_dir: Path, node: str, claims: str, *, here: bool) -> list[str]:

@@ -1,0 +1,150 @@
+"""What the API says of a run's pods and job, in the users' words. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+
+PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+DONE = ("Succeeded", "Complete")
+# Events of a pod that say why it does not start.
+TELLING = ("FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreatePodSandBox")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodState:
+    """`state`: waiting, running, done or failed; `words`: why, in one line. `oom`: killed for
+    memory. `started`: its container has something to say."""
+
+    pod: str
+    node: str
+    state: str
+    words: str = ""
+    oom: bool = False
+    code: int | None = None
+    started: bool = False
+
+
+def node_of(pod: str) -> str:
+    """orch-x-worker-3, orch-x-launcher-abcde, orch-x-node-0-3-abcde as the plan names them."""
+    if match := re.search(r"-(worker-\d+|launcher)(?:-(?:0-0-)?[a-z0-9]+)?$", pod):
+        return match.group(1)
+    if match := re.search(r"-(node|launcher)-0-(\d+)(?:-[a-z0-9]{5})?$", pod):
+        return f"node-{match.group(2)}" if match.group(1) == "node" else "launcher"
+    return pod
+
+
+def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
+    """`events`: those of this pod, oldest first."""
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    phase = status.get("phase", "Pending")
+    containers = status.get("containerStatuses") or [{}]
+    state = containers[0].get("state") or {}
+    ended = state.get("terminated")
+    make = Maker(name, node_of(name))
+    if phase == "Failed" or (ended and ended.get("exitCode")):
+        return failed(make, pod, ended or last_end(containers[0]))
+    if phase == "Succeeded" or ended:
+        return make(state="done", code=0, started=True)
+    if status.get("reason") == "NodeLost" or phase == "Unknown":
+        return make(state="waiting", words="its node does not answer", started=True)
+    if waiting := waiting_words(pod, state, tuple(events)):
+        return make(state="waiting", words=waiting, started=bool(last_end(containers[0])))
+    return make(state="running" if state.get("running") else "waiting", started="running" in state)
+
+
+class Maker:
+    """PodStates of one pod."""
+
+    def __init__(self, pod: str, node: str) -> None:
+        self.pod = pod
+        self.node = node
+
+    def __call__(self, **fields: Any) -> PodState:
+        return PodState(pod=self.pod, node=self.node, **fields)
+
+
+def last_end(container: Json) -> Json | None:
+    ended: Json | None = (container.get("lastState") or {}).get("terminated")
+    return ended
+
+
+def failed(make: Maker, pod: Json, ended: Json | None) -> PodState:
+    status = pod.get("status", {})
+    reason, message = status.get("reason", ""), status.get("message", "")
+    code = ended.get("exitCode") if ended else None
+    if reason == "Evicted":
+        return make(state="failed", words=f"evicted: {message}", code=code, started=bool(ended))
+    if ended and ended.get("reason") == "OOMKilled":
+        words = f"killed for memory (OOMKilled): the pod's limit is {memory_limit(pod)}"
+        return make(state="failed", words=words, oom=True, code=code, started=True)
+    if disrupted := condition(status, "DisruptionTarget"):
+        words = f"taken away by the cluster: {disrupted.get('message') or disrupted.get('reason')}"
+        return make(state="failed", words=words, code=code, started=bool(ended))
+    if reason:
+        words = f"{reason}: {message}".rstrip(": ")
+        return make(state="failed", words=words, code=code, started=bool(ended))
+    words = f"exited with code {code}" if ended else "failed without a word"
+    return make(state="failed", words=words, code=code, started=bool(ended))
+
+
+def memory_limit(pod: Json) -> str:
+    containers = pod.get("spec", {}).get("containers") or [{}]
+    limits = containers[0].get("resources", {}).get("limits", {})
+    return str(limits.get("memory", "not set"))
+
+
+def waiting_words(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
+    """Why a pod does not run yet; empty if it does, or is merely being started."""
+    scheduled = condition(pod.get("status", {}), "PodScheduled", wanted="False")
+    if scheduled:
+        return f"waits for a node: {scheduled.get('message') or scheduled.get('reason')}"
+    waiting = state.get("waiting") or {}
+    reason, message = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in PULL:
+        image = pod.get("spec", {}).get("containers", [{}])[0].get("image", "")
+        return f"its image {image} cannot be pulled: {message or reason}"
+    if reason in CONFIG:
+        return f"its container cannot be made: {message or reason}"
+    if reason == "CrashLoopBackOff":
+        return f"starts again and again: {message or reason}"
+    if state.get("running"):
+        return ""
+    told = [event for event in events if event.get("reason") in TELLING]
+    return f"{told[-1]['reason']}: {told[-1].get('message', '')}" if told else ""
+
+
+def condition(status: Json, kind: str, wanted: str = "True") -> Json | None:
+    for one in status.get("conditions") or ():
+        if one.get("type") == kind and one.get("status") == wanted:
+            return dict(one)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """`state`: running, suspended, done or failed; `words`: the operator's, if it failed."""
+
+    state: str
+    words: str = ""
+
+
+def job_state(job: Json) -> JobState:
+    status = job.get("status", {})
+    if any(condition(status, kind) for kind in DONE):
+        return JobState(state="done")
+    if found := condition(status, "Failed"):
+        return JobState(state="failed", words=str(found.get("message") or found.get("reason")))
+    if condition(status, "Suspended"):
+        return JobState(state="suspended", words="suspended: a queue holds it back, or somebody")
+    return JobState(state="running")
+
+
+def unseen(job: Json) -> bool:
+    """Whether no operator has taken the job up: it has no status at all."""
+    return not job.get("status")

@@ -1,0 +1,200 @@
+"""What pods run, run here: real torchrun, real mpiexec over a real sshd."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import HOSTILE
+
+ROOT = Path(__file__).parent.parent.parent
+POD = ROOT / "train" / "pod.py"
+SHARES = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(value)
+print("sum", value.item(), "of", dist.get_world_size())
+print(repr(sys.argv[1:]))
+"""
+RAISES = """
+import time, torch.distributed as dist
+if dist.get_rank() == 1:
+    raise ValueError("rank 1 has had enough")
+time.sleep(60)
+"""
+
+
+def config(tmp_path: Path, **changes: Any) -> Path:
+    value = {
+        "schema": 1, "run_id": "r", "run_dir": str(tmp_path / "data" / "runs" / "r"), "mpi": None,
+        "pods": 1, "word": "worker", "ppn": 2, "cpus": 64.0, "threads": 1, "backend": "gloo",
+        "backend_module": "", "timeout_seconds": 60.0, "env": {"TOKENIZERS_PARALLELISM": "false"},
+        "preload": ["libiomp5.so"], "stack": "current", "needs_bf16": False, "stall_timeout": 60.0,
+        "max_restarts": 0, "ssh": {"folder": str(tmp_path / "keys"), "port": 0},
+    } | changes  # fmt: skip
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(value))
+    return path
+
+
+def pod(mode: str, path: Path, *script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(POD), mode, str(path), "--", *script],
+        capture_output=True, text=True, timeout=120, env=os.environ | env,
+    )  # fmt: skip
+
+
+def events(out: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return [one for one in found if "event" in one]
+
+
+def logs(out: str, rank: int) -> list[str]:
+    return re.findall(rf"^\[{rank}\] (.*)$", out, re.MULTILINE)
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "own script.py"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ccl"])
+def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path, backend: str) -> None:
+    ccl = {
+        "backend": "ccl", "backend_module": "oneccl_bindings_for_pytorch",
+        "env": {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "none", "FI_PROVIDER": "tcp",
+                "CCL_WORKER_OFFLOAD": "0", "CCL_WORKER_COUNT": "1"},
+    }  # fmt: skip
+    arguments = [one for one in HOSTILE if "\x00" not in one]
+    path = config(tmp_path, **(ccl if backend == "ccl" else {}))
+    done = pod("torchrun", path, script(tmp_path, SHARES), *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert "sum 1.0 of 2" in logs(done.stdout, rank)
+        assert repr(arguments) in logs(done.stdout, rank)
+    joined = [one for one in events(done.stdout) if one["event"] == "joined"]
+    assert {(one["rank"], one["backend"]) for one in joined} == {(0, backend), (1, backend)}
+    assert [one["code"] for one in events(done.stdout) if one["event"] == "exit"] == [0, 0]
+    assert '{"metrics": 0' in done.stdout
+    assert (tmp_path / "data/runs/r/ranks/rank-1.log").exists()
+
+
+def test_a_rank_that_fails_ends_the_pod_soon_and_is_named(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = pod("torchrun", config(tmp_path), script(tmp_path, RAISES))
+    assert done.returncode == 1
+    assert time.monotonic() - began < 45
+    exits = {one["rank"]: one for one in events(done.stdout) if one["event"] == "exit"}
+    assert exits[1]["code"] == 1
+    assert exits[0]["stopped"]
+    assert "ValueError: rank 1 has had enough" in logs(done.stdout, 1)
+    assert any("own script.py" in line for line in logs(done.stdout, 0)), "its stacks"
+
+
+def test_a_pod_that_stands_still_is_ended(tmp_path: Path) -> None:
+    # One rank sleeps; its pulse falls silent.
+    path = config(tmp_path, stall_timeout=6.0, ppn=1)
+    done = pod("torchrun", path, script(tmp_path, "import time\ntime.sleep(90)"))
+    assert done.returncode != 0
+    (stalled,) = [one for one in events(done.stdout) if one["event"] == "stalled"]
+    assert "no progress for 6 s" in stalled["text"]
+
+
+def test_a_pod_that_is_asked_to_end_ends_its_ranks(tmp_path: Path) -> None:
+    path = config(tmp_path, ppn=1)
+    sleeps = script(tmp_path, "import time\ntime.sleep(90)")
+    command = [sys.executable, str(POD), "torchrun", str(path), "--", sleeps]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if '"joined"' in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+    assert process.returncode != 0
+    (end,) = [one for one in events(rest) if one["event"] == "exit"]
+    assert end["stopped"]
+
+
+def test_an_image_with_another_stack_and_a_volume_that_is_closed(tmp_path: Path) -> None:
+    path = config(tmp_path)
+    done = pod("torchrun", path, "x.py", ORCH_STACK="intel-2.7")
+    assert done.returncode == 78
+    (told,) = events(done.stdout)
+    assert told["event"] == "refused"
+    assert "stack 'intel-2.7'" in told["text"]
+    (tmp_path / "data").write_text("no folder")
+    done = pod("torchrun", path, "x.py")
+    assert done.returncode == 78
+    assert "volume cannot be written" in events(done.stdout)[0]["text"]
+
+
+# Over ssh: one sshd stands for the worker, this process for the launcher.
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Any:
+    """A worker pod's sshd on a port of this machine, with the job's key pair."""
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", keys / "id_rsa"], check=True)
+    (keys / "id_rsa").chmod(0o644)  # as the operator mounts it
+    (keys / "authorized_keys").write_bytes((keys / "id_rsa.pub").read_bytes())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = config(tmp_path, mpi="Intel", ssh={"folder": str(keys), "port": port})
+    Path("/run/sshd").mkdir(exist_ok=True)
+    process = subprocess.Popen([sys.executable, str(POD), "sshd", str(path)])
+    yield path
+    process.kill()
+    process.wait()
+
+
+def can_be_sshd() -> bool:
+    return os.access("/usr/sbin/sshd", os.X_OK) and os.getuid() == 0
+
+
+@pytest.mark.skipif(not can_be_sshd(), reason="needs sshd, and root for /run/sshd")
+def test_mpirun_reaches_its_workers_by_ssh_and_verifies_them(tmp_path: Path, worker: Path) -> None:
+    host = socket.gethostname()
+    (tmp_path / "hostfile").write_text(f"{host}:2\n")
+    env = {"I_MPI_HYDRA_HOST_FILE": str(tmp_path / "hostfile")}
+    done = pod("mpirun", worker, script(tmp_path, SHARES), "$(x)", **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert "sum 1.0 of 2" in logs(done.stdout, rank)
+    (end,) = [one for one in events(done.stdout) if one["event"] == "outcome"]
+    assert end["outcome"]["state"] == "done"
+    assert next(iter(end["outcome"]["nodes"].values()))["left"] == []
+
+
+@pytest.mark.skipif(not can_be_sshd(), reason="needs sshd, and root for /run/sshd")
+def test_mpirun_names_the_rank_that_failed(tmp_path: Path, worker: Path) -> None:
+    (tmp_path / "hostfile").write_text(f"{socket.gethostname()} slots=2\n")
+    env = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")}
+    done = pod("mpirun", worker, script(tmp_path, RAISES), **env)
+    assert done.returncode == 1
+    (end,) = [one for one in events(done.stdout) if one["event"] == "outcome"]
+    assert end["outcome"]["first_failure"]["rank"] == 1
+    assert "had enough" in end["outcome"]["first_failure"]["text"]
+
+
+def test_mpirun_says_that_workers_are_missing(tmp_path: Path) -> None:
+    path = config(tmp_path, mpi="Intel", pods=2)
+    (tmp_path / "hostfile").write_text("one:2\n")
+    done = pod("mpirun", path, "x.py", I_MPI_HYDRA_HOST_FILE=str(tmp_path / "hostfile"))
+    assert done.returncode == 78
+    assert "has 1 workers, the run needs 2" in events(done.stdout)[0]["text"]
