@@ -72,6 +72,8 @@ def load(folder: Path) -> Run:
     outcome = read_json(folder / "outcome.json")
     away = bool(plan["node0"]["via"])
     state = state_of(folder, outcome, away)
+    if "kube" in plan and outcome is None:
+        state = "running"  # as far as is known here
     return Run(id=folder.name, folder=folder, plan=plan, outcome=outcome, state=state)
 
 

@@ -19,12 +19,12 @@ def attach(
 ) -> None:
     """Show the progress of a run again, until it ends. Ctrl-C leaves it alone."""
     from orchestrator.operations.find import find
-    from orchestrator.operations.watch import Watch
+    from orchestrator.operations.watch import watch_of
     from orchestrator.report import training
 
     where, folder = find(runs_dir, run, inventory)
     screen = training.Screen()
-    watch = Watch(where, folder, screen.note)
+    watch = watch_of(where, folder, screen.note)
     screen.begin([f"run: {where.run_id}", f"files: {where.run_dir}"])
     try:
         for event in watch.events():
@@ -91,10 +91,14 @@ def logs(
     from orchestrator.report.listing import SCHEMA
 
     pattern = operation.compiled(grep)
-    where, _ = find(runs_dir, run, inventory)
-    found = operation.log_lines(
-        where, rank=rank, follow=follow, tell=lambda line: print(line, file=sys.stderr)
-    )
+    where, folder = find(runs_dir, run, inventory)
+    tell = lambda line: print(line, file=sys.stderr)  # noqa: E731
+    if where.kube is None:
+        found = operation.log_lines(where, rank=rank, follow=follow, tell=tell)
+    else:
+        from orchestrator.operations.kube import logs as kube
+
+        found = kube.log_lines(where, folder, rank=rank, follow=follow, tell=tell)
     try:
         for line in found:
             if not pattern.search(line.text):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
+
+if TYPE_CHECKING:
+    from orchestrator.operations.kube.watch import KubeWatch
+    from orchestrator.operations.watch import Watch
+    from orchestrator.plan import Plan
 
 
 def train(
@@ -25,6 +32,25 @@ def train(
         ),
     ] = None,
     inventory: Annotated[str, typer.Option(help="Path or name of an Ansible inventory.")] = "local",
+    on: Annotated[
+        str | None, typer.Option(metavar="k8s", help="Run it as pods of a Kubernetes cluster.")
+    ] = None,
+    launcher: Annotated[
+        str | None, typer.Option(help="On k8s: pytorchjob (the default), mpijob or trainjob.")
+    ] = None,
+    k8s: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A setting of the pods, such as image, cpu, memory; may be repeated.",
+        ),
+    ] = None,
+    k8s_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ORCH_K8S_FILE", help="Such settings as TOML; default: orch-k8s.toml here."
+        ),
+    ] = None,
     nodes: Annotated[
         str | None,
         typer.Option(
@@ -110,6 +136,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, as a shell script.")
     ] = False,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", metavar="yaml|json", help="With --dry-run: the manifest, or JSON."),
+    ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
@@ -117,6 +147,8 @@ def train(
     from orchestrator.operations import train as operation
     from orchestrator.plan_train import TrainRequest
     from orchestrator.report import plans, training
+
+    as_json = as_json or output == "json"
 
     request = TrainRequest(
         recipe=recipe,
@@ -139,14 +171,24 @@ def train(
         spare_nodes=spare_nodes,
         queue=queue,
     )
-    plan = operation.plan(
-        operation.Asked(request=request, pairs=tuple(settings or ()), runs_dir=runs_dir)
-    )
+    pairs = tuple(settings or ())
+    if on_cluster(on, launcher=launcher, given=(k8s, k8s_file), output=output):
+        from orchestrator.operations.kube import train as kube
+
+        asked = kube.KubeAsked(
+            request=request, launcher=launcher, pairs=pairs, k8s_file=k8s_file,
+            k8s=tuple(k8s or ()), runs_dir=runs_dir,
+        )  # fmt: skip
+        plan = kube.plan(asked)
+        begin: Callable[[Plan, Path], Watch | KubeWatch] = kube.start
+    else:
+        asked_here = operation.Asked(request=request, pairs=pairs, runs_dir=runs_dir)
+        plan, begin = operation.plan(asked_here), operation.start
     if dry_run:
         typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
         return
     screen = training.Screen()
-    watch = operation.start(plan, runs_dir.absolute() / plan.run_id)
+    watch = begin(plan, runs_dir.absolute() / plan.run_id)
     watch.tell = screen.note
     if not wait:
         watch.started()
@@ -163,6 +205,21 @@ def train(
     screen.end()
     typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)
+
+
+def on_cluster(
+    on: str | None, *, launcher: str | None, given: tuple[object, ...], output: str | None
+) -> bool:
+    """Whether it is for Kubernetes. Raises RequestError for flags that then make no sense."""
+    from orchestrator.errors import RequestError
+
+    if on not in (None, "k8s"):
+        raise RequestError(f"--on {on}: orch runs on k8s, or on the nodes of --inventory.")
+    if output not in (None, "yaml", "json"):
+        raise RequestError(f"-o {output}: it is yaml or json.")
+    if on is None and (launcher or any(given) or output == "yaml"):
+        raise RequestError("--launcher, --k8s, --k8s-file and -o yaml are for --on k8s.")
+    return on == "k8s"
 
 
 def number_or_auto(ppn: str) -> int | None:

@@ -42,18 +42,31 @@ def fetch(base: Path, wanted: Wanted, listener: Listener) -> Collected:
             f"{run.plan['recipe']} is a script of its own: where it writes, only it knows.",
             hint="Name the folder on the node: --from /path/of/its/output.",
         )
-    remote = backend_for(target_of(lives, wanted.node))
-    target = wanted.to or default_target(run, wanted.node, remote, source)
-    try:
-        found = collect(remote, source, target, only=wanted.only, listener=listener)
-    finally:
-        remote.close()
+    found = collected(lives, run, wanted, source, listener)
     if wanted.only and not found.files:
         raise RequestError(f"Nothing in {source} matches {' or '.join(wanted.only)}.")
     files = [asdict(entry) for entry in found.files]
-    record = {"schema": 1, "from": source, "folder": str(target), "files": files}
+    record = {"schema": 1, "from": source, "folder": str(found.folder), "files": files}
     (run.folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     return found
+
+
+def collected(
+    lives: Whereabouts, run: Run, wanted: Wanted, source: str, listener: Listener
+) -> Collected:
+    """From the node, or from the volume of a run on Kubernetes."""
+    if lives.kube is not None:
+        from orchestrator.operations.kube.files import reader
+
+        target = wanted.to or run.folder.absolute() / "output"
+        with reader(lives) as pod:
+            return collect(pod, source, target, only=wanted.only, listener=listener)
+    remote = backend_for(target_of(lives, wanted.node))
+    target = wanted.to or default_target(run, wanted.node, remote, source)
+    try:
+        return collect(remote, source, target, only=wanted.only, listener=listener)
+    finally:
+        remote.close()
 
 
 def target_of(whereabouts: Whereabouts, node: str | None) -> Target:

@@ -16,6 +16,7 @@ from orchestrator.operations.ssh_access import write_ssh_config
 from orchestrator.plan import Target
 
 LIST_SECONDS = 20.0
+CLUSTER = "k8s"  # what --inventory calls the Kubernetes cluster of the kubeconfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,10 @@ def find(runs_dir: Path, name: str, inventory: str | None) -> tuple[Whereabouts,
     With an inventory its nodes are asked, so that any controller finds it.
     """
     base = runs_dir.absolute()
+    if is_cluster(inventory):
+        from orchestrator.operations.kube import find as kube
+
+        return kube.find(base, name, str(inventory))
     if inventory is None:
         run = runs.find(base, name)
         return whereabouts(run.plan), run.folder
@@ -48,6 +53,11 @@ def find(runs_dir: Path, name: str, inventory: str | None) -> tuple[Whereabouts,
     if not (folder / "plan.json").exists():
         runs.keep(found[wanted].card, folder)
     return whereabouts(found[wanted].card), folder
+
+
+def is_cluster(inventory: str | None) -> bool:
+    """`k8s`, or `k8s:NAMESPACE`."""
+    return inventory is not None and inventory.partition(":")[0] == CLUSTER
 
 
 def ask_inventory(inventory: str) -> tuple[dict[str, Found], list[Said]]:

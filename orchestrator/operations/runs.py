@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator import runs
 from orchestrator.errors import RequestError
-from orchestrator.operations.find import ask_inventory
+from orchestrator.operations.find import ask_inventory, is_cluster
 from orchestrator.operations.watch import renewed
 from orchestrator.report.outcome import Outcome, outcome_of
 
@@ -37,6 +37,10 @@ def rows_of_inventory(inventory: str) -> tuple[list[dict[str, Any]], list[str]]:
 
     The same for every controller; `state` is unknown where node0 did not answer.
     """
+    if is_cluster(inventory):
+        from orchestrator.operations.kube import find as kube
+
+        return kube.rows(inventory), []
     found, silent = ask_inventory(inventory)
     ordered = sorted(found.values(), key=lambda one: (one.card["created"], one.card["run_id"]))
     rows = [

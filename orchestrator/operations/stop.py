@@ -24,6 +24,10 @@ CONNECT_SECONDS = 5
 
 def stop(where: Whereabouts, folder: Path) -> Swept:
     """End a run on all its nodes, whoever of them still lives, and look that nothing is left."""
+    if where.kube is not None:
+        from orchestrator.operations.kube import stop as kube
+
+        return kube.stop(where, folder)
     began = time.monotonic()
     said = ask_all(
         where.nodes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import runs
 from orchestrator.backends.ssh import Ssh
@@ -15,6 +15,9 @@ from orchestrator.operations.find import find
 from orchestrator.operations.reach import backend_for
 from orchestrator.plan import Target
 from orchestrator.report.outcome import Outcome, outcome_of
+
+if TYPE_CHECKING:
+    from orchestrator.operations.kube.watch import KubeWatch
 
 
 def ignore(line: str) -> None:
@@ -71,12 +74,23 @@ class Watch:
             backend.close()
 
 
+def watch_of(
+    where: Whereabouts, folder: Path, tell: Callable[[str], None] = ignore
+) -> Watch | KubeWatch:
+    """To follow a run, wherever it lives."""
+    if where.kube is None:
+        return Watch(where, folder, tell)
+    from orchestrator.operations.kube.watch import KubeWatch
+
+    return KubeWatch(where, folder, tell)
+
+
 def renewed(
     base: Path, name: str, inventory: str | None, tell: Callable[[str], None] = ignore
 ) -> runs.Run:
     """A run, as its nodes know it now if it was not seen to end. Raises RequestError."""
     folder = find(base, name, inventory)[1] if inventory else runs.find(base, name).folder
     run = runs.load(folder)
-    if run.outcome is None and run.plan["node0"]["via"]:
-        Watch(whereabouts(run.plan), folder, tell).finish()
+    if run.outcome is None and (run.plan["node0"]["via"] or "kube" in run.plan):
+        watch_of(whereabouts(run.plan), folder, tell).finish()
     return runs.load(folder)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.plan import Plan, PutFile, StartRun
+from orchestrator.plan import ApplyObjects, Plan, PutFile, StartRun
 from orchestrator.report.listing import SCHEMA
 
 
 def as_json(plan: Plan) -> str:
     files = {step.path: step.content for step in plan.steps if isinstance(step, PutFile)}
-    start = next(step for step in plan.steps if isinstance(step, StartRun))
+    start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
+    made = [one for step in plan.steps if isinstance(step, ApplyObjects) for one in step.objects]
     return json.dumps(
         {
             "schema": SCHEMA,
@@ -21,7 +22,11 @@ def as_json(plan: Plan) -> str:
             "decisions": [asdict(decision) for decision in plan.decisions],
             "layout": [asdict(place) for place in plan.layout.places],
             "files": files,
-            "command": {"argv": list(start.command.argv), "env": dict(start.command.env)},
+            "command": {
+                "argv": list(start.command.argv) if start else [],
+                "env": dict(start.command.env) if start else {},
+            },
+            **({"objects": made} if made else {}),
         },
         indent=1,
     )

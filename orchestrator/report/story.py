@@ -62,7 +62,7 @@ def how_it_failed(failure: Mapping[str, Any]) -> str:
 def stalled(event: Event) -> Iterator[str]:
     yield str(event["text"])
     same: dict[str, list[int]] = {}
-    for rank, stand in event["stands"].items():
+    for rank, stand in event.get("stands", {}).items():
         same.setdefault(stand, []).append(int(rank))
     for stand, ranks in same.items():
         yield f"  rank{'s' * (len(ranks) > 1)} {cpu_list(tuple(ranks))}: {stand}"
@@ -88,6 +88,7 @@ def finished(event: Event) -> Iterator[str]:
 
 
 WORDS = {
+    "refused": said,
     "waiting": said,
     "stopping": said,
     "launched": launched,

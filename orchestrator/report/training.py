@@ -17,7 +17,7 @@ from orchestrator.report.listing import SCHEMA
 from orchestrator.report.outcome import Outcome
 
 TEXT_LINES = 25
-TOLD = ("waiting", "node", "failed", "lost", "stalled", "restarting")  # while it lives
+TOLD = ("waiting", "node", "refused", "failed", "lost", "stalled", "restarting")  # while it lives
 
 
 class Screen:

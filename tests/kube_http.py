@@ -1,0 +1,291 @@
+"""The HTTP of the test API server: requests, answers, streams."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests import kube_exec
+
+TOKEN = "good-token"
+Json = dict[str, Any]
+KINDS = {
+    "configmaps": "ConfigMap", "secrets": "Secret", "pods": "Pod", "events": "Event",
+    "persistentvolumeclaims": "PersistentVolumeClaim", "nodes": "Node",
+    "pytorchjobs": "PyTorchJob", "mpijobs": "MPIJob", "trainjobs": "TrainJob",
+    "trainingruntimes": "TrainingRuntime",
+}  # fmt: skip
+PATH = re.compile(
+    r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
+    r"(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>\w+))?)?"
+)
+
+
+def status(code: int, message: str) -> Json:
+    reasons = {
+        401: "Unauthorized",
+        403: "Forbidden",
+        404: "NotFound",
+        409: "Conflict",
+        410: "Expired",
+    }
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message,
+            "reason": reasons.get(code, "InternalError"), "code": code}  # fmt: skip
+
+
+def selected(value: Json, selector: str) -> bool:
+    labels = value["metadata"].get("labels", {})
+    for part in filter(None, selector.split(",")):
+        key, equals, wanted = part.partition("=")
+        if (labels.get(key) != wanted) if equals else (key not in labels):
+            return False
+    return True
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(path, value) of every field; a list is one."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from leaves(one, f"{path}.{key}")
+    else:
+        yield path, json.dumps(value, sort_keys=True)
+
+
+def merged(base: Json, patch: Json) -> Json:
+    found = dict(base)
+    for key, value in patch.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = merged(found[key], value) if both else value
+    return found
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request; `api` is the server that it is made to."""
+
+    api: Any
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def serve(self) -> None:
+        url = urlsplit(self.path)
+        self.query = {key: values[-1] for key, values in parse_qs(url.query).items()}
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        with self.api.changed:
+            self.api.state.requests.append((self.command, self.path))
+            self.api.state.bodies.append(body)
+            planned = self.planned(url.path)
+        if planned:
+            return self.answer(planned.status, status(planned.status, "as the test wants"),
+                               planned.headers)  # fmt: skip
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self.answer(401, status(401, "Unauthorized"))
+        self.route(url.path, json.loads(body) if body else {})
+
+    do_GET = do_POST = do_PATCH = do_DELETE = serve
+
+    def planned(self, path: str) -> Any:
+        for failure in self.api.state.failures:
+            fits = failure.method == self.command and re.search(failure.pattern, self.path)
+            if fits and failure.times:
+                failure.times -= 1
+                return failure
+        return None
+
+    def answer(self, code: int, value: Json, headers: dict[str, str] | None = None) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(code)
+        for name, text in {"Content-Type": "application/json", **(headers or {})}.items():
+            self.send_header(name, text)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def route(self, path: str, body: Json) -> None:
+        if path == "/version":
+            return self.answer(200, {"gitVersion": "v1.36.1", "major": "1", "minor": "36"})
+        if path.endswith("/selfsubjectaccessreviews"):
+            return self.review(body)
+        if found := re.fullmatch(r"/apis/([^/]+)(?:/([^/]+))?", path):
+            return self.discover(*found.groups())
+        match = PATH.fullmatch(path)
+        if match is None or match["plural"] not in KINDS:
+            return self.answer(404, status(404, "the server could not find the resource"))
+        plural, name = match["plural"], match["name"]
+        known = self.api.state.groups.get(match["group"] or "", {}).get(match["version"] or "", [])
+        if match["group"] and plural not in known:
+            return self.answer(404, status(404, "the server could not find the resource"))
+        if (self.verb(name), plural) in self.api.state.denied:
+            message = f'{plural} is forbidden: User "me" cannot {self.verb(name)} {plural}'
+            return self.answer(403, status(403, message))
+        if match["sub"] == "log":
+            return self.log(name)
+        if match["sub"] == "exec":
+            return kube_exec.serve(self, parse_qs(urlsplit(self.path).query))
+        if self.command == "GET" and not name:
+            return self.watch(plural) if self.query.get("watch") == "true" else self.list(plural)
+        self.one(plural, name, body)
+
+    def verb(self, name: str | None) -> str:
+        verbs = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+        return verbs.get(self.command) or ("get" if name else "list")
+
+    def discover(self, group: str, version: str | None) -> None:
+        known = self.api.state.groups.get(group)
+        if known is None or (version and version not in known):
+            return self.answer(404, status(404, "the server could not find the resource"))
+        if version is None:
+            versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in known]
+            return self.answer(200, {"kind": "APIGroup", "name": group, "versions": versions,
+                                     "preferredVersion": versions[0]})  # fmt: skip
+        resources = [
+            {"name": name, "namespaced": True, "kind": KINDS[name], "singularName": "",
+             "verbs": ["create", "get", "list", "watch", "patch", "delete"]}
+            for name in known[version]
+        ]  # fmt: skip
+        head = {"kind": "APIResourceList", "apiVersion": "v1"}
+        self.answer(200, {**head, "groupVersion": f"{group}/{version}", "resources": resources})
+
+    def review(self, body: Json) -> None:
+        asked = body["spec"]["resourceAttributes"]
+        resource = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
+        allowed = (asked["verb"], resource) not in self.api.state.denied
+        self.answer(201, {**body, "status": {"allowed": allowed}})
+
+    def list(self, plural: str) -> None:
+        with self.api.changed:
+            found = [
+                value for (kind, _), value in sorted(self.api.state.objects.items())
+                if kind == plural and selected(value, self.query.get("labelSelector", ""))
+                and self.field_selected(value)
+            ]  # fmt: skip
+            version = self.api.state.version
+        head = {"kind": f"{KINDS[plural]}List", "apiVersion": "v1"}
+        self.answer(200, {**head, "metadata": {"resourceVersion": str(version)}, "items": found})
+
+    def field_selected(self, value: Json) -> bool:
+        selector = self.query.get("fieldSelector", "")
+        _, _, name = selector.partition("involvedObject.name=")
+        return not name or value.get("involvedObject", {}).get("name") == name
+
+    def watch(self, plural: str) -> None:
+        since = int(self.query["resourceVersion"])
+        self.begin_stream()
+        if since < self.api.state.forgotten:
+            return self.send_lines(
+                [json.dumps({"type": "ERROR", "object": status(410, "too old")})]
+            )
+        deadline = time.monotonic() + float(self.query.get("timeoutSeconds", "60"))
+        while time.monotonic() < deadline:
+            with self.api.changed:
+                new = [one for one in self.api.state.history if one[0] > since]
+                if not new:
+                    self.api.changed.wait(0.2)
+            for version, change, kind, value in new:
+                since = version
+                fits = kind == plural and selected(value, self.query.get("labelSelector", ""))
+                if fits and not self.send_lines([json.dumps({"type": change, "object": value})]):
+                    return
+            if new and self.drop():
+                return
+        self.end_stream()
+
+    def log(self, pod: str) -> None:
+        with self.api.changed:
+            log = self.api.state.logs.get(pod)
+        if log is None:
+            message = f'container "x" in pod "{pod}" is waiting to start: ContainerCreating'
+            return self.answer(400, status(400, message))
+        self.begin_stream()
+        at, since = 0, self.query.get("sinceTime", "")
+        while True:
+            with self.api.changed:
+                new, ended = log.lines[at:], log.ended
+                if not new and not ended and self.query.get("follow") == "true":
+                    self.api.changed.wait(0.2)
+                    continue
+            at += len(new)
+            # The API's own comparison is by whole seconds.
+            lines = [f"{when} {text}" for when, text in new if when[:19] >= since[:19]]
+            if not self.send_lines(lines) or (lines and self.drop()):
+                return
+            if not new:
+                return self.end_stream()
+
+    def begin_stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def send_lines(self, lines: list[str]) -> bool:
+        """False if nobody listens any more."""
+        data = "".join(f"{line}\n" for line in lines).encode()
+        try:
+            if data:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                self.wfile.flush()
+        except OSError:
+            self.close_connection = True
+            return False
+        return True
+
+    def drop(self) -> bool:
+        """End a stream in the middle of a chunk, if the test wants it."""
+        with self.api.changed:
+            if not self.api.state.drop_streams:
+                return False
+            self.api.state.drop_streams -= 1
+        self.close_connection = True
+        self.wfile.write(b"ff\r\n{torn")
+        return True
+
+    def end_stream(self) -> None:
+        self.wfile.write(b"0\r\n\r\n")
+
+    def one(self, plural: str, name: str, body: Json) -> None:
+        with self.api.changed:
+            known = self.api.state.objects.get((plural, name))
+            if self.command == "PATCH":
+                return self.patch(plural, name, body)
+            if known is None:
+                return self.answer(404, status(404, f'{plural} "{name}" not found'))
+            if self.command == "GET":
+                return self.answer(200, known)
+            wanted = (body.get("preconditions") or {}).get("uid")
+            if wanted not in (None, known["metadata"]["uid"]):
+                return self.answer(409, status(409, "the UID in the precondition differs"))
+            self.api.remove(plural, name)
+            owned = [key for key, value in self.api.state.objects.items()
+                     if any(one["uid"] == known["metadata"]["uid"]
+                            for one in value["metadata"].get("ownerReferences", ()))]  # fmt: skip
+            for kind, other in owned:
+                self.api.remove(kind, other)
+        self.answer(200, {"kind": "Status", "status": "Success"})
+
+    def patch(self, plural: str, name: str, body: Json) -> None:
+        manager = self.query.get("fieldManager")
+        if self.headers["Content-Type"] != "application/apply-patch+yaml" or not manager:
+            return self.answer(415, status(415, "only server-side apply is spoken here"))
+        owners = dict(self.api.state.owners.get((plural, name), {}))
+        mine = {path: text for path, text in leaves(body) if path.count(".") > 1}
+        known = self.api.state.objects.get((plural, name), {})
+        have = dict(leaves(known))
+        taken = [path for path, text in mine.items()
+                 if owners.get(path, manager) != manager and have.get(path) != text]  # fmt: skip
+        if taken and self.query.get("force") != "true":
+            message = (
+                f'Apply failed with 1 conflict: conflict with "{owners[taken[0]]}": {taken[0]}'
+            )
+            return self.answer(409, status(409, message))
+        made = merged(known, body)
+        if self.query.get("dryRun"):
+            return self.answer(200, made)
+        self.api.state.owners[plural, name] = owners | dict.fromkeys(mine, manager)
+        self.answer(200 if known else 201, self.api.put(plural, made))

@@ -1,0 +1,134 @@
+"""What an operator and a kubelet do, for tests: jobs of the test API server become processes here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.kube_api import Api
+
+Json = dict[str, Any]
+
+
+class Operator:
+    """Runs the pods of a PyTorchJob or a TrainJob (torch) as processes of this machine."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.threads: list[threading.Thread] = []
+
+    def run(self, plural: str, port: int) -> str:
+        """Take up the next job of a kind; -> its name."""
+        (name,) = self.api.await_(lambda: self.api.names(plural), 60.0)
+        job = self.api.get(plural, name)
+        assert job is not None
+        self.api.put(plural, {**job, "status": conditions("Created")})
+        template, count, per_pod = pods_of(self.api, job)
+        self.lay_files(template)
+        pet = {
+            "PET_NNODES": f"{count}:{count}", "PET_NPROC_PER_NODE": str(per_pod),
+            "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+            "PET_RDZV_ID": name, "PET_MAX_RESTARTS": "0",
+        }  # fmt: skip
+        for index in range(count):
+            self.start(job, template, f"{name}-worker-{index}", pet)
+        self.api.put(plural, {**job, "status": conditions("Created", "Running")})
+        threading.Thread(target=self.end, args=(plural, name), daemon=True).start()
+        return name
+
+    def lay_files(self, template: Json) -> None:
+        """The ConfigMap's items, where it is mounted."""
+        spec = template["spec"]
+        volume = next(one for one in spec["volumes"] if "configMap" in one)
+        mounts = spec["containers"][0]["volumeMounts"]
+        folder = Path(next(one["mountPath"] for one in mounts if one["name"] == volume["name"]))
+        made = self.api.get("configmaps", volume["configMap"]["name"])
+        assert made is not None
+        for item in volume["configMap"]["items"]:
+            path = folder / item["path"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(made["data"][item["key"]])
+
+    def start(self, job: Json, template: Json, name: str, pet: dict[str, str]) -> None:
+        container = template["spec"]["containers"][0]
+        metadata = {**template["metadata"], "name": name, "ownerReferences": [owner(job)]}
+        pod = {"metadata": metadata, "spec": template["spec"]}
+        self.api.put("pods", {**pod, "status": {"phase": "Pending"}})
+        own = {one["name"]: expand(one["value"]) for one in container["env"]}
+        kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+        process = subprocess.Popen(
+            [expand(word) for word in [*container["command"], *container.get("args", [])]],
+            env={**kept, **own, **pet}, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.processes[name] = process
+        running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+        self.api.say(name)
+        self.api.put("pods", {**pod, "status": running})
+        thread = threading.Thread(target=self.read, args=(pod, process), daemon=True)
+        thread.start()
+        self.threads.append(thread)
+
+    def read(self, pod: Json, process: subprocess.Popen[str]) -> None:
+        name = pod["metadata"]["name"]
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                self.api.say(name, line.rstrip("\n"))
+        code = process.wait()
+        self.api.say(name, end=True)
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
+        status = {
+            "phase": "Failed" if code else "Succeeded",
+            "containerStatuses": [{"state": {"terminated": ended}}],
+        }
+        if self.api.get("pods", name):
+            self.api.put("pods", {**pod, "status": status})
+
+    def end(self, plural: str, name: str) -> None:
+        for thread in self.threads:
+            thread.join()
+        codes = [process.returncode for process in self.processes.values()]
+        job = self.api.get(plural, name)
+        if job:
+            last = "Failed" if any(codes) else "Succeeded"
+            self.api.put(plural, {**job, "status": conditions("Created", "Running", last)})
+
+    def kill_deleted(self) -> None:
+        """End the processes of pods that were deleted, as a kubelet does."""
+        for name, process in self.processes.items():
+            if self.api.get("pods", name) is None and process.poll() is None:
+                process.terminate()
+
+
+def conditions(*kinds: str) -> Json:
+    """All but a last Running stay true, as Kubeflow has them."""
+    return {"conditions": [{"type": kind, "status": "True", "message": f"job {kind}"}
+                           for kind in kinds]}  # fmt: skip
+
+
+def owner(job: Json) -> Json:
+    return {"apiVersion": job["apiVersion"], "kind": job["kind"], "controller": True,
+            "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}  # fmt: skip
+
+
+def pods_of(api: Api, job: Json) -> tuple[Json, int, int]:
+    """(template, pods, ranks in each)."""
+    if job["kind"] == "PyTorchJob":
+        worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+        return worker["template"], worker["replicas"], int(job["spec"]["nprocPerNode"])
+    runtime = api.get("trainingruntimes", job["spec"]["runtimeRef"]["name"])
+    assert runtime is not None
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    trainer = job["spec"]["trainer"]
+    return (node["template"]["spec"]["template"], trainer["numNodes"], trainer["numProcPerNode"])
+
+
+def expand(text: str) -> str:
+    """Of the kubelet's expansion, what our own escaping needs: $$ is $."""
+    return re.sub(r"\$\$", "$", text)

@@ -1,0 +1,392 @@
+"""`orch` against an API server that speaks the real wire format."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import orch_environment
+from tests.kube_api import Api
+from tests.kube_operator import Operator, conditions, owner
+
+ROOT = Path(__file__).parent.parent.parent
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    with Api() as server:
+        yield server
+
+
+@pytest.fixture
+def orch(api: Api, tmp_path: Path) -> Orch:
+    """The real program with a kubeconfig for the test's server, its pods' folders here."""
+    (tmp_path / "orch-k8s.toml").write_text(
+        f'image = "registry.example/orch:current"\ncpu = "2"\nmount = "{tmp_path}/volume"\n'
+        f'root = "{ROOT}"\npython = "{sys.executable}"\nfiles = "{tmp_path}/files"\n'
+    )
+    environment = orch_environment(tmp_path) | {
+        "KUBECONFIG": str(api.kubeconfig(tmp_path / "kubeconfig"))
+    }
+
+    def run(*arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrator.cli.main", *arguments],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+
+    return run
+
+
+def background(orch: Orch, *arguments: str) -> Callable[[], subprocess.CompletedProcess[str]]:
+    """Run it beside; the answer waits for its end."""
+    found: list[subprocess.CompletedProcess[str]] = []
+    thread = threading.Thread(target=lambda: found.append(orch(*arguments)))
+    thread.start()
+
+    def end() -> subprocess.CompletedProcess[str]:
+        thread.join()
+        return found[0]
+
+    return end
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def own_script(tmp_path: Path, text: str = "print('hello')\n") -> str:
+    (tmp_path / "own.py").write_text(text)
+    return "own.py"
+
+
+TRAIN = ("--on", "k8s", "--nodes", "2", "--ppn", "1")
+
+
+def started(api: Api, orch: Orch, tmp_path: Path, *more: str) -> tuple[str, str]:
+    """(run id, job) of a run that is left running."""
+    done = orch("train", own_script(tmp_path), *TRAIN, "--detach", "--json", *more)
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert value.keys() >= {"schema", "kind", "run_id", "run_dir", "nodes"}
+    (job,) = api.names("pytorchjobs")
+    return value["run_id"], job
+
+
+def pod(api: Api, job: str, index: int, status: dict[str, Any]) -> str:
+    """A worker's pod, as the operator makes it."""
+    made = api.get("pytorchjobs", job)
+    assert made is not None
+    template = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    name = f"{job}-worker-{index}"
+    metadata = {**template["metadata"], "name": name, "ownerReferences": [owner(made)]}
+    api.put("pods", {"metadata": metadata, "spec": template["spec"], "status": status})
+    return name
+
+
+def finish(api: Api, job: str, *kinds: str) -> None:
+    made = api.get("pytorchjobs", job)
+    assert made is not None
+    api.put("pytorchjobs", {**made, "status": conditions("Created", "Running", *kinds)})
+
+
+def event(kind: str, rank: int, **fields: Any) -> str:
+    return json.dumps({"event": kind, "rank": rank, "time": 1.0 + rank, **fields})
+
+
+RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+
+
+def test_a_dry_run_asks_no_cluster_and_prints_what_kubectl_takes(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    done = orch("train", "bert-qa", *TRAIN, "--dry-run", "-o", "yaml")
+    assert done.returncode == 0, done.stderr
+    assert api.state.requests == []
+    value = json.loads(orch("train", "bert-qa", *TRAIN, "--dry-run", "--json").stdout)
+    assert value["kind"] == "plan"
+    assert [one["kind"] for one in value["objects"]] == ["ConfigMap", "PyTorchJob"]
+    both = orch("train", "bert-qa", "--dry-run", "-o", "yaml")
+    assert both.returncode == 2
+
+
+@pytest.mark.parametrize("launcher", ["pytorchjob", "trainjob"])
+def test_a_run_from_beginning_to_end(api: Api, orch: Orch, tmp_path: Path, launcher: str) -> None:
+    """Real torchrun, two pods as processes of this machine, gloo between them."""
+    text = (
+        "import sys, torch, torch.distributed as dist\n"
+        "value = torch.ones(1)\ndist.all_reduce(value)\nprint('sum', value.item(), sys.argv[1:])\n"
+    )
+    operator = Operator(api)
+    end = background(
+        orch, "train", own_script(tmp_path, text), *TRAIN, "--launcher", launcher,
+        "--backend", "gloo", "--", "$(HOME)", "two words",
+    )  # fmt: skip
+    operator.run(f"{launcher}s", free_port())
+    done = end()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all 2 ranks joined on gloo" in done.stderr
+    shown = orch("logs")
+    assert shown.stdout.count("sum 2.0 ['$(HOME)', 'two words']") == 2
+    listed = json.loads(orch("runs", "--json").stdout)["runs"]
+    assert [one["state"] for one in listed] == ["done"]
+    there = json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"]
+    assert [(one["id"], one["state"]) for one in there] == [(listed[0]["id"], "done")]
+    assert orch("report").returncode == 0
+    run = tmp_path / "runs" / listed[0]["id"]
+    assert list(run.glob("ranks/rank-*.metrics.jsonl"))
+
+
+def test_pods_that_wait_say_why(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    unschedulable = {
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient cpu.",
+    }  # fmt: skip
+    pod(api, job, 0, {"phase": "Pending", "conditions": [unschedulable]})
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    pod(api, job, 1, {"phase": "Pending", "containerStatuses": [{"state": waiting}]})
+    api.await_(
+        lambda: events_of(tmp_path, run, "Insufficient") and events_of(tmp_path, run, "pulled")
+    )
+    finish(api, job, "Failed")
+    done = end()
+    assert done.returncode == 1
+    assert "worker-0: waits for a node: 0/3 nodes are available: 3 Insufficient cpu." in done.stderr
+    assert "worker-1: its image registry.example/orch:current cannot be pulled" in done.stderr
+
+
+def events_of(tmp_path: Path, run: str, words: str) -> bool:
+    path = tmp_path / "runs" / run / "events.jsonl"
+    return path.exists() and words in path.read_text()
+
+
+def test_the_first_rank_that_failed_is_named_across_dropped_streams(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    names = [pod(api, job, index, RUNNING) for index in (0, 1)]
+    api.state.drop_streams = 4
+    for rank, name in enumerate(names):
+        api.say(name, event("started", rank, node=f"worker-{rank}", pid=1, wrapper=2))
+        api.say(name, *(f"[{rank}] line {n}" for n in range(50)))
+    api.await_(lambda: events_of(tmp_path, run, "started"))
+    api.say(names[0], event("exception", 0, text="Connection closed by peer"))
+    api.say(
+        names[0], event("exit", 0, node="worker-0", code=1, signal=None, stopped=False), end=True
+    )
+    api.say(names[1], event("exception", 1, text="ValueError: enough"))
+    api.say(
+        names[1], event("exit", 1, node="worker-1", code=1, signal=None, stopped=False), end=True
+    )
+    failed = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
+    for index in (0, 1):
+        pod(api, job, index, failed)
+    finish(api, job, "Failed")
+    done = end()
+    assert done.returncode == 1
+    assert "failed: rank 1 on worker-1 exited with code 1" in done.stdout
+    assert "ValueError: enough" in done.stdout
+    for rank in (0, 1):
+        lines = (tmp_path / "runs" / run / "ranks" / f"rank-{rank}.log").read_text().splitlines()
+        assert lines == [f"line {n}" for n in range(50)], "each line once, in order"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"phase": "Failed", "containerStatuses":
+          [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
+         "memory ran out (killed for memory (OOMKilled): the pod's limit is 8Gi)"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."},
+         "worker-0: evicted: The node was low on memory."),
+        ({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True",
+                                             "message": "Preempted by another pod"}]},
+         "worker-0: taken away by the cluster: Preempted by another pod"),
+    ],
+)  # fmt: skip
+def test_what_the_cluster_did_to_a_pod_is_said(
+    api: Api, orch: Orch, tmp_path: Path, status: dict[str, Any], words: str
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, event("started", 0, node="worker-0", pid=1, wrapper=2), end=True)
+    pod(api, job, 0, status)
+    finish(api, job, "Failed")
+    done = orch("attach", run)
+    assert done.returncode == 1
+    assert words in done.stdout
+
+
+def test_a_busy_api_and_forgotten_watches_are_lived_through(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    api.fail("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
+    api.fail("PATCH", "configmaps", 503, 2)
+    run, job = started(api, orch, tmp_path)
+    api.state.forgotten = 10**9
+    end = background(orch, "attach", run)
+    api.await_(lambda: sum("watch=true" in path for _, path in api.state.requests) >= 2)
+    api.state.forgotten = 0
+    api.fail("GET", "pytorchjobs", 500, 3)
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, "[0] hello", end=True)
+    api.await_(lambda: (tmp_path / "runs" / run / "ranks" / "rank-0.log").exists())
+    pod(api, job, 0, {"phase": "Succeeded"})
+    finish(api, job, "Succeeded")
+    done = end()
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_token_that_expires_is_said_and_the_run_is_left_alone(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
+    api.fail("GET", "pytorchjobs", 401, 9)
+    done = end()
+    assert done.returncode == 1
+    assert "does not know you" in done.stderr
+    assert "log in again" in done.stderr
+    assert api.names("pytorchjobs") == [job]
+
+
+def test_what_is_not_allowed_is_said_and_nothing_is_left(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    api.state.denied.add(("patch", "pytorchjobs"))
+    done = orch("train", own_script(tmp_path), *TRAIN)
+    assert done.returncode == 1
+    assert 'User "me" cannot patch pytorchjobs' in done.stderr
+    assert "orch k8s check" in done.stderr
+    assert api.names("configmaps") == []
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_missing_operator_is_named(api: Api, orch: Orch, tmp_path: Path) -> None:
+    del api.state.groups["kubeflow.org"]
+    done = orch("train", own_script(tmp_path), *TRAIN)
+    assert done.returncode == 1
+    assert "could not find the resource" in done.stderr
+    assert api.names("configmaps") == []
+
+
+def test_a_job_that_is_gone(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    api.remove("pytorchjobs", job)
+    done = orch("attach", run)
+    assert done.returncode == 1
+    assert f"the job {job} is gone" in done.stdout
+
+
+def test_stop_deletes_what_is_ours_and_keeps_what_was_said(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    other = api.put("configmaps", {"metadata": {"name": "other", "labels": {"orch/run": run}}})
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, "[0] last words")
+    done = orch("stop", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "worker-0" in done.stdout
+    assert api.names("pytorchjobs") == api.names("pods") == []
+    assert api.names("configmaps") == [other["metadata"]["name"]]
+    assert (tmp_path / "runs" / run / "ranks" / "rank-0.log").read_text() == "last words\n"
+    assert json.loads(orch("runs", "show", run, "--json").stdout)["state"] == "stopped"
+
+
+def test_stop_leaves_a_job_that_is_not_ours(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    made = api.get("pytorchjobs", job)
+    assert made is not None
+    made["metadata"]["labels"]["orch/run"] = "another"
+    api.put("pytorchjobs", made)
+    done = orch("stop", run)
+    assert done.returncode == 1
+    assert "does not have the labels of run" in done.stderr
+    assert api.names("pytorchjobs") == [job]
+
+
+def test_ctrl_c_stops_the_run(api: Api, orch: Orch, tmp_path: Path) -> None:
+    environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", "train", own_script(tmp_path), *TRAIN],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert api.names("pytorchjobs") == api.names("configmaps") == []
+
+
+def test_another_controller_finds_the_run(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, "[0] hello")
+    done = orch("logs", run, "--inventory", "k8s", "--runs-dir", "elsewhere")
+    assert done.stdout == "[0 worker-0] hello\n", done.stderr
+    unknown = orch("logs", "nope", "--inventory", "k8s")
+    assert unknown.returncode == 2
+
+
+def test_outputs_come_through_a_pod_that_is_removed_again(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    done = orch("train", "bert-qa", *TRAIN, "--detach", "--json", "--allow-slow-bf16")
+    run = json.loads(done.stdout)["run_id"]
+    output = tmp_path / "volume" / "runs" / run / "output"
+    (output / "model").mkdir(parents=True)
+    (output / "model" / "weights").write_bytes(os.urandom(200_000))
+    end = background(orch, "fetch", run)
+    (name,) = api.await_(lambda: api.names("pods"))
+    made = api.get("pods", name)
+    assert made is not None
+    assert made["spec"]["containers"][0]["volumeMounts"][0]["readOnly"]
+    api.put("pods", {**made, "status": RUNNING})
+    fetched = end()
+    assert fetched.returncode == 0, fetched.stderr
+    here = tmp_path / "runs" / run / "output" / "model" / "weights"
+    assert here.read_bytes() == (output / "model" / "weights").read_bytes()
+    assert api.names("pods") == []
+
+
+def test_without_a_kubeconfig_there_is_a_hint(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").unlink()
+    done = orch("train", own_script(tmp_path), *TRAIN)
+    assert done.returncode == 2
+    assert "No cluster is configured" in done.stderr
+    wrong = orch("train", own_script(tmp_path), *TRAIN, "--k8s", "context=nope")
+    assert wrong.returncode == 2
+
+
+def test_settings_are_checked(orch: Orch, tmp_path: Path) -> None:
+    for pairs, words in (
+        (("imagee=x",), "Did you mean 'image'?"),
+        (("uid=x",), "expected a number"),
+        (("cpu=lots",), "no quantity"),
+        (("node_selector=x",), "--k8s node_selector.LABEL=VALUE"),
+    ):
+        flags = [word for pair in pairs for word in ("--k8s", pair)]
+        done = orch("train", own_script(tmp_path), *TRAIN, *flags)
+        assert done.returncode == 2
+        assert words in done.stderr
+    (tmp_path / "orch-k8s.toml").write_text('imagee = "x"\n')
+    done = orch("train", own_script(tmp_path), *TRAIN)
+    assert "orch-k8s.toml, line 1: imagee: unknown key" in done.stderr
