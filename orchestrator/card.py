@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.plan import KubePlace, Plan, PutFile, Target
+from orchestrator.kube.place import KubePlace
+from orchestrator.plan import Plan, PutFile, Target
 
 SCHEMA = 1
 

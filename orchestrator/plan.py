@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.command import Command
 from orchestrator.kube.job import as_yaml
+from orchestrator.kube.place import KubePlace
 from orchestrator.layout import Layout
 from orchestrator.recipe import Value
 
@@ -122,25 +123,6 @@ class ApplyObjects:
 
 
 Step = PutFile | SendFile | StartRun | ApplyObjects
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubePlace:
-    """Where a run lives in a Kubernetes cluster: its job, and the volume with its files."""
-
-    context: str | None
-    namespace: str
-    job: str
-    launcher: str
-    group: str
-    version: str
-    plural: str
-    claim: str
-    mount: str
-    image: str
-    uid: int
-    python: str
-    pull_secrets: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

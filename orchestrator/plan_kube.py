@@ -13,11 +13,12 @@ from orchestrator.card import run_card
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.kube import card, names
 from orchestrator.kube.job import KubeJob, config_map
+from orchestrator.kube.place import KubePlace
 from orchestrator.kube.quantity import plain
 from orchestrator.kube.settings import KubeSettings
 from orchestrator.launchers.kubernetes_jobs import KINDS
 from orchestrator.layout import Layout
-from orchestrator.plan import ApplyObjects, Decision, KubePlace, Plan, Target
+from orchestrator.plan import ApplyObjects, Decision, Plan, Target
 from orchestrator.plan_train import Resume, TrainRequest, request_key, tell_resume, tell_stack
 from orchestrator.rank_files import TIMEOUT_SECONDS
 from orchestrator.recipe import Recipe, Value, as_arguments

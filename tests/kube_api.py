@@ -57,6 +57,7 @@ class State:
     failures: list[Failure] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    anonymous: bool = False  # whoever asks may: kubectl sends no token without TLS
     version: int = 100
     forgotten: int = 0  # resource versions below are 410
     drop_streams: int = 0  # so many watches and logs end in the middle

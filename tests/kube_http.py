@@ -84,7 +84,8 @@ class Handler(BaseHTTPRequestHandler):
         if planned:
             return self.answer(planned.status, status(planned.status, "as the test wants"),
                                planned.headers)  # fmt: skip
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if not known and not self.api.state.anonymous:
             return self.answer(401, status(401, "Unauthorized"))
         self.route(url.path, json.loads(body) if body else {})
 
@@ -108,10 +109,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def route(self, path: str, body: Json) -> None:
-        if path == "/version":
-            return self.answer(200, {"gitVersion": "v1.36.1", "major": "1", "minor": "36"})
         if path.endswith("/selfsubjectaccessreviews"):
             return self.review(body)
+        if path in ("/version", "/api", "/apis", "/api/v1"):
+            return self.answer(200, self.roots(path))
         if found := re.fullmatch(r"/apis/([^/]+)(?:/([^/]+))?", path):
             return self.discover(*found.groups())
         match = PATH.fullmatch(path)
@@ -151,6 +152,26 @@ class Handler(BaseHTTPRequestHandler):
         ]  # fmt: skip
         head = {"kind": "APIResourceList", "apiVersion": "v1"}
         self.answer(200, {**head, "groupVersion": f"{group}/{version}", "resources": resources})
+
+    def roots(self, path: str) -> Json:
+        """What kubectl asks first."""
+        if path == "/version":
+            return {"gitVersion": "v1.36.1", "major": "1", "minor": "36"}
+        if path == "/api":
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        if path == "/api/v1":
+            resources = [
+                {"name": name, "namespaced": name != "nodes", "kind": KINDS[name],
+                 "singularName": "", "verbs": ["create", "get", "list"]}
+                for name in ("configmaps", "secrets", "pods", "persistentvolumeclaims")
+            ]  # fmt: skip
+            head = {"kind": "APIResourceList", "apiVersion": "v1"}
+            return {**head, "groupVersion": "v1", "resources": resources}
+        groups = []
+        for group, served in self.api.state.groups.items():
+            versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in served]
+            groups.append({"name": group, "versions": versions, "preferredVersion": versions[0]})
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
     def review(self, body: Json) -> None:
         asked = body["spec"]["resourceAttributes"]

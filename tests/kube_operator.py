@@ -1,4 +1,4 @@
-"""What an operator and a kubelet do, for tests: jobs of the test API server become processes here."""
+"""What operator and kubelet do, for tests: jobs of the test API server become processes here."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Reader:
             return None
         if stamp != self.position.time:
             self.position = Position(time=stamp, same=1)
-            self.again = 0
+            self.again = 1
             return text
         self.again += 1
         if self.again <= self.position.same:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.kube import names
 from orchestrator.kube.job import Object
-from orchestrator.plan import KubePlace
+from orchestrator.kube.place import KubePlace
 
 SUFFIX = "-reader"
 LIVES_SECONDS = 3600

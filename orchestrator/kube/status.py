@@ -55,7 +55,8 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
         return make(state="waiting", words="its node does not answer", started=True)
     if waiting := waiting_words(pod, state, tuple(events)):
         return make(state="waiting", words=waiting, started=bool(last_end(containers[0])))
-    return make(state="running" if state.get("running") else "waiting", started="running" in state)
+    running = state.get("running") is not None
+    return make(state="running" if running else "waiting", started=running)
 
 
 class Maker:
@@ -113,7 +114,7 @@ def waiting_words(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
         return f"its container cannot be made: {message or reason}"
     if reason == "CrashLoopBackOff":
         return f"starts again and again: {message or reason}"
-    if state.get("running"):
+    if state.get("running") is not None:
         return ""
     told = [event for event in events if event.get("reason") in TELLING]
     return f"{told[-1]['reason']}: {told[-1].get('message', '')}" if told else ""

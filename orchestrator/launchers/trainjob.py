@@ -6,9 +6,13 @@ trainer starts one rank for each CPU.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.errors import PlanError
+from orchestrator.kube import names
 from orchestrator.kube.job import KubeJob, Object
 from orchestrator.kube.pods import container, pod_template, resources
+from orchestrator.kube.settings import KubeSettings
 from orchestrator.launchers.mpijob import launcher, worker
 
 API = "trainer.kubeflow.org/v1alpha1"
@@ -69,6 +73,29 @@ def training_runtime(job: KubeJob) -> Object:
             },
         },
     }
+
+
+def shared_runtime(settings: KubeSettings, name: str = "orch-torch") -> Object:
+    """A runtime for TrainJobs of one's own: the image, the volume, /dev/shm, the size of a pod.
+
+    Runs of orch bring one each, with their files.
+    """
+    job = KubeJob(
+        run_id=name, settings=settings, nodes=1, ppn=1, min_nodes=1, threads=int(settings.cpus),
+        max_restarts=0, script=(), config={}, card={}, files={},
+    )  # fmt: skip
+    made = training_runtime(replace(job, settings=replace(settings, mpi=None)))
+    made["metadata"] = {"name": name, "labels": {names.OWNER: names.MANAGER}}
+    (node,) = made["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = node["template"]["spec"]["template"]
+    pod["metadata"] = {"labels": {names.OWNER: names.MANAGER}}
+    pod["spec"]["volumes"] = [one for one in pod["spec"]["volumes"] if "configMap" not in one]
+    (container,) = pod["spec"]["containers"]
+    del container["command"], container["args"]
+    container["volumeMounts"] = [
+        one for one in container["volumeMounts"] if one["name"] != "orch-files"
+    ]
+    return made
 
 
 def torch_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:

@@ -15,8 +15,9 @@ PURE = [
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
     "launchers/mpirun", "rank_files", "plan", "card", "choices", "plan_train", "report/scales",
     "report/charts", "report/timeline", "plan_kube", "kube/quantity", "kube/names",
-    "kube/settings", "kube/job", "kube/pods", "launchers/pytorchjob", "launchers/mpijob",
-    "launchers/trainjob", "launchers/kubernetes_jobs",
+    "kube/settings", "kube/job", "kube/pods", "kube/card", "kube/status", "kube/lines",
+    "kube/outcome", "kube/setup", "launchers/pytorchjob", "launchers/mpijob",
+    "launchers/trainjob", "launchers/kubernetes_jobs", "kube/place", "kube/reader", "kube_checks",
 ]  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",
@@ -26,7 +27,7 @@ EFFECTS = {
 ORDER = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
-    "launchers", "rank_files", "plan", "card", "choices", "plan_train", "plan_kube",
+    "launchers", "rank_files", "plan", "card", "choices", "plan_train", "plan_kube", "kube_checks",
     "task_result", "probe", "preflight", "plan_provision", "share", "state", "wheelhouse", "load",
     "execute", "provenance", "runs", "measures", "collect", "mirror", "backends", "report",
     "operations", "cli",

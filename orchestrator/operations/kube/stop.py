@@ -10,9 +10,9 @@ from orchestrator.card import Whereabouts
 from orchestrator.errors import ExecuteError
 from orchestrator.kube import names
 from orchestrator.kube.job import Object
+from orchestrator.kube.place import KubePlace
 from orchestrator.kube.status import JobState, node_of
 from orchestrator.operations.kube.watch import KubeWatch
-from orchestrator.plan import KubePlace
 from orchestrator.report.swept import NodeSwept, Swept
 
 GONE_SECONDS = 60.0  # a pod has 30 s to end

@@ -69,9 +69,15 @@ class KubeWatch:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Events of the run, from its beginning until it has ended."""
-        yield from runs.load(self.folder).events()
-        if (self.folder / "outcome.json").exists():
+        run = runs.load(self.folder)
+        yield from run.events()
+        if run.outcome is not None:
             return
+        if not run.events():
+            nodes = [target.node for target in self.where.nodes]
+            ranks = len(run.plan["layout"])
+            launched = self.own_event("launched", attempt=1, ranks=ranks, nodes=nodes)
+            self.items.put(("event", launched))
         threading.Thread(target=self.watch_pods, daemon=True).start()
         state = None
         while state is None:

@@ -1,0 +1,150 @@
+"""`orch k8s check|init`, and kubectl itself, against the test API server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kube_api import TOKEN as API_TOKEN
+from tests.kube_api import Api
+from tests.kube_schema import check, needs_crds
+from tests.local.test_kube import TRAIN, Orch, api, background, orch
+
+__all__ = ["api", "orch"]
+KEYS = {"topic", "state", "words", "cure"}
+NODE = {
+    "metadata": {"name": "n", "labels": {
+        "feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"}},
+    "spec": {}, "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}},
+}  # fmt: skip
+CLAIM = {
+    "metadata": {"name": "orch"}, "spec": {"accessModes": ["ReadWriteMany"]},
+    "status": {"phase": "Bound"},
+}  # fmt: skip
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    value = json.loads(done.stdout)
+    assert (value["schema"], value["kind"]) == (1, "k8s check")
+    assert all(one.keys() == KEYS for one in value["findings"])
+    assert value["ready"] is (done.returncode == 0)
+    return {one["topic"]: one for one in value["findings"]}
+
+
+def test_a_cluster_that_is_ready(api: Api, orch: Orch) -> None:
+    api.put("nodes", NODE)
+    api.put("persistentvolumeclaims", CLAIM)
+    end = background(orch, "k8s", "check", "--json", "--nodes", "2")
+    api.await_(lambda: api.names("pods"))
+    made = api.get("pods", "orch-image-check")
+    assert made is not None
+    ended = [{"state": {"terminated": {"exitCode": 2}}}]
+    api.put("pods", {**made, "status": {"phase": "Failed", "containerStatuses": ended}})
+    done = end()
+    found = findings(done)
+    assert done.returncode == 0, done.stdout
+    assert {one["state"] for one in found.values()} == {"ok"}
+    assert "v1.36.1" in found["API"]["words"]
+    assert api.names("pods") == []
+
+
+def test_every_miss_has_its_cure(api: Api, orch: Orch) -> None:
+    del api.state.groups["trainer.kubeflow.org"]
+    api.state.denied |= {("create", "pods/exec"), ("patch", "pytorchjobs")}
+    api.put("nodes", {**NODE, "status": {"allocatable": {"cpu": "1", "memory": "2Gi"}}})
+    done = orch("k8s", "check", "--json", "--no-pull", "--launcher", "pytorchjob")
+    found = findings(done)
+    assert done.returncode == 1
+    assert found["TrainJob"]["state"] == "unknown"
+    for topic in ("rights", "volume", "nodes"):
+        assert (found[topic]["state"], bool(found[topic]["cure"])) == ("miss", True)
+    assert "pods/exec" in found["rights"]["words"]
+    text = orch("k8s", "check", "--no-pull").stdout
+    assert "MISS  volume: no claim orch\n      cure: `orch k8s init --apply`" in text
+
+
+def test_an_image_that_cannot_be_pulled(api: Api, orch: Orch) -> None:
+    end = background(orch, "k8s", "check", "--json")
+    api.await_(lambda: api.names("pods"))
+    made = api.get("pods", "orch-image-check")
+    assert made is not None
+    waiting = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}]
+    api.put("pods", {**made, "status": {"phase": "Pending", "containerStatuses": waiting}})
+    found = findings(end())
+    assert found["image"]["state"] == "miss"
+    assert "cannot be pulled: denied" in found["image"]["words"]
+    assert api.names("pods") == []
+
+
+def test_an_api_that_cannot_be_reached(api: Api, orch: Orch, tmp_path: Path) -> None:
+    text = (tmp_path / "kubeconfig").read_text()
+    (tmp_path / "kubeconfig").write_text(text.replace(API_TOKEN, "old"))
+    found = findings(orch("k8s", "check", "--json"))
+    assert list(found) == ["API"]
+    assert "does not know you" in found["API"]["words"]
+    (tmp_path / "kubeconfig").write_text(text.replace(api.url, "http://127.0.0.1:9"))
+    done = orch("k8s", "check", "--json")
+    assert findings(done)["API"]["state"] == "miss"
+
+
+def test_init_prints_without_the_token_and_applies_with_it(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("hf_verysecret\n")
+    shown = orch("k8s", "init", "--token-file", "token", "--runtime")
+    encoded = base64.b64encode(b"hf_verysecret").decode()
+    assert shown.returncode == 0, shown.stderr
+    assert "hf_verysecret" not in shown.stdout + shown.stderr
+    assert encoded not in shown.stdout
+    done = orch("k8s", "init", "--token-file", "token", "--runtime", "--apply", "--json")
+    value = json.loads(done.stdout)
+    assert value == {"schema": 1, "kind": "k8s init", "applied": [
+        "PersistentVolumeClaim orch", "Secret orch-hf", "TrainingRuntime orch-torch"]}  # fmt: skip
+    secret = api.get("secrets", "orch-hf")
+    assert secret is not None
+    assert secret["data"] == {"HF_TOKEN": encoded}
+    again = orch("k8s", "init", "--apply")
+    assert again.returncode == 0, "applying again changes nothing"
+    train = orch("train", "bert-qa", *TRAIN, "--dry-run")
+    assert encoded not in train.stdout
+
+
+def test_init_takes_nothing_over(api: Api, orch: Orch) -> None:
+    assert orch("k8s", "init", "--apply").returncode == 0
+    key = ("persistentvolumeclaims", "orch")
+    path = ".spec.resources.requests.storage"
+    api.state.owners[key] = {path: "helm"}
+    done = orch("k8s", "init", "--apply", "--k8s", "storage=99Gi")
+    assert done.returncode == 1
+    assert 'conflict with "helm"' in done.stderr
+
+
+@needs_crds
+def test_the_shared_runtime_is_what_the_crd_says(api: Api, orch: Orch) -> None:
+    assert orch("k8s", "init", "--apply", "--runtime").returncode == 0
+    made = api.get("trainingruntimes", "orch-torch")
+    assert made is not None
+    check(made)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+@pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob", "trainjob"])
+def test_kubectl_takes_the_manifest_as_it_is(
+    api: Api, orch: Orch, tmp_path: Path, launcher: str
+) -> None:
+    done = orch("train", "bert-qa", *TRAIN, "--launcher", launcher, "--dry-run", "-o", "yaml")
+    api.state.anonymous = True
+    created = subprocess.run(
+        ["kubectl", "create", "--dry-run=client", "--validate=false", "-f", "-"],
+        input=done.stdout, capture_output=True, text=True, timeout=60,
+        env=os.environ | {"KUBECONFIG": str(tmp_path / "kubeconfig"), "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert created.returncode == 0, created.stderr
+    assert created.stdout.count("created (dry run)") == (3 if launcher == "trainjob" else 2)

@@ -1,0 +1,238 @@
+"""What pods, jobs and logs say -> words, outcomes, lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import kube_checks as checks
+from orchestrator.kube.lines import Position, Reader, parse
+from orchestrator.kube.outcome import outcome
+from orchestrator.kube.settings import KubeSettings
+from orchestrator.kube.setup import token, without_secrets
+from orchestrator.kube.status import JobState, PodState, job_state, node_of, pod_state
+
+SETTINGS = KubeSettings(image="registry.example/orch:current", cpu="8", memory="16Gi")
+
+
+def pod(**status: Any) -> dict[str, Any]:
+    limits = {"resources": {"limits": {"memory": "8Gi"}}, "image": "registry.example/x"}
+    return {"metadata": {"name": "orch-x-worker-3"}, "spec": {"containers": [limits]},
+            "status": status}  # fmt: skip
+
+
+def container(**state: Any) -> list[dict[str, Any]]:
+    return [{"state": state}]
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("orch-2026-qa-ab12-worker-3", "worker-3"),
+        ("orch-2026-qa-ab12-launcher-x7k2p", "launcher"),
+        ("orch-2026-qa-ab12-node-0-11-x7k2p", "node-11"),
+        ("orch-2026-qa-ab12-launcher-0-0-x7k2p", "launcher"),
+        ("something", "something"),
+    ],
+)
+def test_pods_have_the_names_of_the_plan(name: str, node: str) -> None:
+    assert node_of(name) == node
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "words"),
+    [
+        ({}, "waiting", ""),
+        ({"phase": "Running", "containerStatuses": container(running={})}, "running", ""),
+        ({"phase": "Succeeded"}, "done", ""),
+        ({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+          "message": "pod has unbound immediate PersistentVolumeClaims"}]}, "waiting",
+         "waits for a node: pod has unbound immediate PersistentVolumeClaims"),
+        ({"phase": "Pending", "containerStatuses": container(waiting={
+          "reason": "ErrImagePull", "message": "not found"})}, "waiting",
+         "its image registry.example/x cannot be pulled: not found"),
+        ({"phase": "Pending", "containerStatuses": container(waiting={
+          "reason": "CreateContainerConfigError", "message": "no configmap"})}, "waiting",
+         "its container cannot be made: no configmap"),
+        ({"phase": "Running", "containerStatuses": container(waiting={
+          "reason": "CrashLoopBackOff", "message": "back-off"})}, "waiting",
+         "starts again and again: back-off"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, "failed",
+         "evicted: disk pressure"),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, "failed", "DeadlineExceeded"),
+        ({"phase": "Failed", "containerStatuses": container(terminated={
+          "exitCode": 137, "reason": "OOMKilled"})}, "failed",
+         "killed for memory (OOMKilled): the pod's limit is 8Gi"),
+        ({"phase": "Failed", "containerStatuses": container(terminated={"exitCode": 3})},
+         "failed", "exited with code 3"),
+        ({"phase": "Failed"}, "failed", "failed without a word"),
+        ({"phase": "Unknown"}, "waiting", "its node does not answer"),
+    ],
+)  # fmt: skip
+def test_a_pod_in_the_users_words(status: dict[str, Any], state: str, words: str) -> None:
+    found = pod_state(pod(**status))
+    assert (found.state, found.words) == (state, words)
+
+
+def test_a_volume_that_is_not_mounted_is_in_the_events() -> None:
+    told = [{"reason": "Scheduled"}, {"reason": "FailedMount", "message": "no such share"}]
+    waiting = container(waiting={"reason": "ContainerCreating"})
+    found = pod_state(pod(phase="Pending", containerStatuses=waiting), told)
+    assert found.words == "FailedMount: no such share"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [((), "running"), (("Created", "Running"), "running"), (("Running", "Succeeded"), "done"),
+     (("Complete",), "done"), (("Running", "Failed"), "failed"), (("Suspended",), "suspended")],
+)  # fmt: skip
+def test_a_job_by_its_conditions(kinds: tuple[str, ...], state: str) -> None:
+    conditions = [{"type": kind, "status": "True", "reason": "x"} for kind in kinds]
+    conditions.append({"type": "Restarting", "status": "False"})
+    assert job_state({"status": {"conditions": conditions}}).state == state
+
+
+# Logs.
+
+
+def test_lines_go_where_they_belong() -> None:
+    assert parse("[12] loss [3]").rank == 12
+    assert (parse("[12] loss [3]").file, parse("[12] x").text) == ("ranks/rank-12.log", "x")
+    assert parse("[0] ").text == ""
+    event = json.dumps({"event": "joined", "rank": 1, "time": 1})
+    assert parse(event).event == {"event": "joined", "rank": 1, "time": 1}
+    metrics = parse(json.dumps({"metrics": 3, "line": '{"step": 1}'}))
+    assert (metrics.file, metrics.text) == ("ranks/rank-3.metrics.jsonl", '{"step": 1}')
+    for words in ("W1121 torchrun", "{torn", '{"a": 1}', "[x] y", '{"event": 1, "rank": 2}'):
+        assert parse(words).file == "launcher.log"
+
+
+TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)
+
+
+@given(times=TIMES, cuts=st.lists(st.integers(0, 30), max_size=4), nano=st.sampled_from([1, 10**8]))
+def test_each_line_is_read_once_however_often_the_stream_breaks(
+    times: list[int], cuts: list[int], nano: int
+) -> None:
+    """Lines may share a time; the API begins again at whole seconds."""
+    log = []
+    for index, time in enumerate(times):
+        fraction = f"{time * nano:09d}".rstrip("0")
+        log.append(f"2026-01-01T00:00:01{'.' if fraction else ''}{fraction}Z line {index}")
+    reader, got = Reader(Position()), []
+    for cut in [*cuts, len(log)]:
+        assert reader.since in (None, "2026-01-01T00:00:01Z")
+        got += [text for line in log[:cut] if (text := reader.new(line)) is not None]
+        reader = Reader(reader.position)
+    assert got == [f"line {index}" for index in range(len(log))]
+
+
+# Outcomes.
+
+
+def told(event: str, rank: int, time: float, **fields: Any) -> dict[str, Any]:
+    return {"event": event, "rank": rank, "time": time, **fields}
+
+
+def ended(events: list[dict[str, Any]], *pods: PodState, state: str = "failed") -> dict[str, Any]:
+    return outcome(events, pods, JobState(state=state, words="backoff"), began=0.0, now=9.0)
+
+
+def exit_of(rank: int, time: float, code: int = 1, **fields: Any) -> dict[str, Any]:
+    return told("exit", rank, time, node=f"worker-{rank}", code=code, signal=None,
+                stopped=False, **fields)  # fmt: skip
+
+
+def test_the_culprit_is_not_who_lost_its_peer() -> None:
+    events = [
+        told("exception", 0, 1.0, text="Connection closed by peer [10.0.0.1]"), exit_of(0, 1.1),
+        told("exception", 1, 1.2, text="ValueError"), exit_of(1, 1.3),
+    ]  # fmt: skip
+    assert ended(events)["first_failure"]["rank"] == 1
+    assert ended(events)["problem"] is None
+
+
+def test_only_the_last_attempt_counts() -> None:
+    events = [told("started", 0, 1.0, node="worker-0"), exit_of(0, 2.0),
+              told("started", 0, 3.0, node="worker-0"), exit_of(0, 4.0, code=7)]  # fmt: skip
+    found = ended(events)
+    assert (found["first_failure"]["code"], found["attempts"]) == (7, 2)
+
+
+def test_a_pod_killed_for_memory_names_its_rank() -> None:
+    events = [told("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
+    killed = PodState(pod="p", node="worker-1", state="failed", words="killed", oom=True, code=137)
+    failure = ended(events, killed)["first_failure"]
+    assert (failure["rank"], failure["signal"], failure["oom"]) == (1, "SIGKILL", "killed")
+
+
+def test_what_is_said_where_no_rank_failed() -> None:
+    assert ended([])["problem"] == "backoff"
+    refused = told("refused", -1, 1.0, text="worker-0: no BF16")
+    assert ended([refused])["problem"] == "worker-0: no BF16"
+    evicted = PodState(pod="p", node="worker-1", state="failed", words="evicted: memory")
+    assert ended([], evicted)["problem"] == "worker-1: evicted: memory"
+    assert ended([], state="done") | {"problem": None} == ended([], state="done")
+
+
+def test_the_supervisors_own_outcome_counts() -> None:
+    own = {"schema": 1, "state": "failed", "first_failure": {"rank": 5}}
+    assert ended([told("outcome", -1, 1.0, outcome=own)]) == own
+
+
+# Checks.
+
+
+def node(cpu: str = "16", memory: str = "64Gi", **more: Any) -> dict[str, Any]:
+    labels = more.pop("labels", {})
+    return {"metadata": {"name": "n", "labels": labels}, "spec": more,
+            "status": {"allocatable": {"cpu": cpu, "memory": memory}}}  # fmt: skip
+
+
+def test_room_for_the_pods() -> None:
+    taint = {"key": "x", "effect": "NoSchedule"}
+    nodes = [node(), node("7900m"), node(taints=[taint]), node(unschedulable=True)]
+    assert checks.nodes_finding(nodes, SETTINGS, 2).state == "ok"
+    short = checks.nodes_finding(nodes, SETTINGS, 3)
+    assert short.state == "miss"
+    assert "1 of 4 nodes can take pods of 8 CPUs and 16Gi, 2 such pods in all" in short.words
+    assert "16 CPUs to give" in short.cure
+    assert checks.nodes_finding(None, SETTINGS, 1).state == "unknown"
+    assert checks.nodes_finding([], SETTINGS, 1).state == "miss"
+
+
+def test_bf16_by_the_labels_of_the_nodes() -> None:
+    able = node(labels={checks.BF16_LABELS[0]: "true"})
+    assert checks.flags_finding([able], SETTINGS).state == "ok"
+    assert checks.flags_finding([able, node()], SETTINGS).state == "miss"
+    assert checks.flags_finding([node()], SETTINGS).state == "unknown"
+
+
+def test_volumes() -> None:
+    bound = {"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+    once = {**bound, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    assert checks.claim_finding(bound, SETTINGS, 2).state == "ok"
+    assert checks.claim_finding(once, SETTINGS, 1).state == "ok"
+    for claim, words in ((None, "no claim"), ({}, "Pending"), (once, "cannot share")):
+        found = checks.claim_finding(claim, SETTINGS, 2)
+        assert (found.state, words in found.words, bool(found.cure)) == ("miss", True, True)
+
+
+def test_kinds_and_rights() -> None:
+    found = checks.kinds_findings({"pytorchjob": ("v1",)}, None)
+    assert [one.state for one in found] == ["ok", "unknown", "unknown"]
+    assert {one.state for one in checks.kinds_findings({}, None)} == {"miss"}
+    assert checks.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].words.endswith("only v1")
+    missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]
+    assert "verbs [patch]" in checks.rights_finding(missing, "team").cure
+    assert checks.rights_finding([], "team").state == "ok"
+
+
+def test_a_token_is_never_shown() -> None:
+    made = token(SETTINGS, "hf_secret")
+    assert "hf_secret" not in json.dumps(without_secrets(made))
+    assert made["data"]["HF_TOKEN"] not in json.dumps(without_secrets(made))
