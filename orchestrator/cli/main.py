@@ -11,6 +11,7 @@ from orchestrator.cli import (
     attach,
     compare,
     fetch,
+    image,
     k8s,
     nodes,
     provision,
@@ -41,6 +42,7 @@ app.command("fetch")(fetch.fetch)
 app.command("report")(report.report)
 app.command("recipes")(recipes.recipes)
 app.add_typer(stacks.app, name="stacks")
+app.add_typer(image.app, name="image")
 app.add_typer(k8s.app, name="k8s")
 app.add_typer(runs.app, name="runs")
 runs.app.command("compare")(compare.compare)

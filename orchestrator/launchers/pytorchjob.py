@@ -9,6 +9,7 @@ from __future__ import annotations
 from orchestrator.kube.job import KubeJob, Object
 from orchestrator.kube.pods import container, pod_template
 
+JOIN_SECONDS = 3600
 PORT = 23456  # the operator's own, which it tells torchrun as the place to meet
 
 
@@ -27,6 +28,8 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
                     "minReplicas": job.min_nodes,
                     "maxReplicas": job.nodes,
                     "maxRestarts": job.max_restarts,
+                    # The first pods wait for the last one, which may wait for a node.
+                    "rdzvConf": [{"key": "join_timeout", "value": str(JOIN_SECONDS)}],
                 },
                 "runPolicy": run_policy(job),
                 "pytorchReplicaSpecs": {

@@ -376,6 +376,19 @@ def test_without_a_kubeconfig_there_is_a_hint(orch: Orch, tmp_path: Path) -> Non
     assert wrong.returncode == 2
 
 
+def test_without_the_package_there_is_a_hint(orch: Orch, tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['kubernetes'] = None\nfrom orchestrator.cli.main import main\n"
+    )
+    arguments = ["train", own_script(tmp_path), *TRAIN]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}sys.argv[1:] = {arguments!r}\nmain()"],
+        cwd=tmp_path, env=orch_environment(tmp_path), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'orch[k8s]'" in done.stderr
+
+
 def test_settings_are_checked(orch: Orch, tmp_path: Path) -> None:
     for pairs, words in (
         (("imagee=x",), "Did you mean 'image'?"),

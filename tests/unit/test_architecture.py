@@ -25,7 +25,7 @@ EFFECTS = {
 }  # fmt: skip
 # Who may import whom: a module imports only what stands before it.
 ORDER = [
-    "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
+    "errors", "names", "command", "cluster", "stack", "backend", "image", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
     "launchers", "rank_files", "plan", "card", "choices", "plan_train", "plan_kube", "kube_checks",
     "task_result", "probe", "preflight", "plan_provision", "share", "state", "wheelhouse", "load",

@@ -228,6 +228,7 @@ class KubeWatch:
     def finish_with(self, job: JobState, *, state: str | None = None) -> dict[str, Any]:
         """Write the outcome; -> the event that says so."""
         events = runs.load(self.folder).events()
+        self.relocate(events)
         began = min((one["time"] for one in events), default=self.began)
         record = outcome(events, self.pods.values(), job, began=began, now=time.time())
         if state:
@@ -237,6 +238,14 @@ class KubeWatch:
         (self.folder / "outcome.json").write_text(json.dumps(record, indent=1) + "\n")
         self.keep_positions()
         return event
+
+    def relocate(self, events: list[dict[str, Any]]) -> None:
+        """torchrun chooses which pod has which rank: plan.json says it as it was."""
+        told = {one["rank"]: one["node"] for one in events if one["event"] == "started"}
+        card = runs.load(self.folder).plan
+        for place in card["layout"]:
+            place["node"] = told.get(place["rank"], place["node"])
+        runs.keep(card, self.folder)
 
     def keep_positions(self) -> None:
         kept = {uid: asdict(position) for uid, position in self.positions.items()}

@@ -1,0 +1,73 @@
+"""`orch image build`, `orch image save`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import AsJson
+
+app = typer.Typer(help="The image of a stack, for pods and containers.")
+StackName = Annotated[str, typer.Argument(metavar="STACK")]
+Tag = Annotated[str | None, typer.Option(help="Its name; default: orch:STACK.")]
+Engine = Annotated[str, typer.Option(help="docker, podman, or another with their commands.")]
+
+
+@app.command()
+def build(
+    stack: StackName = "current",
+    tag: Tag = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="An image with Python, also pinned: python:3.11-slim@sha256:..."),
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(help="The base's Python, where its name does not say it.")
+    ] = None,
+    find_links: Annotated[
+        list[str] | None, typer.Option(help="A folder of wheels that no index has.")
+    ] = None,
+    context: Annotated[Path, typer.Option(help="Where the files to build from are laid.")] = Path(
+        "orch-image"
+    ),
+    engine: Engine = "docker",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build the image of a stack from its wheels; tells its digest."""
+    from orchestrator import load
+    from orchestrator.image import image_of
+    from orchestrator.operations import image as operation
+    from orchestrator.report.listing import SCHEMA
+
+    made = image_of(load.stack(stack), tag=tag, base=base, engine=engine)
+    if dry_run:
+        typer.echo(made.dockerfile(), nl=False)
+        return
+    operation.lay_out(made, context, tuple(find_links or ()), python)
+    digest = operation.build(made, context)
+    value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
+    typer.echo(json.dumps(value) if as_json else f"{made.tag} {digest}")
+
+
+@app.command()
+def save(
+    path: Annotated[Path, typer.Argument(metavar="FILE.tar")],
+    stack: Annotated[str, typer.Option(help="The stack whose image it is.")] = "current",
+    tag: Tag = None,
+    engine: Engine = "docker",
+    as_json: AsJson = False,
+) -> None:
+    """Write an image to a file, for nodes without a registry; tells its SHA-256."""
+    from orchestrator import load
+    from orchestrator.image import image_of
+    from orchestrator.operations import image as operation
+    from orchestrator.report.listing import SCHEMA
+
+    made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
+    digest = operation.save(made, path)
+    value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
+    typer.echo(json.dumps(value) if as_json else f"{path} sha256:{digest}")

@@ -1,0 +1,71 @@
+"""`orch image`: lay out a context, let the engine build it, save it to a file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from orchestrator import wheelhouse
+from orchestrator.command import Command
+from orchestrator.errors import ExecuteError
+from orchestrator.image import GLIBC, Image, python_of
+from orchestrator.plan_provision import Platform
+from orchestrator.share import TRAIN
+
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+def lay_out(image: Image, context: Path, find_links: tuple[str, ...], python: str | None) -> None:
+    """Fill a folder with the Dockerfile, the stack's wheels and orch's programs."""
+    stack = image.stack.for_backend(image.stack.backends[0])
+    target = Platform(
+        python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC
+    )
+    house = wheelhouse.prepare(stack, target, find_links)
+    wheels = context / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    for old in wheels.iterdir():
+        old.unlink()
+    for wheel in house.lock:
+        link(house.folder / wheel.file, wheels / wheel.file)
+    shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
+    (context / "Dockerfile").write_text(image.dockerfile())
+
+
+def link(source: Path, target: Path) -> None:
+    """Gigabytes are not copied where the file system can do without."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def build(image: Image, context: Path) -> str:
+    """-> the image's digest, or its id where no registry has it yet. Raises ExecuteError."""
+    run(image.build(str(context)))
+    return run(image.digest(), capture=True).strip()
+
+
+def save(image: Image, path: Path) -> str:
+    """-> SHA-256 of the file. Raises ExecuteError."""
+    run(image.save(str(path)))
+    return wheelhouse.sha256(path)
+
+
+def run(command: Command, *, capture: bool = False) -> str:
+    """The engine's words go to standard error, or are the answer."""
+    output = subprocess.PIPE if capture else sys.stderr
+    try:
+        done = subprocess.run(command.argv, stdout=output, stdin=subprocess.DEVNULL, text=True)
+    except OSError as error:
+        raise ExecuteError(
+            f"{command.argv[0]} cannot be started: {error.strerror}.",
+            hint="--engine podman, or install docker; --dry-run prints the Dockerfile.",
+        ) from None
+    if done.returncode != 0:
+        raise ExecuteError(f"`{command.shell()}` failed with exit code {done.returncode}.")
+    return done.stdout or ""
