@@ -35,8 +35,16 @@ class Operator:
             "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
             "PET_RDZV_ID": name, "PET_MAX_RESTARTS": "0",
         }  # fmt: skip
+        static = {
+            "PET_NNODES": str(count), "PET_NPROC_PER_NODE": str(per_pod),
+            "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port),
+        }  # fmt: skip
         for index in range(count):
-            self.start(job, template, f"{name}-worker-{index}", pet)
+            if plural == "trainjobs":  # the trainer numbers its pods
+                own = {**static, "PET_NODE_RANK": str(index)}
+                self.start(job, template, f"{name}-node-0-{index}-abcde", own)
+            else:
+                self.start(job, template, f"{name}-worker-{index}", pet)
         self.api.put(plural, {**job, "status": conditions("Created", "Running")})
         threading.Thread(target=self.end, args=(plural, name), daemon=True).start()
         return name

@@ -7,7 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.backends.kube_errors import (
+    Expired,
+    NotThere,
+    connection_errors,
+    passing,
+    pause,
+    words,
+)
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.kube.job import Object
 from orchestrator.kube.names import MANAGER
 
@@ -16,8 +24,6 @@ TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
 STREAM_SECONDS = 300  # after which a watch is begun anew
 QUIET_SECONDS = 330.0
 TRIES = 5
-LONGEST_WAIT = 10.0
-PASSING = (429, 500, 502, 503, 504)
 CORE = {
     "ConfigMap": "configmaps", "Secret": "secrets", "Pod": "pods",
     "PersistentVolumeClaim": "persistentvolumeclaims",
@@ -26,18 +32,6 @@ CUSTOM = {
     "PyTorchJob": "pytorchjobs", "MPIJob": "mpijobs", "TrainJob": "trainjobs",
     "TrainingRuntime": "trainingruntimes",
 }  # fmt: skip
-
-
-class NotThere(ExecuteError):
-    """The API has no such object."""
-
-
-class Expired(ExecuteError):
-    """A watch asks for what the API has forgotten (410): list anew."""
-
-
-class Refused(ExecuteError):
-    """401 or 403: who asks is unknown, or may not."""
 
 
 class Kube:
@@ -214,120 +208,9 @@ class Kube:
                 return act()
             except self.failures as error:
                 if not left or not passing(error):
-                    raise self.words(error) from None
+                    raise words(error, self.context or "the cluster") from None
                 time.sleep(pause(error, TRIES - left - 1))
         raise AssertionError
-
-    def words(self, error: Exception) -> ExecuteError:
-        status = getattr(error, "status", 0)
-        message = message_of(error)
-        if status == 401:
-            return Refused(
-                f"The API of {self.context or 'the cluster'} does not know you: {message}.",
-                hint="The token has expired, or is another cluster's: log in again, then "
-                "`kubectl auth whoami`. A run that has been started goes on without that.",
-            )
-        if status == 403:
-            return Refused(
-                f"Not allowed: {message}.",
-                hint="`orch k8s check` lists the rights that are needed.",
-            )
-        if status == 404:
-            return NotThere(f"{message}.")
-        if status == 409:
-            return ExecuteError(
-                f"Somebody else has it: {message}.",
-                hint="Nothing was changed. Another name, or ask the manager of these fields.",
-            )
-        if status == 410:
-            return Expired(f"{message}.")
-        if not status or status in PASSING:
-            return ConnectionLost(f"The API of {self.context or 'the cluster'} fails: {message}.")
-        return ExecuteError(f"The API refuses it: {message}.")
-
-
-def connect(context: str | None = None, namespace: str | None = None) -> Kube:
-    """By the kubeconfig, or as a pod of the cluster. Raises RequestError."""
-    try:
-        import kubernetes.config
-    except ImportError:
-        raise RequestError(
-            "--on k8s needs the package `kubernetes`, which is not installed.",
-            hint="pip install 'orch[k8s]'",
-        ) from None
-    config: Any = kubernetes.config
-    configuration = kubernetes.client.Configuration()
-    configuration.retries = False
-    configuration.connection_pool_maxsize = 64
-    try:
-        chosen, own = named(config, context)
-        config.load_kube_config(context=chosen, client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
-        if context is not None or not inside(config, configuration):
-            raise RequestError(
-                f"No cluster is configured: {error}.",
-                hint="KUBECONFIG or ~/.kube/config names it; --k8s context=NAME chooses.",
-            ) from None
-        chosen, own = "this cluster", own_namespace()
-    return Kube(kubernetes.client.ApiClient(configuration), namespace or own, chosen)
-
-
-def named(config: Any, context: str | None) -> tuple[str, str]:
-    """(context, its namespace) of the kubeconfig."""
-    contexts, current = config.list_kube_config_contexts()
-    found = next((one for one in contexts if one["name"] == context), None) if context else current
-    if found is None:
-        names = ", ".join(one["name"] for one in contexts)
-        raise config.ConfigException(f"there is no context '{context}', only {names}")
-    return found["name"], found["context"].get("namespace") or "default"
-
-
-def inside(config: Any, configuration: Any) -> bool:
-    try:
-        config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException:
-        return False
-    return True
-
-
-def own_namespace() -> str:
-    try:
-        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
-            return file.read().strip()
-    except OSError:
-        return "default"
-
-
-def connection_errors() -> tuple[type[Exception], ...]:
-    from urllib3.exceptions import HTTPError
-
-    return (HTTPError, OSError)
-
-
-def passing(error: Exception) -> bool:
-    """Whether it may be gone the next time."""
-    return getattr(error, "status", 0) in (0, *PASSING)
-
-
-def pause(error: Exception, tried: int) -> float:
-    """Seconds: what the API asks for, else twice as long each time."""
-    headers = getattr(error, "headers", None) or {}
-    asked = str(headers.get("Retry-After", ""))
-    return min(float(asked) if asked.isdigit() else 0.25 * 2**tried, LONGEST_WAIT)
-
-
-def message_of(error: Exception) -> str:
-    """The API's own message, or the connection's."""
-    body = getattr(error, "body", None)
-    try:
-        return str(json.loads(body)["message"]).rstrip(".") if body else reason_of(error)
-    except (ValueError, KeyError, TypeError):
-        return reason_of(error)
-
-
-def reason_of(error: Exception) -> str:
-    cause = getattr(error, "reason", None)
-    return str(cause or error).rstrip(".")
 
 
 def as_json(response: Any) -> Object:

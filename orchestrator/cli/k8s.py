@@ -37,7 +37,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look whether runs can start: each miss with its cure; exit code 1 if there is one."""
-    from orchestrator.backends.kube import connect
+    from orchestrator.backends.kube_connect import connect
     from orchestrator.errors import RequestError, did_you_mean
     from orchestrator.launchers.kubernetes_jobs import KINDS
     from orchestrator.load.kube import kube_settings
@@ -77,7 +77,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Render what a namespace needs once: the volume, the hub's token as a Secret."""
-    from orchestrator.backends.kube import connect
+    from orchestrator.backends.kube_connect import connect
     from orchestrator.load.kube import kube_settings
     from orchestrator.operations import k8s as operation
     from orchestrator.report.listing import SCHEMA

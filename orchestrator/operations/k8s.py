@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import kube_checks as checks
-from orchestrator.backends.kube import Kube, NotThere, Refused
+from orchestrator.backends.kube import Kube
+from orchestrator.backends.kube_errors import NotThere, Refused
 from orchestrator.errors import OrchError
 from orchestrator.kube import names, setup
 from orchestrator.kube.job import Object, as_yaml
@@ -42,7 +43,7 @@ def check(
     except OrchError as error:
         yield Finding(topic="API", state="miss", words=error.message, cure=error.hint)
         return
-    where = f"{cluster.context}, namespace {cluster.namespace}"
+    where = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(topic="API", state="ok", words=f"Kubernetes {version}: {where}")
     served = {launcher: versions(cluster, launcher) for launcher in KINDS}
     yield from checks.kinds_findings(served, request.launcher)

@@ -86,6 +86,14 @@ def started(api: Api, orch: Orch, tmp_path: Path, *more: str) -> tuple[str, str]
     return value["run_id"], job
 
 
+def test_a_run_stays_where_it_is_when_the_context_changes(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, _ = started(api, orch, tmp_path)
+    kube = json.loads((tmp_path / "runs" / run / "plan.json").read_text())["kube"]
+    assert (kube["context"], kube["namespace"]) == ("lab", "team")
+
+
 def pod(api: Api, job: str, index: int, status: dict[str, Any]) -> str:
     """A worker's pod, as the operator makes it."""
     made = api.get("pytorchjobs", job)

@@ -17,7 +17,8 @@ PURE = [
     "report/charts", "report/timeline", "plan_kube", "kube/quantity", "kube/names",
     "kube/settings", "kube/job", "kube/pods", "kube/card", "kube/status", "kube/lines",
     "kube/outcome", "kube/setup", "launchers/pytorchjob", "launchers/mpijob",
-    "launchers/trainjob", "launchers/kubernetes_jobs", "kube/place", "kube/reader", "kube_checks",
+    "launchers/trainjob", "launchers/kubernetes_jobs", "kube/place", "kube/files", "kube_choices",
+    "image", "kube/reader", "kube_checks",
 ]  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",
@@ -27,10 +28,10 @@ EFFECTS = {
 ORDER = [
     "errors", "names", "command", "cluster", "stack", "backend", "image", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
-    "launchers", "rank_files", "plan", "card", "choices", "plan_train", "plan_kube", "kube_checks",
-    "task_result", "probe", "preflight", "plan_provision", "share", "state", "wheelhouse", "load",
-    "execute", "provenance", "runs", "measures", "collect", "mirror", "backends", "report",
-    "operations", "cli",
+    "launchers", "rank_files", "plan", "card", "choices", "plan_train", "kube_choices",
+    "plan_kube", "kube_checks", "task_result", "probe", "preflight", "plan_provision", "share",
+    "state", "wheelhouse", "load", "execute", "provenance", "runs", "measures", "collect",
+    "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 

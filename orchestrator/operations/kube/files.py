@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orchestrator.backends.kube import Kube, NotThere, connect
+from orchestrator.backends.kube import Kube
+from orchestrator.backends.kube_connect import connect
+from orchestrator.backends.kube_errors import NotThere
 from orchestrator.backends.kube_exec import PodExec
 from orchestrator.card import Whereabouts
 from orchestrator.errors import ExecuteError

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import runs
-from orchestrator.backends.kube import Kube, NotThere, connect
+from orchestrator.backends.kube import Kube
+from orchestrator.backends.kube_connect import connect
+from orchestrator.backends.kube_errors import NotThere
 from orchestrator.card import Whereabouts, whereabouts
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.kube import names

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from orchestrator.backends.kube import Kube, NotThere, connect
+from orchestrator.backends.kube import Kube
+from orchestrator.backends.kube_connect import connect
+from orchestrator.backends.kube_errors import NotThere
 from orchestrator.card import Whereabouts
 from orchestrator.errors import ExecuteError
 from orchestrator.kube import names

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import load, runs
-from orchestrator.backends.kube import Kube, connect
+from orchestrator.backends.kube import Kube
+from orchestrator.backends.kube_connect import connect
 from orchestrator.card import run_card, whereabouts
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.execute import execute
 from orchestrator.kube import names
+from orchestrator.kube.place import KubePlace
 from orchestrator.kube.settings import KubeSettings
 from orchestrator.load.kube import kube_settings
 from orchestrator.operations.kube.watch import KubeWatch
@@ -103,7 +105,7 @@ def start(plan: Plan, folder: Path) -> KubeWatch:
     """Make the run's objects; -> the run, to be watched. It lives on without that."""
     assert plan.kube is not None
     cluster = connect(plan.kube.context, namespace_asked(plan))
-    plan = replace(plan, kube=replace(plan.kube, namespace=cluster.namespace))
+    plan = replace(plan, kube=seen(plan.kube, cluster))
     runs.record(plan, folder)
     try:
         execute(plan, {}, cluster)
@@ -114,6 +116,11 @@ def start(plan: Plan, folder: Path) -> KubeWatch:
         raise
     own_by_job(cluster, plan)
     return KubeWatch(whereabouts(run_card(plan)), folder, cluster=cluster)
+
+
+def seen(place: KubePlace, cluster: Kube) -> KubePlace:
+    """Where it really is: the kubeconfig's current context may be another one tomorrow."""
+    return replace(place, namespace=cluster.namespace, context=cluster.context)
 
 
 def namespace_asked(plan: Plan) -> str | None:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import runs
-from orchestrator.backends.kube import Expired, Kube, NotThere, Refused, connect
+from orchestrator.backends.kube import Kube
+from orchestrator.backends.kube_connect import connect
+from orchestrator.backends.kube_errors import Expired, NotThere, Refused
 from orchestrator.card import Whereabouts
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.kube import names

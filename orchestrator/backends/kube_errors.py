@@ -1,0 +1,83 @@
+"""What the API of a cluster answers when it does not do what was asked, in the users' words."""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.errors import ConnectionLost, ExecuteError
+
+PASSING = (429, 500, 502, 503, 504)
+LONGEST_WAIT = 10.0
+
+
+class NotThere(ExecuteError):
+    """The API has no such object."""
+
+
+class Expired(ExecuteError):
+    """A watch asks for what the API has forgotten (410): list anew."""
+
+
+class Refused(ExecuteError):
+    """401 or 403: who asks is unknown, or may not."""
+
+
+def words(error: Exception, where: str) -> ExecuteError:
+    """The API's answer in the users' words, with what to do."""
+    status = getattr(error, "status", 0)
+    message = message_of(error)
+    if status == 401:
+        return Refused(
+            f"The API of {where} does not know you: {message}.",
+            hint="The token has expired, or is another cluster's: log in again, then "
+            "`kubectl auth whoami`. A run that has been started goes on without that.",
+        )
+    if status == 403:
+        return Refused(
+            f"Not allowed: {message}.",
+            hint="`orch k8s check` lists the rights that are needed.",
+        )
+    if status == 404:
+        return NotThere(f"{message}.")
+    if status == 409:
+        return ExecuteError(
+            f"Somebody else has it: {message}.",
+            hint="Nothing was changed. Another name, or ask the manager of these fields.",
+        )
+    if status == 410:
+        return Expired(f"{message}.")
+    if not status or status in PASSING:
+        return ConnectionLost(f"The API of {where} fails: {message}.")
+    return ExecuteError(f"The API refuses it: {message}.")
+
+
+def connection_errors() -> tuple[type[Exception], ...]:
+    from urllib3.exceptions import HTTPError
+
+    return (HTTPError, OSError)
+
+
+def passing(error: Exception) -> bool:
+    """Whether it may be gone the next time."""
+    return getattr(error, "status", 0) in (0, *PASSING)
+
+
+def pause(error: Exception, tried: int) -> float:
+    """Seconds: what the API asks for, else twice as long each time."""
+    headers = getattr(error, "headers", None) or {}
+    asked = str(headers.get("Retry-After", ""))
+    return min(float(asked) if asked.isdigit() else 0.25 * 2**tried, LONGEST_WAIT)
+
+
+def message_of(error: Exception) -> str:
+    """The API's own message, or the connection's."""
+    body = getattr(error, "body", None)
+    try:
+        return str(json.loads(body)["message"]).rstrip(".") if body else reason_of(error)
+    except (ValueError, KeyError, TypeError):
+        return reason_of(error)
+
+
+def reason_of(error: Exception) -> str:
+    cause = getattr(error, "reason", None)
+    return str(cause or error).rstrip(".")
