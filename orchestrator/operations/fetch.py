@@ -58,6 +58,8 @@ def collected(
     if lives.kube is not None:
         from orchestrator.operations.kube.files import reader
 
+        if wanted.node:
+            raise RequestError("--node is for nodes behind SSH: all pods share one volume.")
         target = wanted.to or run.folder.absolute() / "output"
         with reader(lives) as pod:
             return collect(pod, source, target, only=wanted.only, listener=listener)

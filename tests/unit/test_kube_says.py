@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import kube_checks as checks
@@ -114,6 +114,7 @@ def test_lines_go_where_they_belong() -> None:
 TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)
 
 
+@settings(deadline=None)
 @given(times=TIMES, cuts=st.lists(st.integers(0, 30), max_size=4), nano=st.sampled_from([1, 10**8]))
 def test_each_line_is_read_once_however_often_the_stream_breaks(
     times: list[int], cuts: list[int], nano: int

@@ -280,6 +280,7 @@ def test_an_unknown_launcher_names_the_nearest() -> None:
 # Names, quantities and values of every kind.
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_run_ids_and_job_names_are_names(recipe: str, other: str) -> None:
     run = names.run_id("20260101-120000", recipe, "ab12")
@@ -292,12 +293,14 @@ def test_run_ids_and_job_names_are_names(recipe: str, other: str) -> None:
     assert names.job_name(names.run_id("20260101-120000", other, "ab13")) != job
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_run_id_has_a_job_name(run: str) -> None:
     assert names.is_dns_label(names.job_name(run))
     assert len(names.job_name(run)) <= names.JOB_MAX
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10**6), st.sampled_from(["", "m", "k", "Ki", "Mi", "Gi", "M", "G", "Ti"]))
 def test_quantities(number: int, unit: str) -> None:
     assert amount(f"{number}{unit}", "x") > 0
@@ -313,6 +316,7 @@ def test_quantities_are_exact() -> None:
             amount(text, "x")
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
 def test_a_card_that_travels_is_short_and_can_be_made_whole(pods: int, ppn: int, size: int) -> None:
     request = replace(REQUEST, nodes=str(pods), ppn=ppn)
@@ -337,6 +341,7 @@ def expand(text: str, variables: dict[str, str]) -> str:
     return out
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("$()AB x\n")))
 def test_arguments_arrive_as_they_were_given(text: str) -> None:
     assert expand(literal(text), {"A": "EXPANDED", "B": "EXPANDED", "": "EXPANDED"}) == text
