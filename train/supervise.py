@@ -53,6 +53,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds; 0: for ever")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--elastic", action="store_true", help="restart without lost nodes")
+    parser.add_argument("--path", help="a folder whose programs the launcher finds first")
+    parser.add_argument("--size-at", type=int, help="the word of it that is the number of ranks")
+    parser.add_argument("--nodes-at", type=int, help="the word of it that is the number of nodes")
     ours, launcher = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     options = parser.parse_args(ours)
     options.launcher = launcher
@@ -104,7 +107,11 @@ class Supervisor:
         try:
             launcher = Launcher(
                 self.launcher_argv,
-                launcher_environment(self.launcher_argv[0], self.run_dir, self.attempts),
+                launcher_environment(
+                    self.options.path or os.path.dirname(self.launcher_argv[0]),
+                    self.run_dir,
+                    self.attempts,
+                ),
                 self.run_dir / "launcher.log",
                 self.pipes,
                 self.take,
@@ -246,7 +253,7 @@ class Supervisor:
         """Go on with spare nodes in the place of the lost ones, or without them if the recipe
         can."""
         hostfile = self.run_dir / "hostfile"
-        hosts = hostfile.read_text()
+        hosts = hostfile.read_text() if hostfile.exists() else ""
         spares = [name for name in layouts.spares_of(self.layout) if name not in self.wardens.lost]
         stand_ins = dict(zip(sorted(lost), spares, strict=False))
         if stand_ins:
@@ -260,8 +267,11 @@ class Supervisor:
                 return False
             hosts = layouts.hosts_without(hosts, self.layout, missing)
             self.layout = layouts.without(self.layout, missing)
-            self.launcher_argv = layouts.resized(self.launcher_argv, self.layout["world_size"])
-        hostfile.write_text(hosts)
+            self.launcher_argv = layouts.resized(
+                self.launcher_argv, self.layout, self.options.size_at, self.options.nodes_at
+            )
+        if hosts:
+            hostfile.write_text(hosts)
         content = json.dumps(self.layout, indent=1) + "\n"
         answers = self.wardens.ask("write", name="layout.json", content=content, seconds=5.0)
         return set(answers) >= set(nodes_of(self.layout))

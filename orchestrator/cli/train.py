@@ -8,6 +8,8 @@ import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
 
+STARTERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # LAUNCHERS, not imported here
+
 
 def train(
     recipe: Annotated[
@@ -51,6 +53,16 @@ def train(
             autocompletion=lambda incomplete: complete_stacks(incomplete),
         ),
     ] = "current",
+    launcher: Annotated[
+        str, typer.Option(metavar="NAME", help="What starts the ranks: " + ", ".join(STARTERS))
+    ] = "mpirun",
+    mpi: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLAVOUR",
+            help="intel, mpich or openmpi; default: orch_mpi of the inventory, else the stack's.",
+        ),
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(help="Process-group backend; default: the stack's first.")
     ] = None,
@@ -125,6 +137,8 @@ def train(
         exclude=exclude,
         ppn=number_or_auto(ppn),
         stack=stack,
+        launcher=launcher,
+        mpi=mpi,
         backend=backend,
         precision=precision,
         allow_slow_bf16=allow_slow_bf16,

@@ -45,7 +45,20 @@ def cluster(
         source=str(source),
         selection=selection,
         nodes=tuple(one for one in found if one),
+        mpi=mpi_setting({host: listing.hosts[host] for host in hosts}, source),
     )
+
+
+def mpi_setting(hosts: Mapping[str, Mapping[str, Any]], source: Path) -> str | None:
+    """The inventory's `orch_mpi`, one for all hosts. Raises RequestError."""
+    asked = {str(variables.get("orch_mpi") or "") for variables in hosts.values()}
+    if len(asked) > 1:
+        told = ", ".join(f"{host}: {one.get('orch_mpi', 'none')}" for host, one in hosts.items())
+        raise RequestError(
+            f"{source}: orch_mpi differs between the hosts of a run ({told}).",
+            hint="One launcher starts all ranks: set it once, for all hosts.",
+        )
+    return asked.pop() or None
 
 
 def find_inventory(name: str) -> Path:
@@ -116,11 +129,19 @@ def parse_facts(record: Mapping[str, Any]) -> Facts:
         libraries=record["libraries"],
         packages=record["packages"],
         interfaces={name: tuple(found) for name, found in record["interfaces"].items()},
-        mpiexec=record["mpiexec"],
+        mpi=mpi_of(record),
+        gpus=record.get("gpus", 0),
         fingerprint=record.get("fingerprint", ""),
         route=record.get("route", ""),
         detours=record.get("detours", {}),
     )
+
+
+def mpi_of(record: Mapping[str, Any]) -> Mapping[str, str]:
+    """Records of before there was a choice know Intel's mpiexec alone."""
+    if "mpi" in record:
+        return dict(record["mpi"])
+    return {"intel": record["mpiexec"]} if record.get("mpiexec") else {}
 
 
 @cache  # a thousand nodes of one kind have one tuple of cores

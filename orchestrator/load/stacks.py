@@ -40,7 +40,7 @@ class StackFile(StrictModel):
 
     summary: str
     python: str
-    mpi: str
+    mpi: Literal["intel", "mpich", "openmpi"]
     backends: list[str]
     flags: list[str] = Field(default_factory=list)
     preload: list[str] = Field(default_factory=list)

@@ -18,7 +18,8 @@ from orchestrator.operations.reach import backend_for
 from orchestrator.operations.ssh_access import write_ssh_config
 from orchestrator.operations.watch import Watch
 from orchestrator.plan import Plan
-from orchestrator.plan_train import Site, TrainRequest, plan_train
+from orchestrator.plan_steps import Site
+from orchestrator.plan_train import TrainRequest, plan_train
 from orchestrator.share import TRAIN
 from orchestrator.state import state_home
 

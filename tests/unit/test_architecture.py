@@ -13,7 +13,9 @@ ROOT = Path(orchestrator.__file__).parent
 PURE = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
-    "launchers/mpirun", "rank_files", "plan", "card", "choices", "plan_train", "report/scales",
+    "launchers/job", "launchers/mpirun", "launchers/intel_mpi", "launchers/mpich",
+    "launchers/open_mpi", "rank_files", "plan", "card", "choices", "choose_launch", "plan_steps",
+    "plan_train", "report/scales",
     "report/charts", "report/timeline",
 ]  # fmt: skip
 EFFECTS = {
@@ -22,10 +24,11 @@ EFFECTS = {
 }  # fmt: skip
 # Who may import whom: a module imports only what stands before it.
 ORDER = [
-    "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
+    "errors", "names", "command", "cluster", "backend", "stack", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
-    "rank_files", "plan", "card", "choices", "plan_train", "task_result", "probe", "preflight",
-    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "provenance", "runs",
+    "rank_files", "plan", "card", "choices", "choose_launch", "plan_steps", "plan_train",
+    "task_result", "probe", "preflight", "plan_provision", "share", "state", "wheelhouse", "load",
+    "execute", "provenance", "runs",
     "measures", "collect", "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 

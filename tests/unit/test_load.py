@@ -202,7 +202,7 @@ def test_hardware_threads_of_one_core_are_one_core() -> None:
         "libraries": {},
         "interfaces": {},
     }
-    facts = parse_facts({**record, "packages": {}, "mpiexec": None})
+    facts = parse_facts({**record, "packages": {}, "mpi": {}})
     assert [core.cpus for core in facts.cores] == [(0, 2), (1, 3)]
 
 

@@ -40,6 +40,10 @@ def test_a_spare_stands_in_for_a_lost_node() -> None:
     assert layouts.hosts_replaced(hosts, before, stand_ins) == (
         "10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n"
     )
+    of_open_mpi = "10.0.0.0 slots=1\nfe80::1 slots=12\n10.0.0.2 slots=1\n"
+    assert layouts.hosts_replaced(of_open_mpi, before, stand_ins) == (
+        "10.0.0.0 slots=1\n10.0.0.8 slots=12\n10.0.0.2 slots=1\n"
+    )
     after = layouts.replaced(before, stand_ins)
     assert layouts.nodes_of(after) == ["node0", "node8", "node2"]
     assert list(layouts.spares_of(after)) == ["node9"]
@@ -159,5 +163,7 @@ def test_a_layout_without_its_lost_node() -> None:
     hosts = layouts.hosts_without("a:1\nb:2\nc:1\n", whole, {"node1"})
     assert hosts == "a:1\nc:1\n"
     argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
-    assert layouts.resized(argv, 2)[:5] == ["mpiexec.hydra", "-f", "hosts", "-n", "2"]
-    assert layouts.resized(argv, 2)[-2:] == ["-n", "9"]
+    fewer = layouts.resized(argv, left, 4, None)
+    assert fewer == [*argv[:4], "2", *argv[5:]], "the script's own -n stays"
+    assert layouts.resized(argv, left, None, 6)[6] == "2"
+    assert layouts.resized(argv, left, None, None) == argv, "it reads the layout itself"

@@ -139,7 +139,7 @@ def test_gloo_needs_no_bindings() -> None:
     assert BINDINGS not in stack.requirements
     assert BINDINGS in load.stack("intel-2.7").for_backend("ccl").requirements
     with pytest.raises(PlanError, match="has ccl and gloo"):
-        load.stack("intel-2.7").for_backend("nccl")
+        load.stack("intel-2.7").with_own_backend("nccl")
 
 
 @pytest.mark.parametrize(
