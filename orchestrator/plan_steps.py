@@ -87,7 +87,9 @@ def plan_steps(
     """The run's files on every node, then its start on node0. `options`: of supervise.py."""
     node0, everywhere = job.nodes[0], targets((*job.nodes, *spares))
     shared = {
-        "env.json": rank_files.env_json(job.address, job.port, backend, preload),
+        "env.json": rank_files.env_json(
+            job.address, job.port, backend, preload, launch.environment
+        ),
         "layout.json": rank_files.layout_json(job.layout, backend, job.nodes, spares, job.links),
         **launch.shared,
     }

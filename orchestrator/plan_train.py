@@ -12,7 +12,7 @@ from orchestrator.backend import Backend
 from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
 from orchestrator.errors import PlanError
-from orchestrator.launchers import LAUNCHERS, Job, Launch
+from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.layout import lay_out
 from orchestrator.names import fold
 from orchestrator.plan import Decision, Plan
@@ -50,6 +50,7 @@ class TrainRequest:
     stall_timeout: float = STALL_SECONDS
     max_restarts: int = 0
     spare_nodes: int = 0
+    min_nodes: int = 0
     queue: bool = False
 
 
@@ -113,6 +114,9 @@ def plan_train(
         port=master_port(site.run_id),
         mpi=mpi.value,
         precision=precision.value,
+        ipex=request.ipex,
+        restarts=request.max_restarts if request.launcher in RESTARTING else 0,
+        min_nodes=request.min_nodes,
     )
     launch = LAUNCHERS[request.launcher](job)
     plan = Plan(
@@ -178,9 +182,17 @@ def supervision(
     request: TrainRequest, recipe: Recipe, site: Site, launch: Launch
 ) -> tuple[str, ...]:
     """Options of train/supervise.py. Raises PlanError for numbers that cannot be."""
-    if min(request.stall_timeout, request.max_restarts, request.spare_nodes) < 0:
-        raise PlanError("--stall-timeout, --max-restarts and --spare-nodes are 0 or more.")
-    if request.spare_nodes and not request.max_restarts:
+    restarts = request.max_restarts
+    if min(request.stall_timeout, restarts, request.spare_nodes, request.min_nodes) < 0:
+        raise PlanError(
+            "--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more."
+        )
+    if request.min_nodes and not restarts:
+        raise PlanError(
+            "--min-nodes without --max-restarts: nodes are left out when a run restarts.",
+            hint="Add --max-restarts 1 or more.",
+        )
+    if request.spare_nodes and not restarts:
         raise PlanError(
             "--spare-nodes without --max-restarts: a spare node stands in when a run restarts.",
             hint="Add --max-restarts 1 or more.",
@@ -189,7 +201,9 @@ def supervision(
         f"--claims={site.claims}",
         f"--stall-timeout={request.stall_timeout:g}",
         *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
-        *(["--elastic", *numbers(launch)] if recipe.elastic else []),
+        *(["--launcher-restarts"] if restarts and request.launcher in RESTARTING else []),
+        *(["--elastic", *numbers(launch)] if recipe.elastic or request.min_nodes else []),
+        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
         *([f"--path={launch.path}"] if launch.path else []),
         *(["--queue"] if request.queue else []),
     )

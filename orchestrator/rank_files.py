@@ -99,10 +99,12 @@ def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
     }
 
 
-def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...]) -> str:
+def env_json(
+    address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]
+) -> str:
     """What every rank finds in its environment, besides its own numbers.
 
-    `address`, `port`: where rank 0 waits for the others.
+    `address`, `port`: where rank 0 waits for the others. `launcher`: variables that its ranks expect.
     """
     environment = {
         "MASTER_ADDR": address,
@@ -110,6 +112,7 @@ def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...]
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",  # its threads would run beside the rank's own
         **dict(backend.env),
+        **launcher,
     }
     if preload:
         environment["LD_PRELOAD"] = ":".join(preload)

@@ -52,7 +52,7 @@ def make_facts(
         memory_bytes=2**34,
         shm_bytes=2**30,
         libraries={"libiomp5.so": "/venv/lib/libiomp5.so"},
-        packages={"torch": "2.13.0+cpu", "transformers": "5.23.0"},
+        packages={"torch": "2.13.0+cpu", "transformers": "5.23.0", "accelerate": "1.15.0"},
         interfaces={"lo": ("127.0.0.1",)},
         mpi={
             "intel": "/venv/bin/mpiexec.hydra",

@@ -28,6 +28,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # After a failure the supervisor wants the stacks of the other ranks; hydra would kill those as
 # soon as this process ends, so it stays until it is told to stop, or for this long.
 LINGER_SECONDS = 10.0
+LINGER_FOR_RESTART = 1.5  # where the launcher starts the ranks again as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
 # (rank, world size) as the launchers name them: hydra, Open MPI, torchrun and its kin.
 RANK_VARIABLES = (
@@ -40,7 +41,7 @@ RANK_VARIABLES = (
 def main(argv: list[str]) -> int:
     run_dir, command = parse(argv)
     layout = json.loads((run_dir / "layout.json").read_text())
-    place = find_place(layout, *launched_as(os.environ))
+    place = find_place(layout, os.environ)
     environment = rank_environment(run_dir, layout, place)
     os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
     log = open_log(run_dir, place["rank"])
@@ -67,11 +68,23 @@ def launched_as(environ: os._Environ[str] | dict[str, str]) -> tuple[int, int]:
     )
 
 
-def find_place(layout: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+def find_place(
+    layout: dict[str, Any], environ: os._Environ[str] | dict[str, str]
+) -> dict[str, Any]:
+    """This rank's place. torchrun numbers its nodes as they come; so there it is the one of this
+    node and of its local number, whatever torchrun's rank."""
+    rank, world_size = launched_as(environ)
     planned = layout["world_size"]
     if world_size != planned:
         fail(f"the launcher started {world_size} ranks, the layout has {planned}.")
-    return dict(layout["ranks"][rank])
+    if "ORCH_NODE" not in environ:
+        return dict(layout["ranks"][rank])
+    wanted = (environ["ORCH_NODE"], int(environ["LOCAL_RANK"]))
+    places = (one for one in layout["ranks"] if (one["node"], one["local_rank"]) == wanted)
+    place = next(places, None)
+    if place is None:
+        fail("the layout has no local rank {1} on {0}.".format(*wanted))
+    return dict(place)
 
 
 def rank_environment(
@@ -86,6 +99,8 @@ def rank_environment(
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
         "RANK": str(place["rank"]),
         "WORLD_SIZE": str(layout["world_size"]),
+        # The ranks meet at MASTER_ADDR: torchrun's own store has the numbers of its own ranks.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
         "LOCAL_RANK": str(place["local_rank"]),
         "LOCAL_WORLD_SIZE": str(place["local_world_size"]),
         "OMP_NUM_THREADS": str(place["threads"]),
@@ -97,8 +112,10 @@ def rank_environment(
 
 
 def master_port(planned: str) -> str:
-    """Another one for each attempt: a rank that is dying may still hold the last one's."""
-    return str(int(planned) + int(os.environ.get("ORCH_ATTEMPT", "1")) - 1)
+    """Another one for each attempt, of ours and of torchrun: a rank that is dying may still hold
+    the last one's."""
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return str(int(planned) + int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + 16 * restarts)
 
 
 def node_entry(layout: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +214,9 @@ class Stop:
             pass
 
     def linger(self) -> None:
-        deadline = time.monotonic() + LINGER_SECONDS
+        left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+        left -= int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        deadline = time.monotonic() + (LINGER_FOR_RESTART if left > 0 else LINGER_SECONDS)
         while not self.asked and time.monotonic() < deadline:
             time.sleep(0.05)
 

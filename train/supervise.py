@@ -53,6 +53,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds; 0: for ever")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--elastic", action="store_true", help="restart without lost nodes")
+    parser.add_argument("--min-nodes", type=int, default=1, help="the fewest for --elastic")
+    parser.add_argument(
+        "--launcher-restarts", action="store_true", help="the launcher itself restarts ranks"
+    )
     parser.add_argument("--path", help="a folder whose programs the launcher finds first")
     parser.add_argument("--size-at", type=int, help="the word of it that is the number of ranks")
     parser.add_argument("--nodes-at", type=int, help="the word of it that is the number of nodes")
@@ -72,6 +76,8 @@ class Supervisor:
         self.layout = json.loads((run_dir / "layout.json").read_text())
         self.started = time.time()
         self.attempts = 0
+        self.generation = 0  # of the ranks that the launcher itself has restarted, in this attempt
+        self.restarts = 0  # of both kinds
         self.stop_signal: int | None = None
         self.nodes: dict[str, dict[str, Any]] = {}  # what the end left on each node
         self.story = Story(run_dir)
@@ -97,6 +103,7 @@ class Supervisor:
 
     def attempt(self) -> Ending:
         self.attempts += 1
+        self.generation = 0
         self.roll = RollCall(self.layout, time.monotonic())
         self.story.tell(
             "launched",
@@ -130,7 +137,8 @@ class Supervisor:
             return
         if event["event"] != "pulse":
             self.story.events.write(line)
-        self.roll.take(event, time.monotonic())
+        if event.get("restart", 0) == self.generation:  # else of ranks that are no more
+            self.roll.take(event, time.monotonic())
 
     def watch(self, launcher: Launcher) -> Ending | None:
         """Until something calls for an end; None if the launcher has ended by itself."""
@@ -146,7 +154,8 @@ class Supervisor:
         if self.stop_signal:
             return Ending("stopped")
         if self.roll.failed:
-            return self.failure()
+            ending = self.failure()
+            return None if self.left_to_launcher(ending) else ending
         if lost := self.lost():
             self.story.tell("lost", text=self.lost_words(), nodes=list(lost))
             return Ending("failed", problem=self.lost_words())
@@ -154,6 +163,22 @@ class Supervisor:
         if limit and self.roll.waiting_to_join():
             limit = min(limit, JOIN_SECONDS)
         return self.stall(limit) if limit and self.roll.quiet(time.monotonic()) > limit else None
+
+    def left_to_launcher(self, ending: Ending) -> bool:
+        """Whether the launcher starts all ranks again; if so, they are awaited anew."""
+        if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
+            return False
+        self.restarts += 1
+        self.generation += 1
+        self.roll = RollCall(self.layout, time.monotonic())
+        self.tell_restart(ending)
+        return True
+
+    def tell_restart(self, ending: Ending) -> None:
+        self.story.tell(
+            "restarting", attempt=self.restarts + 1, of=self.options.max_restarts,
+            after=ending.problem or ending.failure,
+        )  # fmt: skip
 
     def tell_news(self) -> None:
         for node, text in self.wardens.news:
@@ -235,7 +260,7 @@ class Supervisor:
         """Whether to try again; if so, everything is ready for it."""
         if ending.state != "failed" or self.stop_signal or not self.attempts:
             return False
-        if self.attempts > self.options.max_restarts:
+        if self.restarts >= self.options.max_restarts:
             return False
         if left := [node for node, found in self.nodes.items() if found.get("left")]:
             self.story.tell("node", text=f"no restart: processes are left on {', '.join(left)}")
@@ -243,10 +268,8 @@ class Supervisor:
         lost = set(self.lost())
         if lost and not self.mend(lost):
             return False
-        self.story.tell(
-            "restarting", attempt=self.attempts + 1, of=self.options.max_restarts,
-            after=ending.problem or ending.failure,
-        )  # fmt: skip
+        self.restarts += 1
+        self.tell_restart(ending)
         return True
 
     def mend(self, lost: set[str]) -> bool:
@@ -262,8 +285,11 @@ class Supervisor:
             hosts = layouts.hosts_replaced(hosts, self.layout, stand_ins)
             self.layout = layouts.replaced(self.layout, stand_ins)
         if missing := lost - set(stand_ins):
-            if not self.options.elastic:
-                self.story.tell("node", text="no restart: the recipe needs all of its ranks")
+            left = len(nodes_of(self.layout)) - len(missing)
+            if not self.options.elastic or left < max(1, self.options.min_nodes):
+                fewest = self.options.min_nodes
+                words = f"{fewest} nodes" if self.options.elastic else "all of its ranks"
+                self.story.tell("node", text=f"no restart: the run needs {words}")
                 return False
             hosts = layouts.hosts_without(hosts, self.layout, missing)
             self.layout = layouts.without(self.layout, missing)

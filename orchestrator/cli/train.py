@@ -113,6 +113,14 @@ def train(
             "named by --nodes): a restart puts them in the place of nodes that were lost.",
         ),
     ] = 0,
+    min_nodes: Annotated[
+        int,
+        typer.Option(
+            metavar="K",
+            help="Restart with as few as K nodes when others are lost, also a script that is no "
+            "recipe; torchrun is started with --nnodes K:N.",
+        ),
+    ] = 0,
     queue: Annotated[
         bool, typer.Option("--queue", help="Wait for cores that another run has.")
     ] = False,
@@ -151,6 +159,7 @@ def train(
         stall_timeout=stall_timeout,
         max_restarts=max_restarts,
         spare_nodes=spare_nodes,
+        min_nodes=min_nodes,
         queue=queue,
     )
     plan = operation.plan(

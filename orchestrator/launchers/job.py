@@ -23,7 +23,9 @@ class Job:
 
     `run_dir` and `train`: folders on the nodes. `address`, `port`: where rank 0 waits for the
     others. `mpi`: the flavour, of those that the nodes have. `precision`: bf16, fp32 or another
-    word for "the script's". `restarts`: how often the launcher may start the ranks again itself.
+    word for "the script's". `accelerate`: a user's configuration of it. `restarts`: how often the
+    launcher may start the ranks again itself; `min_nodes`: with how few nodes the run may go on,
+    0 for all.
     """
 
     nodes: tuple[Node, ...]
@@ -36,7 +38,10 @@ class Job:
     port: int
     mpi: str = "intel"
     precision: str = ""
+    ipex: bool = False
+    accelerate: Mapping[str, object] = field(default_factory=dict)
     restarts: int = 0
+    min_nodes: int = 0
 
     @property
     def hostfile(self) -> str:
@@ -75,16 +80,17 @@ class Job:
 class Launch:
     """The launcher's command, and its files: name in the run's folder -> content.
 
-    `files` lie on node0, `shared` on all nodes. `size_at`: where in argv the number of ranks
-    stands, `nodes_at` that of nodes, where they do, for a restart with fewer. `path`: a folder
-    whose programs the launcher has to find before others of the same name. `summary` says what
-    starts the ranks.
+    `files` lie on node0, `shared` on all nodes. `environment`: variables for all ranks.
+    `size_at`: where in argv the number of ranks stands, `nodes_at` that of nodes, where they do,
+    for a restart with fewer. `path`: a folder whose programs the launcher has to find before
+    others of the same name. `summary` says what starts the ranks.
     """
 
     command: Command
     summary: str
     files: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     size_at: int | None = None
     nodes_at: int | None = None
     path: str = ""

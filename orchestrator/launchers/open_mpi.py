@@ -32,6 +32,16 @@ def launch(job: Job) -> Launch:
     )
 
 
+def environment(job: Job) -> tuple[tuple[str, str], ...]:
+    """The same for a mpirun that another program starts, without these words: as variables."""
+    words = between_nodes(job)
+    found = [("OMPI_MCA_mca_base_env_list", ";".join(CARRIED))]
+    for kind, name, value in zip(words[::3], words[1::3], words[2::3], strict=True):
+        prefix = "PRTE_MCA" if kind == "--prtemca" else "OMPI_MCA"
+        found.append((f"{prefix}_{name}", value))
+    return tuple(found)
+
+
 def between_nodes(job: Job) -> tuple[str, ...]:
     if len(job.nodes) == 1:
         return ()

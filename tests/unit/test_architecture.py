@@ -14,9 +14,10 @@ PURE = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
     "launchers/job", "launchers/mpirun", "launchers/intel_mpi", "launchers/mpich",
-    "launchers/open_mpi", "rank_files", "plan", "card", "choices", "choose_launch", "plan_steps",
-    "plan_train", "report/scales",
-    "report/charts", "report/timeline",
+    "launchers/open_mpi", "launchers/torchrun", "launchers/accelerate",
+    "launchers/accelerate_config", "launchers/mpirun_accelerate", "rank_files", "plan", "card",
+    "choices", "choose_launch", "plan_steps", "plan_train", "report/scales", "report/charts",
+    "report/timeline",
 ]  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",

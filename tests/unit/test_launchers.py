@@ -57,9 +57,10 @@ def case(launcher: str, mpi: str, nodes: tuple[Node, ...]) -> Launch:
 
 CASES = {
     f"{launcher}-{mpi}-{name}": (launcher, mpi, nodes)
-    for launcher in ("mpirun",)
-    for mpi in DIALECTS
+    for launcher in LAUNCHERS
+    for mpi in (DIALECTS if launcher != "torchrun" else ("intel",))
     for name, nodes in (("one", ONE), ("two", TWO), ("uneven", UNEVEN))
+    if (launcher, name) != ("accelerate", "uneven")
 }
 
 
