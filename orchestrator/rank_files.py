@@ -104,7 +104,7 @@ def env_json(
 ) -> str:
     """What every rank finds in its environment, besides its own numbers.
 
-    `address`, `port`: where rank 0 waits for the others. `launcher`: variables that its ranks expect.
+    `address`, `port`: where rank 0 waits for the others. `launcher`: variables that it wants.
     """
     environment = {
         "MASTER_ADDR": address,
