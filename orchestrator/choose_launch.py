@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from orchestrator.accelerate_file import WITH, Wishes
 from orchestrator.backend import BACKENDS, TRANSPORT_NAMES, TRANSPORTS, WHEELS_OF_TORCH, Backend
 from orchestrator.cluster import Cluster, Node
 from orchestrator.errors import PlanError, did_you_mean
@@ -26,12 +27,18 @@ def choose_mpi(cluster: Cluster, stack: Stack, asked: str | None) -> Decision:
     return Decision(topic="mpi", value=value, reason=why)
 
 
-def check_launcher(name: str) -> None:
-    """Raises PlanError for one that is not in the table."""
+def check_launcher(name: str, wishes: Wishes | None) -> None:
+    """Raises PlanError for one that is not there, or that does not read accelerate's file."""
     if name not in LAUNCHERS:
         raise PlanError(
             f"There is no launcher '{name}'.",
             hint=did_you_mean(name, LAUNCHERS) or f"Known are {', '.join(LAUNCHERS)}.",
+        )
+
+    if wishes and name not in WITH:
+        raise PlanError(
+            f"--accelerate-config {wishes.source}: --launcher {name} does not start accelerate.",
+            hint=f"Add --launcher {' or '.join(WITH)}.",
         )
 
 

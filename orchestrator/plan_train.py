@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator import choices, choose_launch, network
+from orchestrator import accelerate_file, choices, choose_launch, network
+from orchestrator.accelerate_file import Wishes
 from orchestrator.backend import Backend
 from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
@@ -51,6 +52,7 @@ class TrainRequest:
     max_restarts: int = 0
     spare_nodes: int = 0
     min_nodes: int = 0
+    wishes: Wishes | None = None
     queue: bool = False
 
 
@@ -75,10 +77,11 @@ def plan_train(
 ) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
     nodes, spares = cluster.chosen(), cluster.spares()
+    wishes = request.wishes
     everywhere = (*nodes, *spares)
     links = network.links(everywhere)
     choices.check_recipe_fits(recipe, stack)
-    choose_launch.check_launcher(request.launcher)
+    choose_launch.check_launcher(request.launcher, wishes)
     mpi = choose_launch.choose_mpi(cluster, stack, request.mpi)
     chosen = choose_launch.choose_backend(stack, everywhere, request.backend, plugins or {})
     stack = stack.for_backend(chosen.name)
@@ -86,7 +89,11 @@ def plan_train(
         stack.check(node)
     backend = choose_launch.below(chosen, request.launcher, mpi.value)
     precision = choices.choose_precision(
-        recipe, everywhere, asked=request.precision, allow_slow=request.allow_slow_bf16
+        recipe,
+        everywhere,
+        asked=request.precision,
+        allow_slow=request.allow_slow_bf16,
+        launched=request.launcher in accelerate_file.WITH,
     )
     layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
     if request.ipex:
@@ -111,10 +118,11 @@ def plan_train(
         train=site.train,
         ranks=(nodes[0].python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
         address=links[0].address if links else nodes[0].address,
-        port=master_port(site.run_id),
+        port=(wishes.port if wishes else None) or master_port(site.run_id),
         mpi=mpi.value,
         precision=precision.value,
         ipex=request.ipex,
+        accelerate=wishes.values if wishes else {},
         restarts=request.max_restarts if request.launcher in RESTARTING else 0,
         min_nodes=request.min_nodes,
     )
@@ -155,6 +163,7 @@ def plan_train(
             *choices.tell_spares(spares),
             *choices.tell_ranks(layout, request.ppn),
             choose_launch.tell_launcher(request.launcher, launch, mpi),
+            *(accelerate_file.tell(wishes, job) if wishes else ()),
             choose_launch.tell_backend(backend),
             precision,
             tell_preload,

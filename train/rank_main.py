@@ -161,10 +161,21 @@ def join(torch: ModuleType, layout: dict[str, Any]) -> None:
     if layout["world_size"] == 1:
         return
     distributed = torch.distributed
+    check_backend(torch, layout["backend"])
     timeout = datetime.timedelta(seconds=layout["timeout_seconds"])
     distributed.init_process_group(layout["backend"], init_method="env://", timeout=timeout)
     adopt_group(distributed, layout["backend"])
     forbid_training_alone(torch)
+
+
+def check_backend(torch: ModuleType, backend: str) -> None:
+    """Of those that torch may have been built without: gloo, mpi, nccl, ucc, xccl."""
+    there = getattr(torch.distributed, f"is_{backend}_available", None)
+    if there is not None and not there():
+        raise RankError(
+            f"torch {torch.__version__} was built without the backend {backend}. Take --backend "
+            "ccl or gloo, or a torch that has it."
+        )
 
 
 def adopt_group(distributed: ModuleType, backend: str) -> None:

@@ -63,6 +63,13 @@ def train(
             help="intel, mpich or openmpi; default: orch_mpi of the inventory, else the stack's.",
         ),
     ] = None,
+    accelerate_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your configuration of accelerate: honoured or, aloud, contradicted.",
+        ),
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(help="Process-group backend; default: the stack's first.")
     ] = None,
@@ -163,7 +170,12 @@ def train(
         queue=queue,
     )
     plan = operation.plan(
-        operation.Asked(request=request, pairs=tuple(settings or ()), runs_dir=runs_dir)
+        operation.Asked(
+            request=request,
+            pairs=tuple(settings or ()),
+            runs_dir=runs_dir,
+            accelerate_config=accelerate_config,
+        )
     )
     if dry_run:
         typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)

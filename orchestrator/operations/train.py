@@ -30,6 +30,7 @@ class Asked:
 
     request: TrainRequest
     pairs: tuple[str, ...]
+    accelerate_config: str | None = None
     runs_dir: Path
 
 
@@ -38,7 +39,7 @@ def plan(asked: Asked) -> Plan:
     recipe = load.recipe(asked.request.recipe)
     stack = load.stack(asked.request.stack)
     settings = load.settings(list(asked.pairs), recipe)
-    request = replace(asked.request, settings=settings)
+    request = replace(with_wishes(asked), settings=settings)
     cluster = load.cluster(
         request.inventory,
         stack.name,
@@ -49,12 +50,36 @@ def plan(asked: Asked) -> Plan:
     write_ssh_config(cluster)
     base = asked.runs_dir.absolute()
     site = new_site(recipe.name, base, cluster)
-    first = plan_train(request, cluster=cluster, recipe=recipe, stack=stack, site=site)
+    plugins = load.plugins()
+    first = plan_train(
+        request, cluster=cluster, recipe=recipe, stack=stack, site=site, plugins=plugins
+    )
     resume = None if request.fresh else runs.unfinished(base, first.key)
     if resume is None:
         return first
     return plan_train(
-        request, cluster=cluster, recipe=recipe, stack=stack, site=site, resume=resume
+        request,
+        cluster=cluster,
+        recipe=recipe,
+        stack=stack,
+        site=site,
+        plugins=plugins,
+        resume=resume,
+    )
+
+
+def with_wishes(asked: Asked) -> TrainRequest:
+    """The request with what a configuration of accelerate says, where no flag says otherwise."""
+    request = asked.request
+    if asked.accelerate_config is None:
+        return request
+    wishes = load.accelerate_config(asked.accelerate_config)
+    return replace(
+        request,
+        wishes=wishes,
+        nodes=request.nodes or wishes.nodes,
+        ppn=request.ppn or wishes.ppn,
+        precision=request.precision or wishes.precision,
     )
 
 

@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import hosts, matrix
-from tests.conftest import mpi_here, orch_environment
+from tests import matrix
+from tests.conftest import mpi_here
+from tests.local.grounds import Ground
 
 README = Path(__file__).parents[2] / "README.md"
-ORCH = (sys.executable, "-m", "orchestrator.cli.main")
-
-
-class Ground:
-    """Where cells are run: this machine, or two hosts of an inventory."""
-
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self.folder = folder
-        self.flags = flags
-
-    def start(self, *words: str) -> matrix.Cell:
-        script = words.index("--")
-        asked = (*words[:script], *self.flags, "--fresh", "--json", *words[script:])
-        done = self.orch("train", *asked)
-        assert done.stdout.startswith("{"), done.stderr
-        report = json.loads(done.stdout)
-        lines = self.orch("logs", report["run_id"], "--json").stdout.splitlines()
-        logs: dict[int, str] = {}
-        for line in map(json.loads, lines):
-            logs[line["rank"]] = logs.get(line["rank"], "") + line["line"] + "\n"
-        return matrix.Cell(code=done.returncode, report=report, logs=logs)
-
-    def orch(self, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = orch_environment(self.folder)
-        return subprocess.run(
-            [*ORCH, *words], cwd=self.folder, env=environment, capture_output=True, text=True,
-            timeout=120,
-        )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Ground:
-    return Ground(tmp_path_factory.mktemp("one"), "--ppn", "2")
-
-
-@pytest.fixture(scope="session")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    if why := hosts.possible():
-        if "CI" in os.environ:
-            pytest.fail(why)
-        pytest.skip(why)
-    folder = tmp_path_factory.mktemp("two")
-    lab = hosts.Hosts(folder / "hosts")
-    inventory = lab.inventory(orch_environment(folder))
-    yield Ground(folder, "--ppn", "1", "--inventory", str(inventory))
-    lab.end()
 
 
 def needs(starter: str) -> None:

@@ -75,7 +75,7 @@ def test_the_command_survives_a_shell_with_hostile_arguments(name: str) -> None:
     shown = shlex.join(["printf", "%s\\0", *argv])
     done = subprocess.run(["sh", "-c", shown], capture_output=True, check=True)
     assert done.stdout.decode().split("\0")[:-1] == list(argv)
-    assert argv[-len(RANKS) :] == RANKS
+    assert argv[-len(RANKS) + 1 :] == RANKS[1:], "accelerate starts a Python by itself"
 
 
 @pytest.mark.parametrize("name", CASES)
