@@ -12,6 +12,8 @@ ENVIRONMENTS = {
     "mpich": mpich.environment,
     "openmpi": open_mpi.environment,
 }
+# Without mpirun nobody numbers the one process.
+ALONE = (("RANK", "0"), ("WORLD_SIZE", "1"))
 PROGRAM = ("-m", "accelerate.commands.launch")
 
 
@@ -34,9 +36,11 @@ def launch(job: Job) -> Launch:
         *(*head, str(job.layout.world_size), "--num_machines", str(len(job.nodes))),
         *job.ranks[1:],  # accelerate starts the Python that it runs on
     )
+    alone = job.layout.world_size == 1
+    mpirun = "starts one process" if alone else f"starts mpirun of {NAMES[job.mpi]}"
     return Launch(
-        command=Command(argv=argv, env=ENVIRONMENTS[job.mpi](job)),
-        summary=f"accelerate {version}, which starts mpirun of {NAMES[job.mpi]}",
+        command=Command(argv=argv, env=ALONE if alone else ENVIRONMENTS[job.mpi](job)),
+        summary=f"accelerate {version}, which {mpirun}",
         files={
             HOSTFILE: job.hosts(
                 "{address} slots={ranks}" if job.mpi == "openmpi" else "{address}:{ranks}"

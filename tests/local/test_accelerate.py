@@ -21,16 +21,17 @@ from tests.unit.test_launchers import ONE, TWO
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 VERSIONS = sorted({stack.requirements["accelerate"] for stack in load.all_stacks()})
-# Loads the file and goes through all that `accelerate launch` does up to its command.
+# Loads each file and goes through all that `accelerate launch` does up to its command.
 CHECK = """
 import json, os, sys
 from accelerate.commands.launch import launch_command_parser, _validate_launch_command
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 import accelerate
-args = launch_command_parser().parse_args(["--config_file", sys.argv[1], "script.py", "--x"])
-args, _, _ = _validate_launch_command(args)
-command, environment = prepare_simple_launcher_cmd_env(args)
-print(json.dumps([accelerate.__version__, command, environment["ACCELERATE_MIXED_PRECISION"]]))
+for path in sys.argv[1:]:
+    args = launch_command_parser().parse_args(["--config_file", path, "script.py", "--x"])
+    args, _, _ = _validate_launch_command(args)
+    command, environment = prepare_simple_launcher_cmd_env(args)
+    print(json.dumps([accelerate.__version__, command, environment["ACCELERATE_MIXED_PRECISION"]]))
 """
 SCRIPT = """
 import os
@@ -52,28 +53,29 @@ def accelerate(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return str(folder)
 
 
-@pytest.mark.parametrize("nodes", [ONE, TWO], ids=["one", "two"])
-@pytest.mark.parametrize("users", [{}, FILE], ids=["ours", "a user's"])
-def test_the_file_is_read_by_the_version_of_the_stack(
-    accelerate: str, nodes: tuple[object, ...], users: dict[str, object], tmp_path: Path
-) -> None:
+def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path: Path) -> None:
     version = accelerate_config.Version(next(Path(accelerate).glob("*.whl")).name.split("-")[1])
-    job = make_job(nodes, ppn=2, precision="bf16", accelerate=users)
-    config = accelerate_config.config(job, version, starts_mpirun=True)
-    path = tmp_path / "accelerate.yaml"
-    path.write_text(accelerate_config.as_yaml(config))
-    assert yaml.safe_load(path.read_text()) == config
+    cases = [(nodes, users) for nodes in (ONE, TWO) for users in ({}, FILE)]
+    paths = []
+    for index, (nodes, users) in enumerate(cases):
+        job = make_job(nodes, ppn=2, precision="bf16", accelerate=users)
+        config = accelerate_config.config(job, version, starts_mpirun=True)
+        paths.append(tmp_path / f"{index}.yaml")
+        paths[-1].write_text(accelerate_config.as_yaml(config))
+        assert yaml.safe_load(paths[-1].read_text()) == config
     done = subprocess.run(
-        [sys.executable, "-c", CHECK, str(path)],
+        [sys.executable, "-c", CHECK, *map(str, paths)],
         env={**os.environ, "PYTHONPATH": accelerate, "PATH": f"{Path(sys.executable).parent}:/bin"},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found, command, precision = json.loads(done.stdout.splitlines()[-1])
-    assert (found, precision) == (str(version), "bf16")
-    ranks = str(2 * len(nodes))
-    assert command[:7] == ["mpirun", "-f", job.hostfile, "-ppn", "2", "-n", ranks]
-    assert command[-2:] == ["script.py", "--x"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    for (nodes, _), line in zip(cases, lines, strict=True):
+        found, command, precision = json.loads(line)
+        assert (found, precision) == (str(version), "bf16")
+        ranks = str(2 * len(nodes))
+        assert command[:7] == ["mpirun", "-f", job.hostfile, "-ppn", "2", "-n", ranks]
+        assert command[-2:] == ["script.py", "--x"]
 
 
 @pytest.mark.parametrize("launcher", ["accelerate", "mpirun-accelerate"])
@@ -86,6 +88,6 @@ def test_the_scripts_accelerator_has_what_was_asked_for(
     done = orch("train", "s.py", "--launcher", launcher, "--ppn", str(ranks), "--allow-slow-bf16",
                 "--accelerate-config", "f.yaml")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "accelerate config: honoured: use_cpu True, mixed_precision bf16" in done.stderr
+    assert "accelerate config: honoured: mixed_precision bf16, use_cpu True" in done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert f"IT {ranks} bf16 cpu" in (run / "ranks" / "rank-0.log").read_text()
