@@ -22,6 +22,7 @@ from typing import Any
 import layouts
 from launcher import Launcher, launcher_environment
 from layouts import nodes_of
+from mending import Mended, mend
 from roll_call import RollCall
 from start import Ending, Start
 from story import Story, parse_event, write_atomically
@@ -273,31 +274,18 @@ class Supervisor:
         return True
 
     def mend(self, lost: set[str]) -> bool:
-        """Go on with spare nodes in the place of the lost ones, or without them if the recipe
-        can."""
-        hostfile = self.run_dir / "hostfile"
-        hosts = hostfile.read_text() if hostfile.exists() else ""
-        spares = [name for name in layouts.spares_of(self.layout) if name not in self.wardens.lost]
-        stand_ins = dict(zip(sorted(lost), spares, strict=False))
-        if stand_ins:
-            for node, spare in stand_ins.items():
-                self.story.tell("node", text=f"{spare} takes the place of {node}")
-            hosts = layouts.hosts_replaced(hosts, self.layout, stand_ins)
-            self.layout = layouts.replaced(self.layout, stand_ins)
-        if missing := lost - set(stand_ins):
-            left = len(nodes_of(self.layout)) - len(missing)
-            if not self.options.elastic or left < max(1, self.options.min_nodes):
-                fewest = self.options.min_nodes
-                words = f"{fewest} nodes" if self.options.elastic else "all of its ranks"
-                self.story.tell("node", text=f"no restart: the run needs {words}")
-                return False
-            hosts = layouts.hosts_without(hosts, self.layout, missing)
-            self.layout = layouts.without(self.layout, missing)
-            self.launcher_argv = layouts.resized(
-                self.launcher_argv, self.layout, self.options.size_at, self.options.nodes_at
-            )
-        if hosts:
-            hostfile.write_text(hosts)
+        """Make ready for an attempt on other nodes; -> whether there can be one."""
+        mended = mend(
+            self.run_dir,
+            Mended(self.layout, self.launcher_argv),
+            lost=lost,
+            gone=set(self.wardens.lost),
+            options=self.options,
+            tell=lambda text: self.story.tell("node", text=text),
+        )
+        if mended is None:
+            return False
+        self.layout, self.launcher_argv = mended.layout, mended.argv
         content = json.dumps(self.layout, indent=1) + "\n"
         answers = self.wardens.ask("write", name="layout.json", content=content, seconds=5.0)
         return set(answers) >= set(nodes_of(self.layout))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import subprocess
@@ -167,3 +168,30 @@ def test_a_layout_without_its_lost_node() -> None:
     assert fewer == [*argv[:4], "2", *argv[5:]], "the script's own -n stays"
     assert layouts.resized(argv, left, None, 6)[6] == "2"
     assert layouts.resized(argv, left, None, None) == argv, "it reads the layout itself"
+
+
+def test_a_run_is_mended_with_spares_first_and_then_without_nodes(tmp_path: Path) -> None:
+    mending = module("mending")
+    (tmp_path / "hostfile").write_text("a slots=1\nb slots=1\nc slots=1\n")
+    whole = {**layout("node0", "node1", "node2"), "spares": [{"node": "node8", "host": "s"}]}
+    argv = ["accelerate", "--num_processes", "3", "--num_machines", "3", "rank.py", "3"]
+    told: list[str] = []
+
+    def mend(lost: set[str], gone: set[str], **options: Any) -> Any:
+        asked = argparse.Namespace(elastic=True, min_nodes=2, size_at=2, nodes_at=4)
+        vars(asked).update(options)
+        now = mending.Mended(whole, argv)
+        return mending.mend(
+            tmp_path, now, lost=lost, gone=lost | gone, options=asked, tell=told.append
+        )
+
+    assert mend({"node1", "node2"}, {"node8"}) is None
+    assert told == ["no restart: the run needs 2 nodes"]
+    assert mend({"node1"}, {"node8"}, elastic=False) is None
+    assert told[1] == "no restart: the recipe needs all of its ranks"
+    mended = mend({"node1", "node2"}, set())
+    assert [one["node"] for one in mended.layout["ranks"]] == ["node0", "node8"]
+    assert mended.argv == ["accelerate", "--num_processes", "2", "--num_machines", "2", *argv[5:]]
+    assert (tmp_path / "hostfile").read_text() == "a slots=1\ns slots=1\n"
+    (tmp_path / "hostfile").unlink()
+    assert mend({"node1"}, {"node8"}).layout["world_size"] == 2, "torchrun has no hostfile"
