@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from orchestrator.card import run_card
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.plan import Plan
-from orchestrator.plan_train import Resume
 from orchestrator.provenance import provenance
+from orchestrator.train_request import Resume
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0

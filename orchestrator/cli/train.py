@@ -142,8 +142,8 @@ def train(
 ) -> None:
     """Train a recipe, or any script of your own, on the ranks of a cluster."""
     from orchestrator.operations import train as operation
-    from orchestrator.plan_train import TrainRequest
     from orchestrator.report import plans, training
+    from orchestrator.train_request import TrainRequest
 
     request = TrainRequest(
         recipe=recipe,

@@ -19,9 +19,10 @@ from orchestrator.operations.ssh_access import write_ssh_config
 from orchestrator.operations.watch import Watch
 from orchestrator.plan import Plan
 from orchestrator.plan_steps import Site
-from orchestrator.plan_train import TrainRequest, plan_train
+from orchestrator.plan_train import plan_train
 from orchestrator.share import TRAIN
 from orchestrator.state import state_home
+from orchestrator.train_request import TrainRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

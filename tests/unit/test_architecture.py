@@ -16,8 +16,8 @@ PURE = [
     "launchers/job", "launchers/mpirun", "launchers/intel_mpi", "launchers/mpich",
     "launchers/open_mpi", "launchers/torchrun", "launchers/accelerate",
     "launchers/accelerate_config", "launchers/mpirun_accelerate", "rank_files", "plan", "card",
-    "accelerate_file", "choices", "choose_launch", "plan_steps", "plan_train", "report/scales",
-    "report/charts", "report/timeline",
+    "accelerate_file", "train_request", "choices", "choose_launch", "plan_steps", "plan_train",
+    "report/scales", "report/charts", "report/timeline",
 ]  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",
@@ -27,8 +27,8 @@ EFFECTS = {
 ORDER = [
     "errors", "names", "command", "cluster", "backend", "stack", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
-    "rank_files", "plan", "card", "accelerate_file", "choices", "choose_launch", "plan_steps",
-    "plan_train", "task_result", "probe", "preflight", "plan_provision", "share", "state",
+    "rank_files", "plan", "card", "accelerate_file", "train_request", "choices", "choose_launch",
+    "plan_steps", "plan_train", "task_result", "probe", "preflight", "plan_provision", "share", "state",
     "wheelhouse", "load", "execute", "provenance", "runs", "measures", "collect", "mirror",
     "backends", "report", "operations", "cli",
 ]  # fmt: skip

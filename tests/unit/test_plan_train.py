@@ -10,10 +10,11 @@ from orchestrator.cluster import Cluster, Facts, Node
 from orchestrator.errors import PlanError
 from orchestrator.plan import Plan, PutFile, SendFile, StartRun
 from orchestrator.plan_steps import Site
-from orchestrator.plan_train import Resume, TrainRequest, plan_train
+from orchestrator.plan_train import plan_train
 from orchestrator.rank_files import master_port
 from orchestrator.recipe import Recipe
 from orchestrator.stack import Bindings, Stack
+from orchestrator.train_request import Resume, TrainRequest
 from tests.conftest import make_cluster, make_facts, make_node
 
 GOLDEN = Path(__file__).parent.parent / "golden"
