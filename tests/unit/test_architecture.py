@@ -28,8 +28,8 @@ ORDER = [
     "errors", "names", "command", "cluster", "backend", "stack", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
     "rank_files", "plan", "card", "accelerate_file", "train_request", "choices", "choose_launch",
-    "plan_steps", "plan_train", "task_result", "probe", "preflight", "plan_provision", "share", "state",
-    "wheelhouse", "load", "execute", "provenance", "runs", "measures", "collect", "mirror",
+    "plan_steps", "plan_train", "task_result", "probe", "preflight", "plan_provision", "share",
+    "state", "wheelhouse", "load", "execute", "provenance", "runs", "measures", "collect", "mirror",
     "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
