@@ -29,6 +29,7 @@ import rank_metrics
 import rank_pulse
 from rank_events import report
 
+ENDING_THEMSELVES = ("ccl", "mpi")
 TRAIN_FOLDER = str(Path(__file__).resolve().parent)
 
 
@@ -248,11 +249,12 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
 
     Stock gloo often aborts in the C++ teardown ("terminate called without an active exception"),
     also after destroy_process_group(), and would turn a finished training into a failed one; so
-    that is left out. The bindings of ccl end the process themselves there, when MPI is finalized.
+    that is left out, also for plug-ins, which may be gloo inside. The bindings of ccl end the
+    process themselves there, when MPI is finalized.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if backend != "gloo":
+    if backend in ENDING_THEMSELVES:
         raise SystemExit(0)
     threading._shutdown()
     atexit._run_exitfuncs()
