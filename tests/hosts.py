@@ -161,7 +161,7 @@ class Hosts:
         asked = [f"{prefix}/bin/python", f"{self.root}/train/facts.py", prefix]
         known = f"UserKnownHostsFile={self.base}/known_hosts"
         done = subprocess.run(
-            ["ssh", "-i", str(self.base / "user"), "-o", known, host.reached, *asked],
+            [*self.reach(host), *asked],
             capture_output=True, check=True, text=True,
         )  # fmt: skip
         return {
@@ -174,6 +174,11 @@ class Hosts:
                 "arguments": f"-o {known}",
             },
         }  # fmt: skip
+
+    def reach(self, host: Host) -> list[str]:
+        """The ssh command that runs what follows it on the host."""
+        known = f"UserKnownHostsFile={self.base}/known_hosts"
+        return ["ssh", "-i", str(self.base / "user"), "-o", known, host.reached]
 
     def end(self) -> None:
         for host in self.hosts:
