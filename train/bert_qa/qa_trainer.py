@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import checkpoint
 import numpy
-import ranks
 import torch
-from errors import RecipeError
 from evaluation import Evaluator, evaluate
-from events import Progress
-from shuffling import EpochFollower, EpochSampler
+from shuffling import EpochFollower
 from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler
+from training import checkpoint, ranks
+from training.errors import RecipeError
+from training.events import Progress
+from training.shuffling import EpochSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
 
@@ -89,9 +87,9 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         Progress("save", self.state.max_steps).tell(step, now=True)
         name, staging = f"checkpoint-{step}", output_dir / checkpoint.STAGING
         try:
-            with ranks.together(), telling_of_failure(name, output_dir):
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
                 self._stage(staging, model, trial, *args, **kwargs)
-            with ranks.together(), telling_of_failure(name, output_dir):
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
                 if self.args.writes:
                     checkpoint.seal(staging / name, step=step, world_size=ranks.world_size())
                     checkpoint.publish(staging / name, output_dir / name)
@@ -131,15 +129,3 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """Drop the DDP wrapper; it must not outlive the process group."""
         self.model_wrapped = self.model
         self.accelerator.free_memory()
-
-
-@contextlib.contextmanager
-def telling_of_failure(name: str, folder: Path) -> Iterator[None]:
-    """One message for whatever torch, safetensors or the system raise when a write fails."""
-    try:
-        yield
-    except Exception as error:
-        reason = checkpoint.write_failure(error, folder / checkpoint.STAGING)
-        raise RecipeError(
-            f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact."
-        ) from error

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from errors import RecipeError
+
+from training.errors import RecipeError
 
 
 def grouped() -> bool:

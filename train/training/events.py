@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import time
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # rank_events.py is one folder up
-report = importlib.import_module("rank_events").report
+from rank_events import report
+
+__all__ = ["Progress", "report"]
 
 EVERY_SECONDS = 1.0
 

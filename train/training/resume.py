@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import checkpoint
-import ranks
-from errors import RecipeError
+from training import checkpoint, ranks
+from training.errors import RecipeError
 
 
 def choose(wanted: str | None, output_dir: Path) -> Path | None:

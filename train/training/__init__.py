@@ -1,0 +1,1 @@
+"""What the recipes share: ranks, checkpoints, metrics, models. A script puts train/ on its path."""
