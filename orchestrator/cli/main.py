@@ -20,7 +20,7 @@ app.command("train", no_args_is_help=True)(train.train)
 app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)
-app.command("recipes")(recipes.recipes)
+app.add_typer(recipes.app, name="recipes")
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(runs.app, name="runs")
 

@@ -12,3 +12,10 @@ RunsDir = Annotated[
     Path, typer.Option(envvar="ORCH_RUNS_DIR", help="Where run directories are kept.")
 ]
 RUNS_DIR = Path("runs")
+RecipePath = Annotated[
+    list[Path] | None,
+    typer.Option(
+        envvar="ORCH_RECIPE_PATH",
+        help="A folder with a recipe.toml, or of several such folders; may be repeated.",
+    ),
+]

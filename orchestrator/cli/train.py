@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
+from orchestrator.cli.options import RUNS_DIR, AsJson, RecipePath, RunsDir
 
 
 def train(
@@ -82,6 +82,7 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, as a shell script.")
     ] = False,
+    recipe_path: RecipePath = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
@@ -108,7 +109,12 @@ def train(
         fresh=fresh,
     )
     plan = operation.plan(
-        operation.Asked(request=request, pairs=tuple(settings or ()), runs_dir=runs_dir)
+        operation.Asked(
+            request=request,
+            pairs=tuple(settings or ()),
+            runs_dir=runs_dir,
+            recipe_path=tuple(recipe_path or ()),
+        )
     )
     if dry_run:
         typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)

@@ -30,11 +30,12 @@ class Asked:
     request: TrainRequest
     pairs: tuple[str, ...]
     runs_dir: Path
+    recipe_path: tuple[Path, ...] = ()
 
 
 def plan(asked: Asked) -> Plan:
     """Steps 1 and 2: read the files, decide. Touches no host."""
-    recipe = load.recipe(asked.request.recipe)
+    recipe = load.recipe(asked.request.recipe, asked.recipe_path)
     stack = load.stack(asked.request.stack)
     settings = load.settings(list(asked.pairs), recipe)
     request = replace(asked.request, settings=settings)
