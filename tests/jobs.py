@@ -35,7 +35,10 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def started(script: Path, *args: object, ranks: int = 1) -> list[subprocess.Popen[str]]:
+def started(
+    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None
+) -> list[subprocess.Popen[str]]:
+    """`folders`: where each rank is, to play nodes that share no file system."""
     port = free_port()
     return [
         subprocess.Popen(
@@ -44,6 +47,7 @@ def started(script: Path, *args: object, ranks: int = 1) -> list[subprocess.Pope
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=folders[rank] if folders else None,
         )
         for rank in range(ranks)
     ]
@@ -59,9 +63,11 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     return [(p.returncode, *o) for p, o in zip(processes, outputs, strict=True)]
 
 
-def run(script: Path, *args: object, ranks: int = 1) -> list[tuple[int, str, str]]:
+def run(
+    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None
+) -> list[tuple[int, str, str]]:
     """As `ended`; all ranks must have done their work."""
-    results = ended(started(script, *args, ranks=ranks))
+    results = ended(started(script, *args, ranks=ranks, folders=folders))
     assert [code for code, _, _ in results] == [0] * ranks, results
     return results
 

@@ -7,7 +7,7 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import nodes, provision, recipes, runs, stacks, sync, train
+from orchestrator.cli import data, nodes, provision, recipes, runs, stacks, sync, train
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command("train", no_args_is_help=True)(train.train)
 app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)
+app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(runs.app, name="runs")

@@ -87,9 +87,9 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe, or any script of your own, on the ranks of a cluster."""
+    from orchestrator.cli.running import show_or_run
     from orchestrator.operations import train as operation
     from orchestrator.plan_train import TrainRequest
-    from orchestrator.report import plans, training
 
     request = TrainRequest(
         recipe=recipe,
@@ -116,25 +116,7 @@ def train(
             recipe_path=tuple(recipe_path or ()),
         )
     )
-    if dry_run:
-        typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
-        return
-    execution = operation.Execution(plan, runs_dir.absolute() / plan.run_id)
-    screen = training.Screen(plan)
-    screen.begin()
-    execution.start()
-    try:
-        for event in execution.watch():
-            screen.show(event)
-    except KeyboardInterrupt:
-        screen.note("interrupted: stopping all ranks")
-        execution.stop()
-    outcome = execution.finish()
-    for line in execution.missing:
-        screen.note(line)
-    screen.end()
-    typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
-    raise typer.Exit(outcome.exit_code)
+    show_or_run(plan, runs_dir, dry_run=dry_run, as_json=as_json)
 
 
 def number_or_auto(ppn: str) -> int | None:
