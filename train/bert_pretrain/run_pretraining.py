@@ -7,7 +7,6 @@ anew. Steps count over both phases, and so do the checkpoints.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -15,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for the package `training`
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_data"))
 
 import torch
 from batches import Sequences
-from data_config import DataOptions
 from lamb import Lamb, groups_of
-from prepare import prepare
 from pretrain_config import Phase, PretrainArguments, parse_arguments, phases_of
 from pretrain_model import Losses, fresh_model
+from text_data import check_vocabulary, prepared
 from torch.nn.parallel import DistributedDataParallel
 from training import checkpoint, ranks
 from training.arguments import ModelArguments
@@ -34,8 +31,6 @@ from training.models import load_tokenizer, save_model
 from training.script import run_script
 from training.snapshot import Snapshots, prepare_output
 from transformers import set_seed
-
-SHARDS_OF_A_TEXT = 8
 
 
 def main() -> int:
@@ -50,7 +45,7 @@ def run(args: PretrainArguments) -> None:
     owner = prepare_output(output_dir)
 
     # data
-    data_dir = Path(args.data_dir) if args.data_dir else prepared(args, phases)
+    data_dir = Path(args.data_dir) if args.data_dir else prepared(args)
     with ranks.together():
         tokenizer = load_tokenizer(
             ModelArguments(
@@ -74,31 +69,6 @@ def run(args: PretrainArguments) -> None:
             save_model(model, tokenizer, output_dir / "model")
             checkpoint.write_json(output_dir / "results.json", summary)
             report("result", **summary)
-
-
-def prepared(args: PretrainArguments, phases: Sequence[Phase]) -> Path:
-    """A small text, prepared where the run writes its own files."""
-    target = Path(args.output_dir) / "data"
-    options = DataOptions(
-        input_file=args.text_file,
-        data_dir=str(target),
-        output_dir=args.output_dir,
-        tokenizer_name=args.tokenizer_name,
-        lengths="128:20,512:80",
-        shards=SHARDS_OF_A_TEXT,
-        seed=args.seed,
-    )
-    with ranks.together():
-        if not options.inputs[0].is_file():
-            raise RecipeError(f"there is no file {options.inputs[0]}.", code=2)
-    prepare(options)
-    return target
-
-
-def check_vocabulary(data: Sequence[Sequences], tokenizer: Any, data_dir: Path) -> None:
-    words = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
-    if any(found.vocabulary != hashlib.sha256(words).hexdigest() for found in data):
-        raise RecipeError(f"{data_dir} was prepared with another tokenizer.")
 
 
 class Pretraining:
