@@ -31,7 +31,7 @@ def plan(
         pairs = (f"input_file={inputs[0]}", *pairs)
     else:
         named = [str(path.absolute() if here else path) for path in inputs]
-        # A setting has one value: it takes the place of input_file, and all of them follow as words.
+        # A setting has one value: it replaces input_file, and all of them follow as words.
         pairs = (f"input_files={named[0]}", *pairs)
         request = replace(request, script_args=("--input_files", *named))
     return train.plan(train.Asked(request=request, pairs=pairs, runs_dir=runs_dir))
