@@ -6,6 +6,7 @@ state, which decides on dropout.
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ import torch
 
 from training import checkpoint, ranks, resume
 from training.events import Progress
+
+# torch before 1.13 does not have it.
+SAFELY = (
+    {"weights_only": True} if "weights_only" in inspect.signature(torch.load).parameters else {}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,7 @@ def rng_file() -> str:
 
 
 def read(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(path, map_location="cpu", **SAFELY)
 
 
 def prepare_output(output_dir: Path) -> bool:
