@@ -104,7 +104,8 @@ def prepare_wheels(
             session.listener.note(f"wheelhouse: resolving {stack.name} for {platform.key}")
             if wheelhouse.needs_build(stack, links):
                 session.listener.note("wheelhouse: our bindings are built first (minutes, once)")
-        houses[platform.key] = wheelhouse.prepare(stack, platform, links).variables()
+        own = wheelhouse.own_packages(stack, links)
+        houses[platform.key] = wheelhouse.prepare(stack, platform, links).variables(own)
     return houses
 
 
