@@ -25,6 +25,7 @@ def provision(
     `environment`: variables of Ansible's own, such as where it finds the sudo password.
     """
     stack = load.stack(request.stack)
+    data_trees(request.data)  # what is not there is told before the nodes are looked at
     session = open_session(request, listener, environment, "provision")
     cluster = session.source.stem
     hosts = tuple(host_of(session, name) for name in session.nodes)

@@ -136,7 +136,7 @@ def text(report: Report) -> str:
     ]
     words = {"done": "all nodes are as they should be", "drift": "drift", "stopped": "stopped"}
     lines = [table(rows, ("node", "ok", "changed", "failed", "seconds", "problem")), *hints(report)]
-    if report.check:
+    if report.check and any(node.changes or not node.failed for node in report.nodes):
         lines += ["", drift_table(report)]
     state = words.get(report.state, "failed")
     return "\n".join([*lines, "", f"{state} in {report.seconds:.1f} s; log: {report.log}"])

@@ -206,6 +206,12 @@ def test_equal_drift_is_told_once() -> None:
     assert rows == [["all", "rank.py", "missing", "present"], ["a", "x", "missing", "present"]]
 
 
+def test_of_a_node_that_does_not_answer_no_drift_is_told() -> None:
+    nodes = (NodeReport(node="a", failed=1, problem="it does not answer"),)
+    report = Report(cluster="lab", check=True, state="failed", seconds=1.0, log="log", nodes=nodes)
+    assert "drift" not in text(report)
+
+
 @pytest.mark.parametrize(
     ("state", "code"), [("done", 0), ("drift", 1), ("failed", 1), ("stopped", 130)]
 )
