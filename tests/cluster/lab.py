@@ -63,7 +63,7 @@ class Running:
     def until(self, true: Callable[[], bool], what: str, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while not true():
-            assert self.process.poll() is None or true(), self.said(what)
+            assert self.process.poll() in (None, 0) or true(), self.said(what)
             assert time.monotonic() < deadline, f"not seen in {seconds:.0f} s: {what}"
             time.sleep(0.05)
 

@@ -167,6 +167,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_is_explained(lab: Site) -> None:
 def test_node0_dies_and_the_others_end_by_themselves(lab: Site) -> None:
     running = faulty(lab, "none", "--detach", script=("--steps", "100000"))
     running.end(code=0)
+    running.until(lambda: rank_pid(running.id, 1) is not None, "rank 1 on node1")
     lab.cluster.kill("node0")
     await_nothing_left(running.id, LOST_SECONDS + 20)
     swept = ask(lab, "stop", running.id, code=1)
