@@ -87,9 +87,10 @@ class Mirror:
             self.append(f"ranks/{name}")
 
     def finish(self, output_dir: str | None) -> None:
-        """When the run has ended: the launcher's words, and the results."""
+        """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
         self.refresh()
-        for name in ("launcher.log", "supervisor.log"):
+        stacks = (f"stacks/{name}" for name in self.remote.list(f"{self.run_dir}/stacks"))
+        for name in ("launcher.log", "supervisor.log", *stacks):
             self.append(name)
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:

@@ -69,13 +69,16 @@ class RollCall:
             "code": end.get("code"),
             "signal": end.get("signal"),
             "oom": end.get("oom"),
-            "text": self.exceptions.get(rank, {}).get("text", ""),
+            "text": self.exceptions.get(rank, {}).get("text") or end.get("text", ""),
             "time": self.exceptions.get(rank, end).get("time"),
         }
 
     def is_consequence(self, rank: int) -> bool:
-        """Whether the rank's words say that it was another one that went away."""
-        return bool(CONSEQUENCES.search(self.exceptions.get(rank, {}).get("text", "")))
+        """Whether the rank's words say that it was another one that went away; a backend may say
+        so in its log and abort."""
+        end = self.exits.get(rank, {})
+        aborted = end.get("text", "") if end.get("signal") == "SIGABRT" else ""
+        return bool(CONSEQUENCES.search(self.exceptions.get(rank, {}).get("text") or aborted))
 
     def unfinished(self) -> list[int]:
         return sorted(set(self.places) - set(self.exits))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"
-NETWORK = "orch-nodes"
 # One node with a core of its own, unless the environment says otherwise.
 CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"
 
@@ -60,11 +59,11 @@ class TestCluster:
 
     def cut(self, node: str) -> None:
         """Take the node's network away: what it sends and what is sent to it is lost."""
-        docker("network", "disconnect", NETWORK, f"orch-{node}")
+        self._link(node, "down")
 
     def heal(self, node: str) -> None:
-        if not self._attached(node):
-            docker("network", "connect", "--ip", self.address(node), NETWORK, f"orch-{node}")
+        if self._state(node) == "running":
+            self._link(node, "up")
 
     def pause(self, node: str) -> None:
         """Freeze all processes of the node. Its kernel goes on accepting connections."""
@@ -101,9 +100,11 @@ class TestCluster:
     def _state(self, node: str) -> str:
         return docker("inspect", "--format", "{{.State.Status}}", f"orch-{node}").strip()
 
-    def _attached(self, node: str) -> bool:
-        template = "{{json .NetworkSettings.Networks}}"
-        return NETWORK in json.loads(docker("inspect", "--format", template, f"orch-{node}"))
+    def _link(self, node: str, state: str) -> None:
+        """Pull or plug the cable: the other end of the node's interface, which knows nothing."""
+        index = self.exec(node, ("cat", "/sys/class/net/eth0/iflink"))
+        name = socket.if_indextoname(int(index))
+        subprocess.run(["ip", "link", "set", name, state], check=True)
 
     def _wait_for_ssh(self, node: str) -> None:
         for _ in range(30):

@@ -82,7 +82,7 @@ class Running:
 def start(site: Site, *arguments: str) -> Running:
     """`orch train` with --json; returns once it has recorded its run."""
     before = set((site.folder / "runs").glob("*"))
-    process = site.spawn("train", *arguments, "--inventory", str(site.inventory), "--json")
+    process = site.spawn("train", "--inventory", str(site.inventory), "--json", *arguments)
     running = Running(site=site, process=process, folder=site.folder)
 
     def recorded() -> set[Path]:

@@ -83,7 +83,8 @@ def test_a_rank_that_sleeps_for_ever_is_behind(lab: Site) -> None:
     assert run["problem"].startswith("no progress for 5 s: 1 of 2 ranks wait in collective")
     assert "behind: node1 rank 1" in run["problem"]
     (stalled,) = running.events("stalled")
-    assert "<lambda>" in stalled["stands"]["1"], "its stack says where it sleeps"
+    assert "faulty.py" in stalled["stands"]["1"], "its stack says where it sleeps"
+    assert "<lambda>" in (running.folder / "stacks/rank-1.txt").read_text()
     assert processes(running.id) == {}
 
 
