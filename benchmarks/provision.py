@@ -98,8 +98,10 @@ def served() -> Iterator[str]:
     command = [sys.executable, str(CHECKOUT / "cluster/index"), str(newest_wheelhouse())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def bare(count: int) -> None:
