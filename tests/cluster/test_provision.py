@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,12 +239,16 @@ def test_another_user_another_port_and_a_jump_host(site: Site) -> None:
     assert "/opt/orch/" in drift(site.orch("--check", code=1))["node1"]
 
 
-def test_a_changed_host_key_stops_with_an_explanation(site: Site) -> None:
+def test_a_changed_host_key_stops_with_an_explanation(site: Site, tmp_path: Path) -> None:
+    """Also while another controller has a connection open from here to that address."""
+    site.describe("node0", "node1")
+    assert nodes_of(site.orch("--check", code=1))["node0"]["failed"] == 0
     known = site.folder / "wrong_known_hosts"
-    other = site.cluster.address("node1"), site.cluster.address("node0")
+    swap = site.cluster.address("node1"), site.cluster.address("node0")
     lines = (site.cluster.state / "known_hosts").read_text().splitlines()
-    known.write_text("\n".join(x.replace(*other) for x in lines if x.startswith(other[0])) + "\n")
-    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes -o ControlPath=none"
-    site.describe("node0", ansible_ssh_common_args=options)
-    report = site.orch(code=1)
+    known.write_text("\n".join(x.replace(*swap) for x in lines if x.startswith(swap[0])) + "\n")
+    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes"
+    other = replace(site, folder=tmp_path)
+    other.describe("node0", ansible_ssh_common_args=options)
+    report = other.orch(code=1)
     assert "host key has changed" in report["nodes"][0]["problem"]

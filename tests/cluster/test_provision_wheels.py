@@ -34,8 +34,10 @@ def index(site: Site, tmp_path: Path) -> Iterator[str]:
     command = [sys.executable, str(CHECKOUT / "cluster/index"), str(served)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def test_nodes_fetch_from_an_index(site: Site, index: str) -> None:
