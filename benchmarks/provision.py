@@ -1,21 +1,30 @@
-"""How long provisioning takes on the test cluster: `python benchmarks/provision.py [--nodes 2 4]`.
+"""How long provisioning takes on the test cluster: `python benchmarks/provision.py`.
 
-For each number of nodes, from bare: `orch provision` (wheelhouse at hand), its second run, and two
-ways that people do it now: the wheels pushed to each node in turn with plain ssh and installed by
-pip (the manual steps in a loop), and pip on every node from its own index (--index URL; left out
-without it). Prints seconds, and ratios to orch. The nodes are made anew for every measurement.
+For each number of nodes (--nodes 1 2 4), always from bare nodes and with the wheelhouse at hand:
+  orch, first             `orch provision`
+  orch, second            the same again
+  orch, from the index    the same roles, but every node fetches from an index: --wheels index
+  ssh in a loop           the manual steps: node after node, wheels by scp, installed by pip
+The index is --index URL, or else the wheelhouse itself, served on the bridge to the nodes
+(cluster/index). Prints seconds, the ratio to `orch, first` of as many nodes, the ratio to one node
+by the same way, and what each further node cost; behind them the same of the processor time of the
+controller and all nodes, which other work on the machine does not lengthen.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 STATE = CHECKOUT / "cluster/.state"
@@ -25,47 +34,130 @@ PREPARE = (
     "sudo apt-get update -qq && sudo DEBIAN_FRONTEND=noninteractive apt-get install -qqy "
     f"--no-install-recommends {PACKAGES} && python3 -m venv manual"
 )
+FIRST = "orch, first"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Cost(NamedTuple):
+    """Seconds on the clock, and of the processors."""
+
+    clock: float
+    cpu: float
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--index", help="URL of an index that the nodes reach")
+    parser.add_argument("--only-orch", action="store_true", help="leave the other ways out")
     options = parser.parse_args()
-    for count in options.nodes:
-        first, second = by_orch(count)
-        row = {"orch, first": first, "orch, second": second, "ssh in a loop": by_hand(count, None)}
-        if options.index:
-            row["pip from the index"] = by_hand(count, options.index)
-        for way, seconds in row.items():
-            print(f"{count} nodes  {way:<20} {seconds:7.1f} s  {seconds / first:5.2f}", flush=True)
+    make_wheelhouse()
+    table: dict[int, dict[str, Cost]] = {}
+    with contextlib.ExitStack() as stack:
+        index = options.index or stack.enter_context(served())
+        for count in options.nodes:
+            table[count] = row = measure(count, index, only_orch=options.only_orch)
+            for way in row:
+                one = table[1][way] if count > 1 and 1 in table else None
+                columns = zip(row[way], row[FIRST], one or (None, None), strict=True)
+                text = "  | cpu".join(column(count, *values) for values in columns)
+                print(f"{count} nodes  {way:<22} {text}", flush=True)
     return 0
 
 
+def column(count: int, seconds: float, first: float, one: float | None) -> str:
+    text = f"{seconds:7.1f} s {seconds / first:5.2f} x orch"
+    if one:
+        text += f" {seconds / one:5.2f} x one node {(seconds - one) / (count - 1):+6.1f} s a node"
+    return text
+
+
+def measure(count: int, index: str, *, only_orch: bool) -> dict[str, Cost]:
+    first, second = by_orch(count, runs=2)
+    row = {FIRST: first, "orch, second": second}
+    if not only_orch:
+        (row["orch, from the index"],) = by_orch(count, "--wheels", "index", index=index)
+        row["ssh in a loop"] = by_hand(count)
+    return row
+
+
+def make_wheelhouse() -> None:
+    """What a first provisioning ever fetches and builds is measured by nobody here."""
+    if not any(CACHE.glob("current-*/lock.json")):
+        by_orch(1)
+
+
+def newest_wheelhouse() -> Path:
+    locks = CACHE.glob("current-*/lock.json")
+    return max(locks, key=lambda path: path.stat().st_mtime).parent
+
+
+@contextlib.contextmanager
+def served() -> Iterator[str]:
+    bare(1)  # the bridge must be there
+    command = [sys.executable, str(CHECKOUT / "cluster/index"), str(newest_wheelhouse())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
 def bare(count: int) -> None:
+    """Nodes that nobody has touched; the daemon and the image stay."""
     environment = {**os.environ, "NODES": str(max(count, 2)), "VAGRANT_DEFAULT_PROVIDER": "docker"}
-    for script in ("down", "up"):
-        command = [str(CHECKOUT / "cluster" / script)]
-        subprocess.run(command, env=environment, check=True, capture_output=True)
+    if (STATE / "nodes").is_dir():
+        nodes = [f"orch-{path.name}" for path in (STATE / "nodes").iterdir()]
+        subprocess.run(["docker", "rm", "--force", *nodes], capture_output=True)
+    subprocess.run([CHECKOUT / "cluster/up"], env=environment, check=True, capture_output=True)
 
 
-def by_orch(count: int) -> tuple[float, float]:
+def by_orch(count: int, *flags: str, index: str = "", runs: int = 1) -> list[Cost]:
     bare(count)
     with tempfile.TemporaryDirectory() as state:
         environment = {**os.environ, "XDG_STATE_HOME": state}
-        inventory = write_inventory(Path(state), count)
+        inventory = write_inventory(Path(state), count, index)
         command = [sys.executable, "-m", "orchestrator.cli.main", "provision", str(inventory)]
-        seconds = []
-        for _ in range(2):
-            began = time.monotonic()
-            done = subprocess.run([*command, "--json"], env=environment, capture_output=True)
-            seconds.append(time.monotonic() - began)
-            if done.returncode != 0:
-                raise RuntimeError(done.stdout.decode() + done.stderr.decode())
-    return seconds[0], seconds[1]
+        return [timed(lambda: orch([*command, *flags], environment)) for _ in range(runs)]
 
 
-def write_inventory(folder: Path, count: int) -> Path:
+def orch(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if log := os.environ.get("ORCH_BENCH_LOG"):  # where the time goes, task by task
+        with Path(log).open("a") as file:
+            print(*command, done.stderr, done.stdout, sep="\n", file=file)
+    if done.returncode != 0:
+        raise RuntimeError(done.stdout + done.stderr)
+
+
+def timed(work: Callable[[], object]) -> Cost:
+    began, used = time.monotonic(), processor()
+    work()
+    return Cost(time.monotonic() - began, processor() - used)
+
+
+def processor() -> float:
+    """Seconds that this machine's processors have given to us and to the nodes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime + of_nodes()
+
+
+def of_nodes() -> float:
+    """Our containers' groups of processes, as cgroups of version 1 and 2 tell."""
+    ours = ["docker", "ps", "-q", "--no-trunc", "--filter", f"label=orch.checkout={CHECKOUT}"]
+    total = 0.0
+    for name in subprocess.run(ours, check=True, capture_output=True, text=True).stdout.split():
+        first = CGROUPS / f"cpuacct/docker/{name}/cpuacct.usage"
+        if first.exists():
+            total += int(first.read_text()) / 1e9
+            continue
+        words = (CGROUPS / f"system.slice/docker-{name}.scope/cpu.stat").read_text().split()
+        total += int(words[words.index("usage_usec") + 1]) / 1e6
+    return total
+
+
+def write_inventory(folder: Path, count: int, index: str) -> Path:
     """JSON is YAML; the connection is that of inventory/vagrant."""
     arguments = (
         f"-o UserKnownHostsFile={STATE}/known_hosts -o StrictHostKeyChecking=yes "
@@ -76,6 +168,7 @@ def write_inventory(folder: Path, count: int) -> Path:
         "ansible_python_interpreter": "/usr/bin/python3",
         "ansible_ssh_private_key_file": str(STATE / "id_ed25519"),
         "ansible_ssh_common_args": arguments,
+        "stack_index_url": index,
     }
     hosts = {f"node{i}": {"ansible_host": f"192.168.61.{10 + i}"} for i in range(count)}
     path = folder / "hosts.yml"
@@ -83,29 +176,21 @@ def write_inventory(folder: Path, count: int) -> Path:
     return path
 
 
-def by_hand(count: int, index: str | None) -> float:
+def by_hand(count: int) -> Cost:
     """Node after node, as the guide's steps in a shell loop do."""
     bare(count)
-    locks = CACHE.glob("current-*/lock.json")
-    wheelhouse = max(locks, key=lambda path: path.stat().st_mtime).parent
-    began = time.monotonic()
-    for number in range(count):
-        node = f"node{number}"
-        ssh(node, PREPARE)
-        if index:
-            names = [f"{w['name']}=={w['version']}" for w in locked(wheelhouse)]
-            ssh(node, f"manual/bin/pip install -q --index-url {index} {' '.join(names)}")
-        else:
-            copy = ["scp", "-q", "-F", str(STATE / "ssh_config"), "-r", str(wheelhouse)]
-            subprocess.run([*copy, f"{node}:wheels"], check=True)
-            files = " ".join(f"wheels/{wheel['file']}" for wheel in locked(wheelhouse))
-            ssh(node, f"manual/bin/pip install -q --no-index --no-deps {files}")
-    return time.monotonic() - began
+    wheelhouse = newest_wheelhouse()
+    lock = json.loads((wheelhouse / "lock.json").read_text())
+    files = " ".join(f"wheels/{wheel['file']}" for wheel in lock if wheel["name"] != "uv")
+    copy = ["scp", "-q", "-F", str(STATE / "ssh_config"), "-r", str(wheelhouse)]
 
+    def steps() -> None:
+        for number in range(count):
+            ssh(f"node{number}", PREPARE)
+            subprocess.run([*copy, f"node{number}:wheels"], check=True)
+            ssh(f"node{number}", f"manual/bin/pip install -q --no-index --no-deps {files}")
 
-def locked(wheelhouse: Path) -> list[dict[str, str]]:
-    return [wheel for wheel in json.loads((wheelhouse / "lock.json").read_text())
-            if wheel["name"] != "uv"]  # fmt: skip
+    return timed(steps)
 
 
 def ssh(node: str, text: str) -> None:

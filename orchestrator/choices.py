@@ -120,6 +120,13 @@ def tell_ranks(layout: Layout, ppn: int | None) -> tuple[Decision, ...]:
     return (told, Decision(topic="threads of a rank", value=", ".join(each), reason=why))
 
 
+def tell_spares(spares: tuple[Node, ...]) -> tuple[Decision, ...]:
+    if not spares:
+        return ()
+    names = fold([node.name for node in spares])
+    return (Decision(topic="spare nodes", value=names, reason="for nodes that are lost"),)
+
+
 def by_value(values: Mapping[str, int]) -> dict[int, list[str]]:
     """Value -> the names that have it."""
     found: dict[int, list[str]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 
 from orchestrator.errors import PlanError
@@ -49,13 +50,17 @@ class Facts:
     @property
     def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
         """The cores, NUMA node by NUMA node."""
-        ordered = sorted(self.cores)
-        return tuple(tuple(cores) for _, cores in groupby(ordered, key=lambda core: core.numa))
+        return by_numa(self.cores)
 
     @property
     def bf16(self) -> str | None:
         """The instruction set that makes BF16 fast here, or None."""
         return next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in self.flags), None)
+
+
+@cache  # nodes of one kind share their cores: a cluster has few kinds
+def by_numa(cores: tuple[Core, ...]) -> tuple[tuple[Core, ...], ...]:
+    return tuple(tuple(group) for _, group in groupby(sorted(cores), key=lambda core: core.numa))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +85,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The hosts chosen for a run, in the order of its ranks, and how they were chosen."""
+    """The hosts chosen for a run, in the order of its ranks, and how they were chosen.
+
+    `spares` have no ranks at first: they take the place of nodes that are lost.
+    """
 
     hosts: tuple[str, ...]
     reason: str
+    spares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +106,28 @@ class Cluster:
 
     def chosen(self) -> tuple[Node, ...]:
         """The chosen nodes. Raises PlanError for those of which nothing is known."""
+        return self.named(self.selection.hosts)
+
+    def spares(self) -> tuple[Node, ...]:
+        """Raises PlanError for a spare node that could not stand in for every chosen one."""
+        chosen, spares = self.chosen(), self.named(self.selection.spares)
+        for spare in spares:
+            unlike = [node.name for node in chosen if node.facts.cores != spare.facts.cores]
+            if unlike:
+                raise PlanError(
+                    f"{spare.name} is no spare for {fold(unlike)}: its cores are others.",
+                    hint="Choose nodes that are alike with --nodes and --exclude.",
+                )
+        return spares
+
+    def named(self, names: tuple[str, ...]) -> tuple[Node, ...]:
         known = {node.name: node for node in self.nodes}
-        if unknown := [name for name in self.selection.hosts if name not in known]:
+        if unknown := [name for name in names if name not in known]:
             raise PlanError(
                 f"Nothing is known about {fold(unknown)}.",
                 hint=f"Run `orch provision {self.source}`, or leave them out with --exclude.",
             )
-        return tuple(known[name] for name in self.selection.hosts)
+        return tuple(known[name] for name in names)
 
 
 def first_hosts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +19,18 @@ class Command:
         variables = [f"{name}={value}" for name, value in self.env]
         prefix = ["env", *variables] if variables else []
         return shlex.join([*prefix, *self.argv])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a program said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+def program(argv: tuple[str, ...]) -> str:
+    """How a person would call it: the script, where a python runs one."""
+    scripts = (word for word in argv if word.endswith(".py"))
+    return PurePosixPath(next(scripts, argv[0])).name

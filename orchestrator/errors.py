@@ -31,6 +31,10 @@ class ExecuteError(OrchError):
     """A step of a plan failed."""
 
 
+class ConnectionLost(ExecuteError):
+    """A node cannot be reached, or not any more; what runs there may live on."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint that names the nearest known word, or else all of them."""
     names = sorted(known)

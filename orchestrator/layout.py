@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
-from orchestrator.cluster import Core, Node
+from orchestrator.cluster import Core, Node, by_numa
 from orchestrator.errors import PlanError
 
 
@@ -64,7 +65,8 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
     """
     places: list[Place] = []
     for node in nodes:
-        shares = split(node, ppn if ppn is not None else len(node.facts.numa_nodes))
+        check_ranks(node, ppn)
+        shares = split(node.facts.cores, ppn or len(node.facts.numa_nodes))
         check_workers(node, len(shares[0]), workers)
         first = len(places)
         places.extend(
@@ -91,21 +93,23 @@ def check_workers(node: Node, cores: int, workers: int) -> None:
         )
 
 
-def split(node: Node, ppn: int) -> tuple[tuple[Core, ...], ...]:
-    """The cores of each rank: equal shares that cross no NUMA border where that can be.
+def check_ranks(node: Node, ppn: int | None) -> None:
+    """Raises PlanError if a node has fewer physical cores than ranks."""
+    cores = len(node.facts.cores)
+    if ppn is None or 1 <= ppn <= cores:
+        return
+    raise PlanError(
+        f"--ppn {ppn}, but {node.name} has {cores} physical core{'s' * (cores != 1)} that orch "
+        "may use.",
+        hint=f"Use --ppn 1 to {cores}; with --ppn auto it is {len(node.facts.numa_nodes)} here, "
+        "one rank for each NUMA node. --exclude leaves a node out.",
+    )
 
-    Raises PlanError.
-    """
-    cores = tuple(sorted(node.facts.cores))
-    if not 1 <= ppn <= len(cores):
-        numa = node.facts.numa_nodes
-        raise PlanError(
-            f"--ppn {ppn}, but {node.name} has {len(cores)} physical core"
-            f"{'s' * (len(cores) != 1)} that orch may use.",
-            hint=f"Use --ppn 1 to {len(cores)}; with --ppn auto it is {len(numa)} here, "
-            "one rank for each NUMA node. --exclude leaves a node out.",
-        )
-    numa_nodes = node.facts.numa_nodes
+
+@cache
+def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
+    """The cores of each rank: equal shares that cross no NUMA border where that can be."""
+    numa_nodes = by_numa(cores)
     if ppn % len(numa_nodes) == 0:
         per_numa = ppn // len(numa_nodes)
         share = min(len(numa) // per_numa for numa in numa_nodes)
@@ -116,7 +120,8 @@ def split(node: Node, ppn: int) -> tuple[tuple[Core, ...], ...]:
                 for index in range(per_numa)
             )
     share = len(cores) // ppn
-    return tuple(cores[index * share : (index + 1) * share] for index in range(ppn))
+    ordered = tuple(sorted(cores))
+    return tuple(ordered[index * share : (index + 1) * share] for index in range(ppn))
 
 
 def unused_cores(node: Node, places: tuple[Place, ...]) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from orchestrator.command import Command
 from orchestrator.layout import Layout
+from orchestrator.recipe import Value
 
 HEREDOC = "ORCH_END_OF_FILE"
 
@@ -107,14 +109,26 @@ class Plan:
     """The steps of one run.
 
     `key` is equal for requests that ask for the same training. `run_dir` is the run's folder on
-    its nodes; on this machine it may be another one.
+    its nodes; on this machine it may be another one. `train` and `python`: on the nodes. `created`:
+    seconds since the epoch. `source`: the script on this machine; `settings` and `script_args` are
+    its arguments. `fingerprints`: of the packages -> nodes.
     """
 
     run_id: str
     node0: Target
+    nodes: tuple[Target, ...]
     run_dir: str
+    train: str
+    python: str
+    started_by: str
+    created: float
     key: str
     recipe: str
+    source: str
+    stack: str
+    fingerprints: Mapping[str, str]
+    settings: Mapping[str, Value]
+    script_args: tuple[str, ...]
     resumes: bool
     output_dir: str | None
     backend: str

@@ -10,8 +10,10 @@ from pathlib import PurePosixPath
 
 from orchestrator import choices, network, rank_files
 from orchestrator.backend import Backend, backend_of
+from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
 from orchestrator.command import Command
+from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.layout import Layout, lay_out
 from orchestrator.names import fold
@@ -19,6 +21,10 @@ from orchestrator.network import Link
 from orchestrator.plan import Decision, Plan, PutFile, SendFile, StartRun, Step, Target
 from orchestrator.recipe import Recipe, Value, as_arguments
 from orchestrator.stack import Stack
+
+# Half of the time after which torch.distributed gives a collective up by itself, and longer than
+# any step, evaluation or compilation that reports nothing should take.
+STALL_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,10 @@ class TrainRequest:
     settings: Mapping[str, Value]
     script_args: tuple[str, ...] = ()
     fresh: bool = False
+    stall_timeout: float = STALL_SECONDS
+    max_restarts: int = 0
+    spare_nodes: int = 0
+    queue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +63,16 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Absolute folders: the run's on its nodes, train/ there, and train/ on this machine."""
+    """Absolute folders: the run's on its nodes, train/ there, train/ on this machine, and the
+    claims of all runs on a node's cores. `started_by`: user@host; `created`: since the epoch."""
 
     run_id: str
     run_dir: str
     train: str
     train_here: str
+    claims: str
+    started_by: str
+    created: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +93,23 @@ def plan_train(
     resume: Resume | None = None,
 ) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
-    nodes = cluster.chosen()
-    links = network.links(nodes)
+    nodes, spares = cluster.chosen(), cluster.spares()
+    everywhere = (*nodes, *spares)
+    links = network.links(everywhere)
     choices.check_recipe_fits(recipe, stack)
     stack = stack.for_backend(stack.backend(request.backend))
-    for node in nodes:
+    for node in everywhere:
         stack.check(node)
     backend = backend_of(stack)
     precision = choices.choose_precision(
-        recipe, nodes, asked=request.precision, allow_slow=request.allow_slow_bf16
+        recipe, everywhere, asked=request.precision, allow_slow=request.allow_slow_bf16
     )
     layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
     if request.ipex:
         choices.check_ipex(recipe, stack, precision=precision.value, ranks=layout.world_size)
-    preload, tell_preload = choices.choose_preload(stack, nodes)
+    preload, tell_preload = choices.choose_preload(stack, everywhere)
     settings = recipe.settings(request.preset, request.settings)
-    files = reachable_files(recipe, settings, nodes, site)
+    files = reachable_files(recipe, settings, everywhere, site)
     output_dir = None if recipe.own_script else output_of(site, resume)
     script = (
         files.paths[recipe.script],
@@ -104,10 +119,15 @@ def plan_train(
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
-    return Plan(
+    plan = Plan(
         run_id=site.run_id,
         node0=target(nodes[0]),
+        nodes=targets(everywhere),
         run_dir=site.run_dir,
+        train=site.train,
+        python=nodes[0].python,
+        started_by=site.started_by,
+        created=site.created,
         key=request_key(
             request,
             recipe=recipe,
@@ -116,6 +136,11 @@ def plan_train(
             names=(stack.name, backend.name, precision.value),
         ),
         recipe=recipe.name,
+        source=recipe.script,
+        stack=stack.name,
+        fingerprints=fingerprints(everywhere),
+        settings=settings,
+        script_args=request.script_args,
         resumes=recipe.resumes,
         output_dir=output_dir,
         backend=backend.name,
@@ -127,6 +152,7 @@ def plan_train(
             Decision(
                 topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
             ),
+            *choices.tell_spares(spares),
             *choices.tell_ranks(layout, request.ppn),
             Decision(topic="launcher", value="mpiexec.hydra", reason=f"{stack.mpi} MPI"),
             Decision(topic="backend", value=backend.name, reason=backend.summary),
@@ -141,14 +167,43 @@ def plan_train(
             *plan_steps(
                 site,
                 nodes,
+                spares=spares,
                 layout=layout,
                 links=links,
                 backend=backend,
                 preload=preload,
                 script=script,
+                options=supervision(request, recipe, site),
             ),
         ),
     )
+    return with_card(plan)
+
+
+def supervision(request: TrainRequest, recipe: Recipe, site: Site) -> tuple[str, ...]:
+    """Options of train/supervise.py. Raises PlanError for numbers that cannot be."""
+    if min(request.stall_timeout, request.max_restarts, request.spare_nodes) < 0:
+        raise PlanError("--stall-timeout, --max-restarts and --spare-nodes are 0 or more.")
+    if request.spare_nodes and not request.max_restarts:
+        raise PlanError(
+            "--spare-nodes without --max-restarts: a spare node stands in when a run restarts.",
+            hint="Add --max-restarts 1 or more.",
+        )
+    return (
+        f"--claims={site.claims}",
+        f"--stall-timeout={request.stall_timeout:g}",
+        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
+        *(["--elastic"] if recipe.elastic else []),
+        *(["--queue"] if request.queue else []),
+    )
+
+
+def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
+    """Fingerprint of the packages -> the nodes that have these."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        found.setdefault(node.facts.fingerprint, []).append(node.name)
+    return {fingerprint: fold(names) for fingerprint, names in found.items()}
 
 
 def target(node: Node) -> Target:
@@ -233,11 +288,13 @@ def plan_steps(
     site: Site,
     nodes: tuple[Node, ...],
     *,
+    spares: tuple[Node, ...],
     layout: Layout,
     links: tuple[Link, ...],
     backend: Backend,
     preload: tuple[str, ...],
     script: tuple[str, ...],
+    options: tuple[str, ...],
 ) -> tuple[Step, ...]:
     """The run's files on every node, then its start on node0."""
     node0 = nodes[0]
@@ -249,16 +306,16 @@ def plan_steps(
         hostfile=hostfile,
         ranks=(node0.python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
     )
-    supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, "--")
+    supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, *options, "--")
     address = links[0].address if links else node0.address
     contents = {
         "env.json": rank_files.env_json(address, backend, preload, site.run_id),
-        "layout.json": rank_files.layout_json(layout, backend, nodes, links),
+        "layout.json": rank_files.layout_json(layout, backend, nodes, spares, links),
     }
     return (
         PutFile(at=(target(node0),), path=hostfile, content=launch.hostfile),
         *(
-            PutFile(at=targets(nodes), path=f"{site.run_dir}/{name}", content=content)
+            PutFile(at=targets((*nodes, *spares)), path=f"{site.run_dir}/{name}", content=content)
             for name, content in contents.items()
         ),
         StartRun(

@@ -15,7 +15,11 @@ TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
 
 def layout_json(
-    layout: Layout, backend: Backend, nodes: tuple[Node, ...], links: tuple[Link, ...]
+    layout: Layout,
+    backend: Backend,
+    nodes: tuple[Node, ...],
+    spares: tuple[Node, ...],
+    links: tuple[Link, ...],
 ) -> str:
     """Every node with its variables, and every rank's place: one line each."""
     head = {
@@ -26,13 +30,18 @@ def layout_json(
         "timeout_seconds": TIMEOUT_SECONDS,
     }
     linked = {link.node: link for link in links}
-    entries = [node_entry(node, linked.get(node.name)) for node in nodes]
+    entries = [node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)]
     ranks = [
         rank_entry(place, workers(place, places))
         for places in layout.by_node().values()
         for place in places
     ]
     parts = [f"{quote(name)}: {quote(value)}" for name, value in head.items()]
+    if spares:
+        hosts: list[dict[str, object]] = [
+            {"node": node.name, "host": node.address} for node in spares
+        ]
+        parts.append(f'"spares": {lines(hosts)}')
     parts += [f'"nodes": {lines(entries)}', f'"ranks": {lines(ranks)}']
     return "{\n " + ",\n ".join(parts) + "\n}\n"
 
@@ -43,11 +52,12 @@ def lines(values: list[dict[str, object]]) -> str:
 
 
 def node_entry(node: Node, link: Link | None) -> dict[str, object]:
-    """What the ranks find on the node, and check: its name for itself, its address, its
-    environment."""
+    """What the ranks find on the node, and check: its name for itself, its torch, its address,
+    its environment."""
     return {
         "name": node.name,
         "host": node.facts.hostname,
+        "torch": node.facts.packages.get("torch"),
         "address": link.address if link else None,
         "interface": link.interface if link else None,
         "env": link.environment() if link else {},
@@ -61,6 +71,7 @@ def rank_entry(place: Place, environment: Mapping[str, str]) -> dict[str, object
         "local_rank": place.local_rank,
         "local_world_size": place.local_world_size,
         "cpus": list(place.cpus),
+        "worker_cpus": list(place.worker_cpus),
         "threads": place.threads,
         "env": dict(environment),
     }

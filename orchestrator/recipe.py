@@ -25,6 +25,7 @@ class Recipe:
     summary: str = ""
     own_script: bool = False
     resumes: bool = False
+    elastic: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
     accepts: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()

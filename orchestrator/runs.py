@@ -7,21 +7,24 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.card import run_card
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.plan import Plan
 from orchestrator.plan_train import Resume
+from orchestrator.provenance import provenance
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
+GONE = "gone"  # a file in the folder of a run on another node: its supervisor is no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A recorded run. `state`: planned, running, done, failed, stopped, or killed."""
+    """A recorded run. `state`: planned, running, done, failed, refused, stopped, or killed."""
 
     id: str
     folder: Path
@@ -33,6 +36,15 @@ class Run:
         path = self.folder / "events.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(place["node"]) for place in self.plan["layout"]))
+
+    def progress(self) -> dict[str, Any] | None:
+        """The newest progress that a rank has reported."""
+        found = [event for event in self.events() if event["event"] == "progress"]
+        return found[-1] if found else None
+
     def result(self) -> dict[str, Any] | None:
         """The figures that the script reported at its end."""
         found = [event for event in self.events() if event["event"] == "result"]
@@ -41,25 +53,14 @@ class Run:
 
 def record(plan: Plan, folder: Path) -> None:
     """Create the run's folder with plan.json. Raises ExecuteError if that cannot be written."""
-    value = {
-        "schema": 1,
-        "run_id": plan.run_id,
-        "key": plan.key,
-        "node0": asdict(plan.node0),
-        "run_dir": plan.run_dir,
-        "recipe": plan.recipe,
-        "resumes": plan.resumes,
-        "output_dir": plan.output_dir,
-        "backend": plan.backend,
-        "precision": plan.precision,
-        "created": time.time(),
-        "decisions": [asdict(decision) for decision in plan.decisions],
-        "layout": [asdict(place) for place in plan.layout.places],
-        "script": plan.describe(),
-    }
+    keep({**run_card(plan), "script": plan.describe(), **provenance(plan)}, folder)
+
+
+def keep(card: dict[str, Any], folder: Path) -> None:
+    """Write plan.json. Raises ExecuteError if that cannot be done."""
     try:
-        folder.mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps(value, indent=1) + "\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "plan.json").write_text(json.dumps(card, indent=1) + "\n")
     except OSError as error:
         raise ExecuteError(
             f"The run directory {folder} cannot be written: {error.strerror}.",
@@ -82,7 +83,9 @@ def state_of(folder: Path, outcome: dict[str, Any] | None, away: bool) -> str:
     supervisor = read_json(folder / "supervisor.json")
     if supervisor is None:
         return "planned"
-    return "running" if away or supervises(int(supervisor["pid"]), folder) else "killed"
+    if away:
+        return "killed" if (folder / GONE).exists() else "running"
+    return "running" if supervises(int(supervisor["pid"]), folder) else "killed"
 
 
 def supervises(pid: int, folder: Path) -> bool:
@@ -125,7 +128,8 @@ def find(base: Path, name: str) -> Run:
 
 def unfinished(base: Path, key: str) -> Resume | None:
     """The newest run of this key, if it ended before its time and can be carried on."""
-    same = [run for run in list_runs(base) if run.plan["key"] == key]
+    runs = (run for run in list_runs(base) if run.plan["key"] == key)
+    same = [run for run in runs if run.state not in ("planned", "refused")]  # nothing was trained
     if not same or same[-1].state not in ("failed", "stopped", "killed"):
         return None
     run = same[-1]

@@ -67,6 +67,12 @@ KNOWN_SIGNATURES = (
         cure="`orch provision` brings the torch and the bindings of one stack.",
     ),
     Signature(
+        name="another torch than planned",
+        pattern=r"error: (\S+) has torch (\S+), and was planned with (\S+?)\.? ",
+        cause="The nodes do not have the same torch: {1} has {2}, the plan says {3}.",
+        cure="`orch provision` brings all nodes to one state.",
+    ),
+    Signature(
         name="use_ipex is gone",
         pattern=r"got an unexpected keyword argument 'use_ipex'"
         r"|Some specified arguments are not used by the HfArgumentParser:.*--use_ipex",
@@ -175,6 +181,19 @@ KNOWN_SIGNATURES = (
         cure="Set GLOO_SOCKET_IFNAME to the interface between the nodes; check the firewall.",
     ),
     Signature(
+        name="no such interface for the KVS",
+        pattern=r"can't find interface (\S*)",
+        cause="oneCCL's key-value store was told to use the interface {1}, which this node lacks.",
+        cure="Set CCL_KVS_IFACE to an interface that every node has, or leave it out; "
+        "`orch train` names each node's own.",
+    ),
+    Signature(
+        name="no route",
+        pattern=r"No route to host|Network is unreachable",
+        cause="A node has no way to another one: a route is missing, or a firewall rejects.",
+        cure="`ip route get ADDRESS` on the node; `orch provision` tests every pair of nodes.",
+    ),
+    Signature(
         name="hub out of reach",
         pattern=r"Failed to resolve '([^']+)'",
         cause="{1} cannot be reached from this node.",
@@ -202,6 +221,14 @@ KNOWN_SIGNATURES = (
         cure="Look for old ranks on node0 (`ss -ltnp`), end them, or take another MASTER_PORT.",
     ),
     # The machine.
+    Signature(
+        name="locked memory",
+        pattern=r"max locked memory|RLIMIT_MEMLOCK|(?:ibv_|fi_)(?:reg_mr|mr_reg|create_cq)\b.*"
+        r"Cannot allocate memory|fi_mr_reg failed",
+        cause="The network card needs more locked memory than this session may have (ulimit -l).",
+        cure="memlock unlimited in /etc/security/limits.conf (docker: --ulimit memlock=-1), then "
+        "log in anew; or FI_PROVIDER=tcp.",
+    ),
     Signature(
         name="shared memory full",
         pattern=r"Bus error|SIGBUS|/dev/shm.*No space left|No space left.*(?:/dev/shm|shm_open)",

@@ -46,6 +46,17 @@ class State:
         """The facts of one host, as plain JSON: Ansible's own cache is in a format of its own."""
         return self.folder / "nodes" / f"{host}.json"
 
+    def records(self) -> list[Path]:
+        return sorted((self.folder / "nodes").glob("*.json"))
+
+    def ssh_config_holds(self) -> bool:
+        """Whether it was written after the newest record."""
+        try:
+            written = self.ssh_config.stat().st_mtime_ns
+            return written > (self.folder / "nodes").stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+
     @property
     def ssh_config(self) -> Path:
         """How orch's own connections reach the nodes: as Ansible does."""

@@ -13,6 +13,15 @@ import pytest
 from orchestrator.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.stack import Stack
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs two folders of tests at a time: those of a folder share machines, built
+    wheels and the order in which they change these, and much of their time is waiting."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        item.add_marker(pytest.mark.xdist_group(folder))
+
+
 # Arguments and names that break what is glued together from strings.
 HOSTILE = (
     "two words", "$(touch PWNED)", "`touch PWNED`", "it's", 'a "quote"', "new\nline", "*", "-n",
@@ -96,7 +105,8 @@ def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 def orch_environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
-    return kept | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "COLUMNS": "200", "NO_COLOR": "1"}
+    homes = {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "XDG_STATE_HOME": str(tmp_path / ".state")}
+    return kept | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
 
 
 @pytest.fixture

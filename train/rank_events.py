@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any
 
 # A write of at most PIPE_BUF bytes is atomic on a pipe (POSIX write(2)), so lines of several
 # processes that share one pipe never mix. Linux: 4096.
 PIPE_BUF = 4096
 LONGEST_TEXT = 3000
+SAID: dict[str, Any] = {}  # what `note` was told last
 
 
 def encode(event: str, **fields: object) -> bytes:
@@ -33,9 +35,19 @@ def encode(event: str, **fields: object) -> bytes:
 
 def report(event: str, **fields: object) -> None:
     """Send one event; without a supervisor, do nothing. Raises ValueError if it is too long."""
+    if event == "progress":
+        note(**{name: fields[name] for name in ("loss", "samples") if name in fields})
     fd = os.environ.get("ORCH_EVENTS_FD")
     if fd is not None:
         os.write(int(fd), encode(event, **fields))
+
+
+def note(**figures: object) -> None:
+    """Say how far this rank is, without an event: `step`, its own `samples` so far, `loss`.
+
+    A loss may be a tensor; it is read once a second at most (rank_metrics.py).
+    """
+    SAID.update(figures)
 
 
 def _tail(value: object, limit: int) -> object:

@@ -25,6 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import rank_metrics
+import rank_pulse
 from rank_events import report
 
 TRAIN_FOLDER = str(Path(__file__).resolve().parent)
@@ -48,6 +50,7 @@ def main(argv: list[str]) -> None:
         check_environment(environment)
         check_preload()
         torch = importlib.import_module("torch")
+        check_torch(node, torch.__version__)
         torch.set_num_threads(place["threads"])
         join(torch, layout)
         check_environment(environment)  # the backend has been imported, and has not changed it
@@ -62,6 +65,8 @@ def main(argv: list[str]) -> None:
         backend=layout["backend"],
         torch=torch.__version__,
     )
+    metrics = rank_metrics.begin(torch, run_dir / "ranks", place["rank"])
+    rank_pulse.begin(torch, lambda: metrics.steps)
     run_script(argv)
     leave(torch, layout["backend"])
 
@@ -105,6 +110,16 @@ def check_node(node: dict[str, Any]) -> None:
                 f"{node['name']} does not have the address {node['address']} any more "
                 f"({error.strerror}). {cure}"
             ) from None
+
+
+def check_torch(node: dict[str, Any], version: str) -> None:
+    """Another version on one node can hang the others, or train wrongly."""
+    planned = node.get("torch")
+    if planned and planned != version:
+        raise RankError(
+            f"{node['name']} has torch {version}, and was planned with {planned}. "
+            "Run `orch provision`."
+        )
 
 
 def check_environment(planned: dict[str, str]) -> None:

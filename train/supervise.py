@@ -1,237 +1,296 @@
 """Runs a launcher and watches its ranks: `python supervise.py RUN_DIR -- mpiexec.hydra ...`.
 
-It lives on node0, apart from whoever started it. The ranks' events arrive on the launcher's
-standard output. At the first rank that fails it asks the other ranks for their stacks, stops all
-of them, makes sure that none is left, and writes RUN_DIR/outcome.json. Exit code: 0 if all ranks
+It lives on node0, apart from whoever started it, with a warden on every node. The ranks' events
+arrive on the launcher's standard output. When a rank fails, a node is lost or nothing gets on any
+more, it names the culprit, asks the other ranks for their stacks, ends what is left on all nodes,
+and starts again if it may. RUN_DIR/outcome.json says how it ended. Exit code: 0 if all ranks
 finished, 1 if not, 130 if it was asked to stop.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import selectors
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-STACKS_SECONDS = 0.3  # faulthandler writes the stacks of a rank within milliseconds
-TERM_SECONDS = 8.0  # longer than rank.py's own grace for its child
-TICK_SECONDS = 0.2
+import layouts
+from launcher import Launcher, launcher_environment
+from layouts import nodes_of
+from roll_call import RollCall
+from start import Ending, Start
+from story import Story, parse_event, write_atomically
+from wardens import Wardens
+from whole_lines import Pipes
+
+TICK_SECONDS = 0.1
+# To join takes seconds; a script may well be silent for longer than that.
+JOIN_SECONDS = 300.0
+STACKS_SECONDS = 1.0
+SETTLE_SECONDS = 0.3  # other ranks' failures that are on their way
+LAST_WORDS_SECONDS = 1.0  # between a rank's traceback and its exit code
+END_SECONDS = 9.0  # longer than a warden's own limit
+EXIT_CODES = {"done": 0, "failed": 1, "refused": 1, "stopped": 130}
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) < 3 or argv[1] != "--":
-        print("usage: supervise.py RUN_DIR -- LAUNCHER [ARGS...]", file=sys.stderr)
-        return 2
-    run_dir = Path(argv[0])
-    world_size = json.loads((run_dir / "layout.json").read_text())["world_size"]
+    options = parse(argv)
+    run_dir = Path(options.run_dir)
     write_atomically(run_dir / "supervisor.json", {"pid": os.getpid(), "started": time.time()})
-    return Supervisor(run_dir, world_size).run(argv[2:])
+    return Supervisor(run_dir, options).run()
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="supervise.py")
+    parser.add_argument("run_dir")
+    parser.add_argument("--claims", help="the folder of all runs' claims on a node's cores")
+    parser.add_argument("--queue", action="store_true", help="wait for cores that are taken")
+    parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds; 0: for ever")
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--elastic", action="store_true", help="restart without lost nodes")
+    ours, launcher = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
+    options = parser.parse_args(ours)
+    options.launcher = launcher
+    return options
 
 
 class Supervisor:
-    """One launcher, its ranks and what became of them."""
+    """One run: its launcher, its nodes and what became of them."""
 
-    def __init__(self, run_dir: Path, world_size: int) -> None:
+    def __init__(self, run_dir: Path, options: argparse.Namespace) -> None:
         self.run_dir = run_dir
-        self.world_size = world_size
+        self.options = options
+        self.launcher_argv: list[str] = options.launcher
+        self.layout = json.loads((run_dir / "layout.json").read_text())
         self.started = time.time()
-        self.pids: dict[int, int] = {}  # rank -> pid of its training process, on this node
-        self.wrappers: dict[int, int] = {}
-        self.exits: dict[int, dict[str, Any]] = {}
-        self.exceptions: dict[int, str] = {}
+        self.attempts = 0
         self.stop_signal: int | None = None
-        self.first_failure: dict[str, Any] | None = None
+        self.nodes: dict[str, dict[str, Any]] = {}  # what the end left on each node
+        self.story = Story(run_dir)
+        self.pipes = Pipes()
+        self.roll = RollCall(self.layout, time.monotonic())
 
-    def run(self, launcher: list[str]) -> int:
+    def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.ask_to_stop)
-        with (self.run_dir / "launcher.log").open("ab", buffering=0) as log:
-            try:
-                process = subprocess.Popen(
-                    launcher,
-                    env=launcher_environment(launcher[0]),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                return self.finish(None, f"{launcher[0]} could not be started: {error}")
-            self.watch(process, log)
-        return self.finish(process.returncode, None)
+        claims = self.options.claims or str(self.run_dir.parent / ".claims")
+        nodes = [*nodes_of(self.layout), *layouts.spares_of(self.layout)]
+        self.wardens = Wardens(self.run_dir, nodes, claims, self.pipes)
+        start = Start(self.run_dir, self.layout, self.wardens, lambda: bool(self.stop_signal))
+        ending = start.claim(queue=self.options.queue, tell=self.story.tell)
+        while ending is None or self.may_restart(ending):
+            ending = self.attempt()
+        return self.finish(ending)
 
     def ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stop_signal = number
 
-    def watch(self, process: subprocess.Popen[bytes], log: Any) -> None:
-        """Follow the launcher until it has ended; stop it when a rank fails or on request."""
-        deadline: float | None = None
-        with (self.run_dir / "events.jsonl").open("ab", buffering=0) as events:
-            for line in lines(process):
-                if line:
-                    self.take(line, events, log)
-                if deadline is None and (self.first_failure or self.stop_signal):
-                    self.stop(process)
-                    deadline = time.monotonic() + TERM_SECONDS
-                elif deadline is not None and time.monotonic() > deadline:
-                    signal_group(process.pid, signal.SIGKILL)
-        process.wait()
+    # One attempt.
 
-    def take(self, line: bytes, events: Any, log: Any) -> None:
+    def attempt(self) -> Ending:
+        self.attempts += 1
+        self.roll = RollCall(self.layout, time.monotonic())
+        self.story.tell(
+            "launched",
+            attempt=self.attempts,
+            ranks=self.layout["world_size"],
+            nodes=nodes_of(self.layout),
+        )
+        try:
+            launcher = Launcher(
+                self.launcher_argv,
+                launcher_environment(self.launcher_argv[0], self.run_dir, self.attempts),
+                self.run_dir / "launcher.log",
+                self.pipes,
+                self.take,
+            )
+        except OSError as error:
+            return Ending("failed", f"{self.launcher_argv[0]} could not be started: {error}")
+        ending = self.watch(launcher)
+        self.clear(launcher, ending)
+        return self.judge(ending, launcher.close())
+
+    def take(self, line: bytes) -> None:
         """One line of the launcher: an event of a rank, or the launcher's own words."""
         event = parse_event(line)
         if event is None:
-            log.write(line)
+            self.story.words.write(line)
             return
-        events.write(line)
-        rank = event["rank"]
-        if event["event"] == "started" and event["host"] == socket.gethostname():
-            # Only of this node: the same number is another process on another node, maybe this one.
-            self.pids[rank], self.wrappers[rank] = event["pid"], event["wrapper"]
-        elif event["event"] == "exception":
-            self.exceptions.setdefault(rank, event["text"])
-            self.note_failure(rank, event)
-        elif event["event"] == "exit":
-            self.exits[rank] = event
-            if event["code"] or event["signal"]:
-                self.note_failure(rank, event)
+        if event["event"] != "pulse":
+            self.story.events.write(line)
+        self.roll.take(event, time.monotonic())
 
-    def note_failure(self, rank: int, event: dict[str, Any]) -> None:
-        """The first failing rank of the job; a rank that died because we stopped it is not."""
-        if event.get("stopped") or self.stop_signal:
-            return
-        if self.first_failure is None:
-            self.first_failure = {"rank": rank, "node": None, "code": None, "signal": None}
-        if self.first_failure["rank"] == rank and event["event"] == "exit":
-            self.first_failure.update(
-                node=event["node"], code=event["code"], signal=event["signal"]
-            )
+    def watch(self, launcher: Launcher) -> Ending | None:
+        """Until something calls for an end; None if the launcher has ended by itself."""
+        while launcher.running():
+            self.pipes.pump(TICK_SECONDS)
+            self.wardens.watch()
+            self.tell_news()
+            if ending := self.reason_to_end():
+                return ending
+        return self.failure() if self.roll.failed else None
 
-    def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask the living ranks for their stacks (rank logs), then end the launcher and them."""
-        if self.first_failure:
-            for rank, pid in self.pids.items():
-                if rank not in self.exits and rank != self.first_failure["rank"]:
-                    send(pid, signal.SIGUSR1)
-            time.sleep(STACKS_SECONDS)
-        signal_group(process.pid, signal.SIGTERM)
+    def reason_to_end(self) -> Ending | None:
+        if self.stop_signal:
+            return Ending("stopped")
+        if self.roll.failed:
+            return self.failure()
+        if lost := self.lost():
+            self.story.tell("lost", text=self.lost_words(), nodes=list(lost))
+            return Ending("failed", problem=self.lost_words())
+        limit = self.options.stall_timeout
+        if limit and self.roll.waiting_to_join():
+            limit = min(limit, JOIN_SECONDS)
+        return self.stall(limit) if limit and self.roll.quiet(time.monotonic()) > limit else None
 
-    def finish(self, launcher_code: int | None, problem: str | None) -> int:
-        """Make sure that no rank is left, write outcome.json; -> exit code."""
-        leftovers = self.reap()
-        missing = sorted(set(range(self.world_size)) - set(self.exits))
-        complete = not missing and not launcher_code and self.first_failure is None
-        state = "stopped" if self.stop_signal else "done" if complete else "failed"
-        if state == "failed" and self.first_failure is None and problem is None:
-            problem = describe_end(launcher_code, missing)
-        failure = self.first_failure
-        if failure:
-            failure["text"] = self.exceptions.get(failure["rank"], "")
-        write_atomically(
-            self.run_dir / "outcome.json",
+    def tell_news(self) -> None:
+        for node, text in self.wardens.news:
+            self.story.tell("node", node=node, text=f"{node}: {text}")
+        self.wardens.news.clear()
+
+    def failure(self) -> Ending:
+        """The first rank that failed. The other ranks' failures that are already on their way
+        are waited for: one that only lost its peer may have been quicker."""
+        others = set(self.roll.unfinished()) - set(self.roll.failed)
+        self.take_stacks(others)
+        settled = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < settled:
+            self.pipes.pump(TICK_SECONDS)
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        failure = self.roll.first_failure()
+        while failure and failure["code"] is None and time.monotonic() < deadline:
+            self.pipes.pump(TICK_SECONDS)
+            failure = self.roll.first_failure()
+        self.story.tell("failed", failure=failure)
+        return Ending("failed", failure=failure)
+
+    def stall(self, limit: float) -> Ending:
+        text = f"no progress for {limit:.0f} s: {self.roll.absent()}"
+        stands = self.take_stacks(self.roll.unfinished())
+        self.story.tell("stalled", text=text, stands=stands)
+        return Ending("failed", problem=text)
+
+    def take_stacks(self, ranks: Any) -> dict[str, str]:
+        """Stacks of these ranks into files (and into their logs); -> where each stands."""
+        answers = self.wardens.ask("stacks", ranks=sorted(ranks), seconds=STACKS_SECONDS)
+        found = {int(r): one for a in answers.values() for r, one in a["ranks"].items()}
+        return self.story.keep_stacks(found)
+
+    # After it: nothing is left.
+
+    def clear(self, launcher: Launcher, ending: Ending | None) -> None:
+        """End all processes of the run on all nodes, and note what each node says of it."""
+        if ending is not None and ending.state == "stopped":
+            self.story.tell("stopping", text="asked to stop")
+        if self.lost():
+            launcher.kill()
+        answers = self.wardens.ask("end", seconds=END_SECONDS)
+        launcher.kill()
+        for node, answer in answers.items():
+            self.nodes[node] = {
+                "ended": len(answer["ended"]),
+                "left": answer["left"],
+                "segments": answer["segments"],
+                "seconds": answer["seconds"],
+            }
+        for channel in self.wardens.living:
+            if channel.node not in answers:
+                self.wardens.lose(channel, "no answer at the end")
+        for node, why in self.wardens.lost.items():
+            self.nodes[node] = {"lost": why}
+        if ending is not None:
+            self.story.tell("ended", nodes=self.nodes)
+
+    def judge(self, ending: Ending | None, code: int) -> Ending:
+        """What the attempt comes to, now that all is known."""
+        if ending is None:
+            missing = self.roll.unfinished()
+            if not missing and code == 0:
+                return Ending("done", launcher_code=code)
+            return Ending("failed", problem=describe_end(code, missing), launcher_code=code)
+        problem = ending.problem or self.lost_words() or None
+        return Ending(ending.state, problem, ending.failure, code)
+
+    def lost_words(self) -> str:
+        return "; ".join(f"{node} was lost: {why}" for node, why in self.lost().items())
+
+    def lost(self) -> dict[str, str]:
+        """Nodes of this attempt that are lost, and why."""
+        own = nodes_of(self.layout)
+        return {node: why for node, why in self.wardens.lost.items() if node in own}
+
+    def may_restart(self, ending: Ending) -> bool:
+        """Whether to try again; if so, everything is ready for it."""
+        if ending.state != "failed" or self.stop_signal or not self.attempts:
+            return False
+        if self.attempts > self.options.max_restarts:
+            return False
+        if left := [node for node, found in self.nodes.items() if found.get("left")]:
+            self.story.tell("node", text=f"no restart: processes are left on {', '.join(left)}")
+            return False
+        lost = set(self.lost())
+        if lost and not self.mend(lost):
+            return False
+        self.story.tell(
+            "restarting", attempt=self.attempts + 1, of=self.options.max_restarts,
+            after=ending.problem or ending.failure,
+        )  # fmt: skip
+        return True
+
+    def mend(self, lost: set[str]) -> bool:
+        """Go on with spare nodes in the place of the lost ones, or without them if the recipe
+        can."""
+        hostfile = self.run_dir / "hostfile"
+        hosts = hostfile.read_text()
+        spares = [name for name in layouts.spares_of(self.layout) if name not in self.wardens.lost]
+        stand_ins = dict(zip(sorted(lost), spares, strict=False))
+        if stand_ins:
+            for node, spare in stand_ins.items():
+                self.story.tell("node", text=f"{spare} takes the place of {node}")
+            hosts = layouts.hosts_replaced(hosts, self.layout, stand_ins)
+            self.layout = layouts.replaced(self.layout, stand_ins)
+        if missing := lost - set(stand_ins):
+            if not self.options.elastic:
+                self.story.tell("node", text="no restart: the recipe needs all of its ranks")
+                return False
+            hosts = layouts.hosts_without(hosts, self.layout, missing)
+            self.layout = layouts.without(self.layout, missing)
+            self.launcher_argv = layouts.resized(self.launcher_argv, self.layout["world_size"])
+        hostfile.write_text(hosts)
+        content = json.dumps(self.layout, indent=1) + "\n"
+        answers = self.wardens.ask("write", name="layout.json", content=content, seconds=5.0)
+        return set(answers) >= set(nodes_of(self.layout))
+
+    def finish(self, ending: Ending) -> int:
+        """Give the cores back, then write outcome.json; -> exit code."""
+        self.wardens.leave()
+        self.story.end(
             {
-                "schema": 1,
-                "state": state,
-                "first_failure": failure,
-                "problem": problem,
-                "launcher_code": launcher_code,
-                "killed_leftovers": leftovers,
+                "state": ending.state,
+                "first_failure": ending.failure,
+                "problem": ending.problem,
+                "launcher_code": ending.launcher_code,
+                "attempts": self.attempts,
+                "nodes": self.nodes,
                 "started": self.started,
                 "ended": time.time(),
-            },
+            }
         )
-        return {"done": 0, "failed": 1, "stopped": 130}[state]
-
-    def reap(self) -> int:
-        """Kill what is left of this run on this node; -> how many processes that were."""
-        run = os.path.realpath(self.run_dir)
-        left = [
-            pid for pid in (*self.wrappers.values(), *self.pids.values()) if belongs_to(pid, run)
-        ]
-        for pid in left:
-            send(pid, signal.SIGKILL)
-        return len(left)
+        return EXIT_CODES[ending.state]
 
 
-def launcher_environment(program: str) -> dict[str, str]:
-    """hydra looks for its proxy in PATH, not beside itself."""
-    return {**os.environ, "PATH": f"{os.path.dirname(program)}:{os.environ.get('PATH', '')}"}
-
-
-def lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Whole lines of the launcher as they come; b'' at every tick without one, and at the end."""
-    assert process.stdout is not None
-    fd = process.stdout.fileno()
-    pending = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        while True:
-            if selector.select(TICK_SECONDS):
-                chunk = os.read(fd, 65536)
-                if not chunk:
-                    break
-                *whole, pending = (pending + chunk).split(b"\n")
-                yield from (line + b"\n" for line in whole)
-            elif process.poll() is not None:
-                break  # a grandchild may hold the pipe open for longer than the launcher lives
-            yield b""
-    while process.poll() is None:
-        time.sleep(TICK_SECONDS / 4)
-        yield b""
-
-
-def parse_event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and {"event", "rank"} <= event.keys() else None
-
-
-def describe_end(code: int | None, missing: list[int]) -> str:
+def describe_end(code: int, missing: list[int]) -> str:
     ranks = ", ".join(map(str, missing)) or "none"
     return f"the launcher ended with exit code {code}; ranks that never reported an end: {ranks}"
 
 
-def belongs_to(pid: int, run_dir: str) -> bool:
-    """Whether the process lives and was started for this run (pids are used again)."""
-    try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes()
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    name = os.fsencode(run_dir)
-    return state != "Z" and (b"ORCH_RUN_DIR=" + name in environ or name in argv)
-
-
-def send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def signal_group(leader: int, number: int) -> None:
-    try:
-        os.killpg(leader, number)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def write_atomically(path: Path, value: object) -> None:
-    staging = path.with_name(path.name + ".tmp")
-    staging.write_text(json.dumps(value, indent=1) + "\n")
-    staging.replace(path)
-
-
 if __name__ == "__main__":
+    if "--" not in sys.argv:
+        print("usage: supervise.py RUN_DIR [OPTIONS] -- LAUNCHER [ARGS...]", file=sys.stderr)
+        raise SystemExit(2)
     raise SystemExit(main(sys.argv[1:]))

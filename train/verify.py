@@ -1,16 +1,20 @@
 """Whether this node can train: `mpiexec.hydra -n N python verify.py BACKEND`, once per rank.
 
-Imports the stack, checks a BF16 matrix product against float32, and all-reduces over all ranks.
-Rank 0 prints one JSON object. Standard library and torch only.
+Imports the stack, checks a BF16 matrix product against float32 once on each node, and all-reduces
+over all ranks and over those of each node. Rank 0 prints one JSON object. Standard library and
+torch only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
 
 import facts
 
@@ -28,7 +32,7 @@ def main(backend: str) -> int:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         hold_to_interface()
-        report = check(backend, rank, ranks)
+        report = check(backend, rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
     except Exception as error:  # whatever it is, it is this node's answer
         print(f"verify: {socket.gethostname()} rank {rank}: {type(error).__name__}: {error}",
               file=sys.stderr, flush=True)  # fmt: skip
@@ -48,23 +52,40 @@ def hold_to_interface() -> None:
         os.environ[variable] = name
 
 
-def check(backend: str, rank: int, ranks: int) -> dict[str, object]:
-    import torch
-    import transformers
+@contextlib.contextmanager
+def alone_on_node() -> Iterator[None]:
+    """One rank at a time: the first import compiles torch, and the others need not do so too."""
+    with open(__file__, "rb") as file:
+        with contextlib.suppress(OSError):  # where there are no locks they all compile
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
-    bindings = load_bindings() if backend == "ccl" else None
+
+def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
+    with alone_on_node():
+        import torch
+
+        bindings = load_bindings() if backend == "ccl" else None
     report = {
         "ranks": ranks,
         "backend": backend,
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
         "bindings": bindings,
-        "bf16_error": bf16_error(),
     }
-    if report["bf16_error"] > TOLERANCE:
-        raise ArithmeticError(f"BF16 matrix product is off by {report['bf16_error']:.3g}")
-    report["host_ranks"] = all_reduce(backend, rank, ranks)
+    if rank % per_node == 0:
+        report |= check_node()
+    report["host_ranks"] = all_reduce(backend, rank, ranks, per_node)
     return report
+
+
+def check_node() -> dict[str, object]:
+    """What one rank finds out for all of its node."""
+    import transformers
+
+    error = bf16_error()
+    if error > TOLERANCE:
+        raise ArithmeticError(f"BF16 matrix product is off by {error:.3g}")
+    return {"transformers": transformers.__version__, "bf16_error": error}
 
 
 def load_bindings() -> str:
@@ -87,23 +108,34 @@ def bf16_error() -> float:
     return float(((left @ right).float() - exact).abs().max() / exact.abs().max())
 
 
-def all_reduce(backend: str, rank: int, ranks: int) -> int:
-    """Sum over all ranks; -> how many ranks took part. Raises if the sum is wrong."""
-    import torch
+def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> int:
+    """Sum over all ranks, then over each node's; -> how many took part. Raises on a wrong sum."""
     import torch.distributed as dist
 
     dist.init_process_group(backend, timeout=TIMEOUT)
-    tensor = torch.full((ELEMENTS,), float(rank + 1))
-    dist.all_reduce(tensor)
+    add_up(rank, range(ranks))
+    if per_node < ranks:
+        nodes = [range(start, start + per_node) for start in range(0, ranks, per_node)]
+        # Every rank makes every group, also those that it is not in.
+        groups = [dist.new_group(list(members)) for members in nodes]
+        add_up(rank, nodes[rank // per_node], groups[rank // per_node])
     dist.barrier()
-    expected = ranks * (ranks + 1) / 2
-    wrong = int((tensor != expected).sum())
     dist.destroy_process_group()
+    return ranks
+
+
+def add_up(rank: int, members: range, group: object = None) -> None:
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.full((ELEMENTS,), float(rank + 1))
+    dist.all_reduce(tensor, group=group)
+    wrong = int((tensor != sum(member + 1 for member in members)).sum())
     if wrong:
         raise ArithmeticError(
-            f"all-reduce over {ranks} ranks: {wrong} of {ELEMENTS} sums are wrong"
+            f"all-reduce over ranks {members.start} to {members.stop - 1}: "
+            f"{wrong} of {ELEMENTS} sums are wrong"
         )
-    return ranks
 
 
 if __name__ == "__main__":

@@ -7,7 +7,20 @@ import tempfile
 
 import typer
 
-from orchestrator.cli import data, nodes, provision, recipes, runs, stacks, sync, train
+from orchestrator.cli import (
+    attach,
+    compare,
+    data,
+    fetch,
+    nodes,
+    provision,
+    recipes,
+    report,
+    runs,
+    stacks,
+    sync,
+    train,
+)
 from orchestrator.errors import OrchError
 
 app = typer.Typer(
@@ -17,13 +30,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train", no_args_is_help=True)(train.train)
+app.command("attach")(attach.attach)
+app.command("stop")(attach.stop)
+app.command("logs")(attach.logs)
+app.command("clean")(attach.clean)
 app.command("provision", no_args_is_help=True)(provision.provision)
 app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)
+app.command("fetch")(fetch.fetch)
+app.command("report")(report.report)
 app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(runs.app, name="runs")
+runs.app.command("compare")(compare.compare)
 
 
 def main() -> None:

@@ -7,9 +7,17 @@ from typing import Annotated
 
 import typer
 
+RunName = Annotated[str, typer.Argument(metavar="ID|last")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 RunsDir = Annotated[
     Path, typer.Option(envvar="ORCH_RUNS_DIR", help="Where run directories are kept.")
+]
+OfInventory = Annotated[
+    str | None,
+    typer.Option(
+        "--inventory",
+        help="Ask the nodes of this inventory: finds runs that other machines have started.",
+    ),
 ]
 RUNS_DIR = Path("runs")
 RecipePath = Annotated[

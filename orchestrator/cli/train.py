@@ -79,6 +79,34 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of carrying on an unfinished run.")
     ] = False,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="End a run that has made no progress for so long (no event, collective, "
+            "optimizer step or line of a log); 0: never.",
+        ),
+    ] = 900.0,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Start again so often after a failure, from the newest checkpoint."
+        ),
+    ] = 0,
+    spare_nodes: Annotated[
+        int,
+        typer.Option(
+            metavar="K",
+            help="Keep K more nodes ready (the next of the inventory, or the last ones of those "
+            "named by --nodes): a restart puts them in the place of nodes that were lost.",
+        ),
+    ] = 0,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Wait for cores that another run has.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--detach", help="Watch it until it ends, or leave it running.")
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, as a shell script.")
     ] = False,
@@ -107,6 +135,10 @@ def train(
         settings={},
         script_args=tuple(script_args or ()),
         fresh=fresh,
+        stall_timeout=stall_timeout,
+        max_restarts=max_restarts,
+        spare_nodes=spare_nodes,
+        queue=queue,
     )
     plan = operation.plan(
         operation.Asked(
@@ -116,7 +148,7 @@ def train(
             recipe_path=tuple(recipe_path or ()),
         )
     )
-    show_or_run(plan, runs_dir, dry_run=dry_run, as_json=as_json)
+    show_or_run(plan, runs_dir, dry_run=dry_run, as_json=as_json, wait=wait)
 
 
 def number_or_auto(ppn: str) -> int | None:

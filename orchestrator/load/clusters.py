@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator.cluster import Cluster, Core, Facts, Node
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.facts import recorded_facts
+from orchestrator.load.facts import read_record
 from orchestrator.load.inventory import read_listing
 from orchestrator.load.selection import select, title
 from orchestrator.share import INVENTORY, TRAIN
@@ -20,7 +21,12 @@ from orchestrator.state import State
 
 
 def cluster(
-    name: str, stack: str = "current", *, nodes: str | None = None, exclude: str | None = None
+    name: str,
+    stack: str = "current",
+    *,
+    nodes: str | None = None,
+    exclude: str | None = None,
+    spares: int = 0,
 ) -> Cluster:
     """The chosen hosts of the inventory of that path or name, with what is known of them.
 
@@ -30,8 +36,10 @@ def cluster(
     listing = read_listing(source)
     if not listing.hosts:
         raise RequestError(f"Inventory {source} has no hosts.")
-    selection = select(source, listing, nodes=nodes, exclude=exclude)
-    found = (node(source, host, listing.hosts[host], stack) for host in selection.hosts)
+    selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
+    state = State.of(source)
+    hosts = (*selection.hosts, *selection.spares)
+    found = (node(state, host, listing.hosts[host], stack) for host in hosts)
     return Cluster(
         name=title(source),
         source=str(source),
@@ -48,11 +56,11 @@ def find_inventory(name: str) -> Path:
     raise RequestError(f"There is no inventory '{name}'.", hint=did_you_mean(name, known))
 
 
-def node(source: Path, name: str, variables: Mapping[str, Any], stack: str) -> Node | None:
+def node(state: State, name: str, variables: Mapping[str, Any], stack: str) -> Node | None:
     """A node with its facts; None if it is another machine and none are recorded."""
     if variables.get("ansible_connection") == "local":
         return this_machine(name, variables)
-    record = recorded_facts(source, name)
+    record = read_record(state.record(name))
     if record is None or "root" not in record:
         return None
     return Node(
@@ -60,7 +68,7 @@ def node(source: Path, name: str, variables: Mapping[str, Any], stack: str) -> N
         address=str(variables.get("orch_address") or record["address"]),
         python=f"{record['root']}/stacks/{stack}/bin/python",
         facts=parse_facts(record),
-        via=("ssh", "-F", str(State.of(source).ssh_config), name),
+        via=("ssh", "-F", str(state.ssh_config), name),
         root=record["root"],
     )
 
@@ -75,11 +83,13 @@ def this_machine(name: str, variables: Mapping[str, Any]) -> Node:
     )
 
 
-def connections(source: Path, nodes: tuple[Node, ...]) -> tuple[Connection, ...]:
-    """How Ansible reaches those nodes that are other machines, as it was recorded."""
-    records = {node.name: recorded_facts(source, node.name) for node in nodes if not node.local}
+def connections(source: Path) -> tuple[Connection, ...]:
+    """How Ansible reaches the nodes that are other machines, for all that have a record."""
+    records = ((path.stem, read_record(path)) for path in State.of(source).records())
     return tuple(
-        Connection(node=name, **record["connection"]) for name, record in records.items() if record
+        Connection(node=name, **record["connection"])
+        for name, record in records
+        if record and "connection" in record
     )
 
 
@@ -93,17 +103,13 @@ def local_facts(python: str) -> Facts:
 
 def parse_facts(record: Mapping[str, Any]) -> Facts:
     """The record that train/facts.py prints, as a value."""
-    cores: dict[tuple[int, int, int], list[int]] = {}
-    for cpu in record["cpus"]:
-        cores.setdefault((cpu["numa"], cpu["socket"], cpu["core"]), []).append(cpu["cpu"])
     return Facts(
         hostname=record["hostname"],
         python=record["python"],
         cpu_model=record["cpu_model"],
         flags=frozenset(record["flags"]),
-        cores=tuple(
-            Core(numa=numa, socket=socket, core=core, cpus=tuple(sorted(cpus)))
-            for (numa, socket, core), cpus in sorted(cores.items())
+        cores=cores_of(
+            tuple((cpu["numa"], cpu["socket"], cpu["core"], cpu["cpu"]) for cpu in record["cpus"])
         ),
         memory_bytes=record["memory_bytes"],
         shm_bytes=record["shm_bytes"],
@@ -114,4 +120,16 @@ def parse_facts(record: Mapping[str, Any]) -> Facts:
         fingerprint=record.get("fingerprint", ""),
         route=record.get("route", ""),
         detours=record.get("detours", {}),
+    )
+
+
+@cache  # a thousand nodes of one kind have one tuple of cores
+def cores_of(cpus: tuple[tuple[int, int, int, int], ...]) -> tuple[Core, ...]:
+    """(NUMA node, socket, core, hardware thread) -> the cores."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for numa, socket, core, cpu in cpus:
+        found.setdefault((numa, socket, core), []).append(cpu)
+    return tuple(
+        Core(numa=numa, socket=socket, core=core, cpus=tuple(sorted(threads)))
+        for (numa, socket, core), threads in sorted(found.items())
     )

@@ -13,7 +13,10 @@ from orchestrator.state import State
 
 def recorded_facts(inventory: Path, host: str) -> Mapping[str, Any] | None:
     """The record of one host, or None if it was never provisioned. Raises RequestError."""
-    path = State.of(inventory).record(host)
+    return read_record(State.of(inventory).record(host))
+
+
+def read_record(path: Path) -> Mapping[str, Any] | None:
     try:
         record = json.loads(path.read_text())
     except FileNotFoundError:

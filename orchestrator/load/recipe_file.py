@@ -22,6 +22,9 @@ class RecipeFile(StrictModel):
         default=False,
         description="The script goes on from the newest checkpoint in --output_dir.",
     )
+    elastic: bool = Field(
+        default=False, description="It may go on from a checkpoint with fewer ranks."
+    )
     stacks: list[str] = Field(
         default_factory=list, description="The stacks it runs on; none: all of them."
     )

@@ -90,6 +90,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         summary=file.summary,
         script=str(folder / file.script),
         resumes=file.resumes,
+        elastic=file.elastic,
         arguments={
             key: resolve(value, key in file.paths, folder) for key, value in file.arguments.items()
         },

@@ -17,8 +17,12 @@ from orchestrator.names import expand, fold
 MENTIONED = 500  # hosts that a misspelt name is compared with
 
 
-def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | None) -> Selection:
+def select(
+    source: Path, listing: Listing, *, nodes: str | None, exclude: str | None, spares: int = 0
+) -> Selection:
     """A number (the first ones), names, ranges, groups, patterns; None: all.
+
+    Spares are the hosts that follow a number, or the last ones of what was named.
 
     Raises RequestError, and PlanError for more nodes than there are.
     """
@@ -35,8 +39,15 @@ def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | 
     why = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
     if nodes is not None and counted:
         why = f"the first of {len(left)} in {name}"
-        left = first_hosts(left, int(nodes), cluster=title(source), source=str(source))
-    return Selection(hosts=left, reason=f"{why} without {fold(dropped)}" if dropped else why)
+        count = int(nodes) + spares
+        left = first_hosts(left, count, cluster=title(source), source=str(source))
+    if spares >= len(left):
+        raise RequestError(f"--spare-nodes {spares} leaves none of {len(left)} nodes to run on.")
+    return Selection(
+        hosts=left[: len(left) - spares],
+        reason=f"{why} without {fold(dropped)}" if dropped else why,
+        spares=left[len(left) - spares :],
+    )
 
 
 def title(source: Path) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.report.story import how_it_failed, story
 from orchestrator.runs import Run
 from orchestrator.signatures import Explanation, explain
 
@@ -22,10 +23,10 @@ class Failure:
     code: int | None
     signal: str | None
     text: str
+    oom: str | None
 
     def describe(self) -> str:
-        how = f"was ended by {self.signal}" if self.signal else f"exited with code {self.code}"
-        return f"rank {self.rank} on {self.node} {how}"
+        return how_it_failed(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,9 @@ class Outcome:
     explanations: tuple[Explanation, ...]
     result: dict[str, Any] | None
     decisions: tuple[dict[str, str], ...]
+    nodes: dict[str, dict[str, Any]]
+    attempts: int
+    timeline: tuple[dict[str, Any], ...]
 
     @property
     def exit_code(self) -> int:
@@ -69,6 +73,9 @@ def outcome_of(run: Run) -> Outcome:
         explanations=() if run.state in ("done", "running") else explain(words(run, failure)),
         result=run.result(),
         decisions=tuple(run.plan["decisions"]),
+        nodes=record.get("nodes", {}),
+        attempts=record.get("attempts", 1),
+        timeline=tuple(story(run.events())),
     )
 
 
@@ -77,7 +84,8 @@ def words(run: Run, failure: Failure | None) -> str:
     ranks = "*" if failure is None else str(failure.rank)
     logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
     texts = [path.read_text(errors="replace")[-LOG_CHARACTERS:] for path in logs if path.exists()]
-    return "\n".join([failure.text if failure else "", *texts])
+    told = [failure.describe(), failure.text] if failure else []
+    return "\n".join([*told, *texts])
 
 
 def failure_of(record: dict[str, Any] | None, run: Run) -> Failure | None:
@@ -87,5 +95,10 @@ def failure_of(record: dict[str, Any] | None, run: Run) -> Failure | None:
     known = 0 <= rank < len(run.plan["layout"])
     node = record["node"] or (run.plan["layout"][rank]["node"] if known else "an unknown node")
     return Failure(
-        rank=rank, node=node, code=record["code"], signal=record["signal"], text=record["text"]
+        rank=rank,
+        node=node,
+        code=record["code"],
+        signal=record["signal"],
+        text=record["text"],
+        oom=record.get("oom"),
     )

@@ -25,3 +25,12 @@ def as_json(plan: Plan) -> str:
         },
         indent=1,
     )
+
+
+def started_as_json(plan: Plan) -> str:
+    head = {"schema": SCHEMA, "kind": "started", "run_id": plan.run_id, "run_dir": plan.run_dir}
+    return json.dumps({**head, "nodes": [target.node for target in plan.nodes]}, indent=1)
+
+
+def started(plan: Plan) -> str:
+    return f"{plan.run_id} runs; orch attach shows it, orch stop ends it"

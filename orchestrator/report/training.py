@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -11,18 +12,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from orchestrator.plan import Plan
+from orchestrator.report import story
 from orchestrator.report.listing import SCHEMA
 from orchestrator.report.outcome import Outcome
 
 TEXT_LINES = 25
+TOLD = ("waiting", "node", "failed", "lost", "stalled", "restarting")  # while it lives
 
 
 class Screen:
     """Progress on standard error: a bar on a terminal, plain lines in a pipe."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self) -> None:
+        self.ranks = 0
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -38,10 +40,9 @@ class Screen:
         self.shown: dict[str, int] = {}
         self.last: dict[str, dict[str, Any]] = {}  # phase -> its newest figures
 
-    def begin(self) -> None:
-        for line in self.plan.summary():
+    def begin(self, lines: Iterable[str]) -> None:
+        for line in lines:
             self.note(line)
-        self.note(f"files: {self.plan.run_dir}")
         self.progress.start()
 
     def end(self) -> None:
@@ -51,10 +52,15 @@ class Screen:
         self.console.print(line, markup=False)
 
     def show(self, event: dict[str, Any]) -> None:
-        """One event of a rank; progress is shown for rank 0, which speaks for all."""
+        """One event; progress is shown for rank 0, which speaks for all ranks."""
+        if event["event"] == "launched":
+            self.joined, self.ranks = set(), event["ranks"]
+        if event["event"] in TOLD:
+            for line in story.words(event):
+                self.note(line)
         if event["event"] == "joined":
             self.joined.add(event["rank"])
-            if len(self.joined) == self.plan.layout.world_size:
+            if len(self.joined) == self.ranks:
                 self.note(
                     f"all {len(self.joined)} ranks joined on {event['backend']}, "
                     f"torch {event['torch']}"
@@ -109,23 +115,34 @@ def text(outcome: Outcome) -> str:
     return "\n".join([*lines, f"files: {outcome.folder}"])
 
 
-def story(outcome: Outcome) -> str:
+def whole(outcome: Outcome) -> str:
     """What a run was: its decisions, then how it ended."""
     decided = [
         f"{d['topic']}: {d['value']}" + (f" ({d['reason']})" if d["reason"] else "")
         for d in outcome.decisions
     ]
-    return "\n".join([*decided, f"state: {outcome.state}", text(outcome)])
+    told = story.lines(list(outcome.timeline))
+    return "\n".join([*decided, *told, f"state: {outcome.state}", text(outcome)])
 
 
 def failure_lines(outcome: Outcome) -> list[str]:
+    told = [f"{outcome.state}: {outcome.problem}"] if outcome.problem else []
     if outcome.failure:
         last = outcome.failure.text.splitlines()[-TEXT_LINES:]
-        told = [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
-        return [*told, *explanation_lines(outcome)]
-    if outcome.problem:
-        return [f"failed: {outcome.problem}", *explanation_lines(outcome)]
-    return [] if outcome.state == "done" else [f"state: {outcome.state}"]
+        told += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
+    if told:
+        return [*told, *explanation_lines(outcome), *left_lines(outcome)]
+    return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
+
+
+def left_lines(outcome: Outcome) -> list[str]:
+    """Nodes that did not confirm that nothing of the run is left there."""
+    return [
+        f"{node}: {'not reached: ' + found['lost'] if 'lost' in found else 'processes are left'}"
+        "; orch stop tries again"
+        for node, found in outcome.nodes.items()
+        if found.get("lost") or found.get("left")
+    ]
 
 
 def explanation_lines(outcome: Outcome) -> list[str]:

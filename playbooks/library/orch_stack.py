@@ -38,6 +38,11 @@ options:
     type: list
     elements: str
     default: []
+  own:
+    description: Names of packages that no index has, whose wheels are pushed in any case.
+    type: list
+    elements: str
+    default: []
   compare_only: {description: Only tell., type: bool, default: false}
 author: [orch]
 """
@@ -67,6 +72,7 @@ def main():
             "uv": {"type": "dict", "required": True},
             "python": {"type": "str", "required": True},
             "index": {"type": "list", "elements": "str", "default": []},
+            "own": {"type": "list", "elements": "str", "default": []},
             "compare_only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -91,6 +97,10 @@ class Failed(Exception):
 
 
 def drift(wrong):
+    """What to tell of it; of an environment that is not there, not each package."""
+    if wrong and wrong[0][0].startswith("environment "):
+        what, is_, should = wrong[0]
+        return [{"what": what, "is": is_, "should": f"{should}, {len(wrong) - 1} packages"}]
     return [{"what": name, "is": is_, "should": should} for name, is_, should in wrong]
 
 
@@ -104,8 +114,11 @@ class Environment:
         self.uv = os.path.join(self.root, "bin", "uv")
         self.lock = {package["name"]: package for package in given["lock"]}
 
-    def compare(self):
-        """-> (package, what is, what should be) of each that is wrong."""
+    def compare(self, fresh=False):
+        """-> (package, what is, what should be) of each that is wrong.
+
+        `fresh`: it was installed just now, from wheels whose hashes were right.
+        """
         if not self.works():
             is_ = "does not start" if os.path.lexists(self.prefix) else "missing"
             whole = [("environment " + self.prefix, is_, "present")]
@@ -120,7 +133,8 @@ class Environment:
         strangers = sorted(set(found) - set(self.lock))
         wrong += [(name, found[name][0][0], "absent") for name in strangers]
         named = {name for name, _, _ in wrong}
-        for name, text in self.altered({n: f for n, f in found.items() if n not in named}).items():
+        others = {name: entries for name, entries in found.items() if name not in named}
+        for name, text in self.altered(others, by_size if fresh else same).items():
             wrong.append((name, text, self.lock[name]["version"] + " as published"))
         return wrong
 
@@ -139,17 +153,17 @@ class Environment:
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
         return found
 
-    def altered(self, found):
+    def altered(self, found, right):
         """Package -> what is wrong with its files. Unchanged size and time need no hashing."""
         known = self.snapshot()
         wrong = {}
         for name, entries in found.items():
-            for text in self.bad_files(entries[0][1], known):
+            for text in self.bad_files(entries[0][1], known, right):
                 wrong.setdefault(name, text)
                 break
         return wrong
 
-    def bad_files(self, metadata, known):
+    def bad_files(self, metadata, known, right):
         site = os.path.dirname(metadata)
         try:
             with open(os.path.join(metadata, "RECORD"), newline="") as file:
@@ -157,14 +171,15 @@ class Environment:
         except OSError:
             yield "half installed"
             return
-        for path, expected, *_ in (row for row in rows if len(row) > 1 and row[1]):
+        for path, expected, size in (row for row in rows if len(row) == 3 and row[1]):
             full = os.path.join(site, path)
             try:
                 status = os.stat(full)
             except OSError:
                 yield path + " is missing"
                 continue
-            if known.get(full) != [status.st_size, status.st_mtime_ns] and not same(full, expected):
+            unchanged = known.get(full) == [status.st_size, status.st_mtime_ns]
+            if not unchanged and not right(full, expected, size):
                 yield path + " was altered"
 
     def snapshot(self):
@@ -191,10 +206,9 @@ class Environment:
 
     def needed(self, wrong):
         """The wheels that a repair needs, uv's own among them if it is not there yet."""
+        names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
         if self.given["index"]:
-            names = []
-        else:
-            names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
+            names = [name for name in names if name in self.given["own"]]
         wheels = [self.lock[name] for name in names]
         if wrong and not self.uv_works():
             wheels.append(self.given["uv"])
@@ -214,7 +228,7 @@ class Environment:
             self.remove([name for name, _, should in wrong if should == "absent"])
             self.clear_broken([name for name, _, _ in wrong])
             self.install([name for name, _, should in wrong if should != "absent"])
-            left = self.compare()
+            left = self.compare(fresh=not self.given["index"])
             if left:
                 raise Failed(f"the environment is still wrong: {drift(left[:3])}")
             self.remember()
@@ -230,7 +244,11 @@ class Environment:
         if self.uv_works():
             return
         os.makedirs(os.path.dirname(self.uv), exist_ok=True)
-        with zipfile.ZipFile(os.path.join(self.wheels, self.given["uv"]["file"])) as wheel:
+        archive = os.path.join(self.wheels, self.given["uv"]["file"])
+        if sha256(archive) != self.given["uv"]["sha256"]:
+            os.unlink(archive)
+            raise Failed("arrived damaged, run it again: " + os.path.basename(archive))
+        with zipfile.ZipFile(archive) as wheel:
             inside = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))
             with wheel.open(inside) as source, open(self.uv + ".new", "wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
@@ -258,12 +276,33 @@ class Environment:
             for package in packages:
                 line = "{name}=={version} --hash=sha256:{sha256}\n".format(**package)
                 file.write(line if not self.given["index"] else line.partition(" --hash")[0] + "\n")
-        source = self.given["index"] or ["--offline", "--no-index", "--find-links", self.wheels]
+        os.makedirs(self.wheels, exist_ok=True)
+        source = [
+            *(self.given["index"] or ["--offline", "--no-index"]),
+            "--find-links",
+            self.wheels,
+        ]
         hashes = [] if self.given["index"] else ["--require-hashes"]
         # uv may link files out of its cache: without one, an altered file cannot come back from it.
-        self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall", *hashes,
-                 "--python", self.python, *source, "--requirement", listing)  # fmt: skip
+        try:
+            self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall", *hashes,
+                     "--python", self.python, *source, "--requirement", listing)  # fmt: skip
+        except Failed:
+            self.drop_damaged()
+            raise
         os.unlink(listing)
+
+    def drop_damaged(self):
+        """uv checked the hashes of what had arrived, and stopped: find the culprits."""
+        wheels = {
+            wheel["file"]: wheel["sha256"] for wheel in [*self.lock.values(), self.given["uv"]]
+        }
+        present = [name for name in os.listdir(self.wheels) if name in wheels]
+        damaged = [n for n in present if sha256(os.path.join(self.wheels, n)) != wheels[n]]
+        for name in damaged:
+            os.unlink(os.path.join(self.wheels, name))
+        if damaged:
+            raise Failed("arrived damaged, run it again: " + ", ".join(sorted(damaged)))
 
     def run(self, *arguments):
         scratch = os.path.join(self.root, "stacks", ".scratch")
@@ -279,14 +318,28 @@ class Environment:
             raise Failed("uv {}: {}".format(" ".join(arguments[:2]), done.stderr.strip()[-1500:]))
 
 
-def same(path, expected):
+def by_size(path, expected, size):
+    """Hashing a stack costs seconds of a core; uv has not altered what it unpacked."""
+    return str(os.path.getsize(path)) == size if size else same(path, expected, size)
+
+
+def same(path, expected, _):
     """Whether a file has the hash that RECORD states, as in sha256=<urlsafe base64>."""
     algorithm, _, value = expected.partition("=")
+    digest = hashed(path, algorithm).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == value
+
+
+def sha256(path):
+    return hashed(path, "sha256").hexdigest()
+
+
+def hashed(path, algorithm):
     total = hashlib.new(algorithm)
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             total.update(block)
-    return base64.urlsafe_b64encode(total.digest()).rstrip(b"=").decode() == value
+    return total
 
 
 def forget(path):

@@ -3,125 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from conftest import TestCluster
+from conftest import CPUSETS
+from sites import LOCK, ROOT, SITE, TOKEN, Site, drift, nodes_of, on, wait_for
 
 pytestmark = pytest.mark.cluster
-
-TOKEN = "hf_neverToBeSeenInAnyLog"
-ROOT = "/home/vagrant/orch"
-SITE = f"{ROOT}/stacks/current/lib/python3.11/site-packages"
-ORCH = (sys.executable, "-m", "orchestrator.cli.main")
-
-
-def interruptible() -> None:
-    """What a terminal starts is; what a script starts in the background is not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """An inventory of some of the nodes, and a controller that has never seen them."""
-
-    cluster: TestCluster
-    folder: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state")}
-
-    @property
-    def inventory(self) -> Path:
-        return self.folder / "lab" / "hosts.yml"
-
-    def describe(self, *nodes: str, **variables: Any) -> None:
-        """Write the inventory; `variables` are of all nodes."""
-        options = f"-o UserKnownHostsFile={self.cluster.state}/known_hosts -o IdentitiesOnly=yes"
-        common = {
-            "ansible_user": "vagrant",
-            "ansible_python_interpreter": "/usr/bin/python3",
-            "ansible_ssh_private_key_file": str(self.cluster.state / "id_ed25519"),
-            "ansible_ssh_common_args": f"{options} -o StrictHostKeyChecking=yes",
-            "orch_env": {"LAB": "one"},
-            "orch_secrets": {"HF_TOKEN": TOKEN},
-        }
-        hosts = {node: {"ansible_host": self.cluster.address(node)} for node in nodes}
-        self.inventory.parent.mkdir(exist_ok=True)
-        content = {"all": {"hosts": hosts, "vars": {**common, **variables}}}
-        self.inventory.write_text(yaml.safe_dump(content))
-
-    def start(self, *flags: str, command: str = "provision") -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*ORCH, command, str(self.inventory), *flags],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=interruptible,
-        )
-
-    def orch(self, *flags: str, command: str = "provision", code: int = 0) -> dict[str, Any]:
-        """Run orch with --json; -> what it printed."""
-        process = self.start("--json", *flags, command=command)
-        out, err = process.communicate(timeout=900)
-        assert process.returncode == code, f"exit {process.returncode}\n{out}\n{err}"
-        assert TOKEN not in out + err
-        return dict(json.loads(out)) if out.startswith("{") else {"stderr": err}
-
-    def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """Run `orch train` on the inventory; -> the run, as --json tells it."""
-        done = subprocess.run(
-            [*ORCH, "train", *arguments, "--inventory", str(self.inventory), "--json"],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return dict(json.loads(done.stdout))
-
-
-def nodes_of(report: dict[str, Any]) -> dict[str, Any]:
-    return {node["node"]: node for node in report["nodes"]}
-
-
-def drift(report: dict[str, Any]) -> dict[str, set[str]]:
-    return {
-        name: {change["what"] for change in node["changes"]}
-        for name, node in nodes_of(report).items()
-    }
-
-
-@pytest.fixture(scope="module")
-def first(
-    cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Site, dict[str, Any]]:
-    """Two nodes, provisioned from bare; the tests below build on one another, in their order."""
-    cluster_session.renew("node0", "node1", "node2")
-    site = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("controller"))
-    site.describe("node0", "node1")
-    return site, site.orch()
-
-
-@pytest.fixture
-def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
-    return first[0]
-
-
-def on(site: Site, node: str, *argv: str) -> str:
-    return site.cluster.exec(node, argv, user="vagrant")
 
 
 def test_bare_nodes_become_a_verified_cluster(first: tuple[Site, dict[str, Any]]) -> None:
@@ -272,7 +164,7 @@ def test_a_frozen_node_is_noticed(site: Site) -> None:
     assert report["node0"]["failed"] == report["node1"]["failed"] == 0
 
 
-def test_an_interrupted_run_is_carried_on_and_a_second_one_waits(site: Site) -> None:
+def test_an_interrupted_run_is_stopped_and_a_second_one_waits(site: Site) -> None:
     process = site.start()
     wait_for(process, "stack: Compare the environment")
     refused = site.orch(code=1)["stderr"]
@@ -281,16 +173,37 @@ def test_an_interrupted_run_is_carried_on_and_a_second_one_waits(site: Site) -> 
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    report = nodes_of(site.orch())
-    assert not any(node["failed"] for node in report.values())
+    for node in site.cluster.nodes:
+        assert "No such file" in on(site, node, "sh", "-c", f"ls {LOCK} 2>&1; true")
 
 
-def wait_for(process: subprocess.Popen[str], text: str) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            return
-    pytest.fail(f"ended without {text!r}")
+def test_a_node_killed_in_mid_install_is_finished_later_by_the_same_command(site: Site) -> None:
+    """Which also carries on what was interrupted."""
+    # The node's part of the interrupted run may have gone on, and be done by now.
+    on(site, "node2", "rm", "-rf", f"{ROOT}/stacks")
+    on(site, "node0", "rm", f"{ROOT}/train/rank.py")
+    process = site.start("--json")
+    deadline = time.monotonic() + 120
+    while not any("uv" in command and " install " in command for command in running(site)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    site.cluster.kill("node2")
+    report = nodes_of(json.loads(process.communicate(timeout=120)[0]))
+    assert process.returncode == 1
+    assert [report[node]["failed"] for node in ("node0", "node1", "node2")] == [0, 0, 1]
+    assert report["node2"]["problem"].startswith("Install the stack")
+    assert on(site, "node0", "ls", f"{ROOT}/train/rank.py")
+    site.cluster.start("node2")
+    # uv unpacks all wheels before it puts the first into place.
+    assert drift(site.orch())["node2"] & {f"environment {ROOT}/stacks/current", "torch"}
+    rows = {row["node"]: row for row in site.orch(command="nodes")["nodes"]}
+    assert {row["state"] for row in rows.values()} == {"verified"}
+    pinned = CPUSETS.split(",")[2]
+    assert rows["node2"]["cores"] == 1 or pinned != "0"
+
+
+def running(site: Site) -> tuple[str, ...]:
+    return site.cluster.processes("node2")
 
 
 def test_an_added_node_changed_nothing_of_the_others_but_their_list_of_nodes(site: Site) -> None:
@@ -326,12 +239,16 @@ def test_another_user_another_port_and_a_jump_host(site: Site) -> None:
     assert "/opt/orch/" in drift(site.orch("--check", code=1))["node1"]
 
 
-def test_a_changed_host_key_stops_with_an_explanation(site: Site) -> None:
+def test_a_changed_host_key_stops_with_an_explanation(site: Site, tmp_path: Path) -> None:
+    """Also while another controller has a connection open from here to that address."""
+    site.describe("node0", "node1")
+    assert nodes_of(site.orch("--check", code=1))["node0"]["failed"] == 0
     known = site.folder / "wrong_known_hosts"
-    other = site.cluster.address("node1"), site.cluster.address("node0")
+    swap = site.cluster.address("node1"), site.cluster.address("node0")
     lines = (site.cluster.state / "known_hosts").read_text().splitlines()
-    known.write_text("\n".join(x.replace(*other) for x in lines if x.startswith(other[0])) + "\n")
-    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes -o ControlPath=none"
-    site.describe("node0", ansible_ssh_common_args=options)
-    report = site.orch(code=1)
+    known.write_text("\n".join(x.replace(*swap) for x in lines if x.startswith(swap[0])) + "\n")
+    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes"
+    other = replace(site, folder=tmp_path)
+    other.describe("node0", ansible_ssh_common_args=options)
+    report = other.orch(code=1)
     assert "host key has changed" in report["nodes"][0]["problem"]

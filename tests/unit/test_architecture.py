@@ -13,7 +13,8 @@ ROOT = Path(orchestrator.__file__).parent
 PURE = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
-    "launchers/mpirun", "rank_files", "plan", "choices", "plan_train",
+    "launchers/mpirun", "rank_files", "plan", "card", "choices", "plan_train", "report/scales",
+    "report/charts", "report/timeline",
 ]  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",
@@ -23,9 +24,9 @@ EFFECTS = {
 ORDER = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
-    "rank_files", "plan", "choices", "plan_train", "task_result", "probe", "preflight",
-    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "runs", "mirror",
-    "backends", "report", "operations", "cli",
+    "rank_files", "plan", "card", "choices", "plan_train", "task_result", "probe", "preflight",
+    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "provenance", "runs",
+    "measures", "collect", "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 

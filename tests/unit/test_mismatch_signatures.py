@@ -21,6 +21,23 @@ LINES = [
         "another torch than 2.8",
     ),
     (
+        "another torch than planned",
+        "error: node1 has torch 2.12.0, and was planned with 2.13.0+cpu. Run `orch provision`.",
+        "node1 has 2.12.0, the plan says 2.13.0+cpu.",
+    ),
+    (
+        "no such interface for the KVS",
+        "2026:01:01-12:00:00:( 1234) |CCL_ERROR| internal_kvs.cpp:200 can't find interface eth7",
+        "told to use the interface eth7",
+    ),
+    ("no route", "OSError: [Errno 113] No route to host", "no way to another one"),
+    (
+        "locked memory",
+        "ib_md.c:325 UCX ERROR ibv_reg_mr(address=0x1, length=26400, access=0xf) failed: "
+        "Cannot allocate memory",
+        "locked memory",
+    ),
+    (
         "transformers refuses ipex",
         "ImportError: Using IPEX but IPEX is not installed or IPEX's version does not match "
         "current PyTorch, please refer to https://github.com/intel/intel-extension-for-pytorch.",

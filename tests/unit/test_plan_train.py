@@ -21,9 +21,12 @@ SITE = Site(
     run_dir="/runs/qa-0000",
     train="/orch/train",
     train_here="/orch/train",
+    claims="/state/claims",
+    started_by="me@here",
+    created=1.0,
 )
-REMOTE = Site(
-    run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", train_here="/orch/train"
+REMOTE = replace(
+    SITE, run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", claims="/opt/orch/claims"
 )
 QA = Recipe(
     name="qa",
@@ -158,6 +161,35 @@ def test_golden_plan_of_two_nodes(stack: Stack) -> None:
 def test_golden_plan_of_uneven_nodes(stack: Stack) -> None:
     plan = plan_train(REQUEST, cluster=uneven_nodes(), recipe=QA, stack=stack, site=REMOTE)
     assert plan.describe() == (GOLDEN / "uneven-nodes.sh").read_text()
+
+
+def with_spare(spare: Node) -> Cluster:
+    chosen = two_nodes()
+    selection = replace(chosen.selection, spares=(spare.name,))
+    return replace(chosen, nodes=(*chosen.nodes, spare), selection=selection)
+
+
+def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
+    request = replace(REQUEST, ppn=1, max_restarts=1, spare_nodes=1)
+    plan = plan_train(request, cluster=with_spare(far_node(2)), recipe=QA, stack=stack, site=REMOTE)
+    assert "spare nodes: node2 (for nodes that are lost)" in plan.summary()
+    (layout,) = (step for step in plan.steps if isinstance(step, PutFile) and "layout" in step.path)
+    assert [at.node for at in layout.at] == ["node0", "node1", "node2"]
+    value = json.loads(layout.content)
+    assert value["spares"] == [{"node": "node2", "host": "10.0.0.2"}]
+    assert {rank["node"] for rank in value["ranks"]} == {"node0", "node1"}
+    assert [node["name"] for node in value["nodes"]] == ["node0", "node1", "node2"]
+
+
+def test_a_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -> None:
+    cases = (
+        (far_node(2, make_facts(cores=3)), 1, "node2 is no spare for node0, node1"),
+        (far_node(2), 0, "--spare-nodes without --max-restarts"),
+    )
+    for spare, restarts, words in cases:
+        request = replace(REQUEST, spare_nodes=1, max_restarts=restarts)
+        with pytest.raises(PlanError, match=words):
+            plan_train(request, cluster=with_spare(spare), recipe=QA, stack=stack, site=REMOTE)
 
 
 def test_a_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) -> None:

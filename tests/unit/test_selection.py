@@ -38,6 +38,29 @@ def choose(inventory: Path, nodes: str | None, exclude: str | None = None) -> Se
 
 
 @pytest.mark.parametrize(
+    ("nodes", "hosts", "spares"),
+    [
+        ("2", ALL[:2], ALL[2:4]),
+        ("slow", ("node10",), ("node11", "node12")),
+        (None, ALL[:-2], ALL[-2:]),
+    ],
+)
+def test_spares_follow_a_number_or_are_the_last_of_what_was_named(
+    inventory: Path, nodes: str | None, hosts: tuple[str, ...], spares: tuple[str, ...]
+) -> None:
+    found = select(inventory, read_listing(inventory), nodes=nodes, exclude=None, spares=2)
+    assert (found.hosts, found.spares) == (hosts, spares)
+
+
+def test_more_spares_than_nodes_are_refused(inventory: Path) -> None:
+    listing = read_listing(inventory)
+    with pytest.raises(PlanError, match="--nodes 10"):
+        select(inventory, listing, nodes="7", exclude=None, spares=3)
+    with pytest.raises(RequestError, match="leaves none of 3 nodes"):
+        select(inventory, listing, nodes="slow", exclude=None, spares=3)
+
+
+@pytest.mark.parametrize(
     ("nodes", "exclude", "hosts"),
     [
         (None, None, ALL),

@@ -1,47 +1,222 @@
-"""The supervisor's bookkeeping; tests/local and tests/cluster run it for real."""
+"""The supervisor with a launcher of our own; tests/local and tests/cluster have the real one."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import json
 import os
-import socket
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
 from orchestrator.share import TRAIN
 
+# Stands for mpiexec.hydra and two ranks: processes that tell what ranks tell.
+LAUNCHER = """
+import json, os, signal, sys, time
 
-@pytest.fixture(scope="module")
-def supervise() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("supervise", TRAIN / "supervise.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tell(event, rank, **fields):
+    os.write(1, (json.dumps({"event": event, "rank": rank, "time": 0, **fields}) + "\\n").encode())
+
+def exit(rank, code=0, signal=None):
+    tell("exit", rank, code=code, signal=signal, stopped=False, oom=None)
+
+def rank_main(rank):
+    tell("started", rank)
+    %s
+
+children = []
+for rank in (0, 1):
+    child = os.fork()
+    if child == 0:
+        rank_main(rank)
+        os._exit(0)
+    children.append(child)
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+sys.exit(max(codes))
+"""
+PLACES = [
+    {"rank": rank, "node": "node0", "cpus": [rank], "worker_cpus": [], "threads": 1, "env": {}}
+    for rank in (0, 1)
+]
 
 
-def started(host: str, pid: int) -> bytes:
-    event = {"event": "started", "rank": 1, "node": "n", "pid": pid, "wrapper": pid, "host": host}
-    return json.dumps(event).encode() + b"\n"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """A folder for runs whose supervisors share one folder of claims."""
+
+    base: Path
+
+    def start(self, body: str, *options: str, name: str = "run") -> subprocess.Popen[bytes]:
+        run = self.base / name
+        run.mkdir()
+        (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
+        lines = body.strip().splitlines()
+        (run / "fake.py").write_text(LAUNCHER % "\n    ".join(lines))
+        command = [sys.executable, str(TRAIN / "supervise.py"), str(run), *options, "--"]
+        return subprocess.Popen([*command, sys.executable, str(run / "fake.py")])
+
+    def run(self, body: str, *options: str, name: str = "run") -> dict[str, Any]:
+        self.start(body, *options, name=name).wait(30)
+        return self.outcome(name)
+
+    def outcome(self, name: str = "run") -> dict[str, Any]:
+        return dict(json.loads((self.base / name / "outcome.json").read_text()))
+
+    def events(self, kind: str, name: str = "run") -> list[dict[str, Any]]:
+        path = self.base / name / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+    def await_event(self, kind: str, count: int = 1, name: str = "run") -> None:
+        deadline = time.monotonic() + 20
+        while len(self.events(kind, name)) < count:
+            assert time.monotonic() < deadline, f"no event {kind}"
+            time.sleep(0.02)
+
+    def living(self, name: str = "run") -> list[str]:
+        """Processes whose environment or arguments have the run's folder, as /proc shows them."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != os.getpid():
+                try:
+                    text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+                except OSError:
+                    continue
+                if os.fsencode(self.base / name) in text:
+                    found.append(folder.name)
+        return found
 
 
-@pytest.mark.parametrize(("host", "known"), [(socket.gethostname(), True), ("elsewhere", False)])
-def test_processes_of_other_nodes_are_never_signalled(
-    supervise: ModuleType, tmp_path: Path, host: str, known: bool
-) -> None:
-    """A rank of another node may have the number of the supervisor itself."""
-    supervisor = supervise.Supervisor(tmp_path, 2)
-    supervisor.take(started(host, os.getpid()), io.BytesIO(), io.BytesIO())
-    assert (os.getpid() in supervisor.pids.values()) is known
-    assert (os.getpid() in supervisor.wrappers.values()) is known
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(base=tmp_path)
 
 
-def test_words_of_the_launcher_are_no_events(supervise: ModuleType) -> None:
-    assert supervise.parse_event(b"[mpiexec@host] some words\n") is None
-    assert supervise.parse_event(b'{"a": 1}\n') is None
-    assert supervise.parse_event(b'{"event": "exit", "rank": 0}\n') == {"event": "exit", "rank": 0}
+SLEEP = "time.sleep(60)"
+
+
+def test_all_ranks_finish(ground: Ground) -> None:
+    outcome = ground.run("exit(rank)")
+    assert (outcome["state"], outcome["problem"]) == ("done", None)
+    assert ground.living() == []
+
+
+def test_the_first_failure_is_named_and_nothing_is_left(ground: Ground) -> None:
+    began = time.monotonic()
+    outcome = ground.run(
+        'tell("joined", rank)\n'
+        'if rank == 1: tell("exception", 1, text="boom"); exit(1, 7)\n'
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(60)"
+    )
+    assert outcome["state"] == "failed"
+    failure = outcome["first_failure"]
+    assert (failure["rank"], failure["node"], failure["code"]) == (1, "node0", 7)
+    assert failure["text"] == "boom"
+    assert time.monotonic() - began < 10, "a rank that ignores SIGTERM gets SIGKILL"
+    assert outcome["nodes"]["node0"]["left"] == []
+    assert ground.living() == []
+
+
+def test_a_rank_that_only_lost_its_peer_is_not_the_culprit(ground: Ground) -> None:
+    outcome = ground.run(
+        'if rank == 0: tell("exception", 0, text="Connection closed by peer [1]"); exit(0, 1)\n'
+        "time.sleep(0.1)\n"
+        'if rank == 1: exit(1, 0, "SIGKILL")\n'
+        "time.sleep(60)"
+    )
+    failure = outcome["first_failure"]
+    assert (failure["rank"], failure["signal"]) == (1, "SIGKILL")
+
+
+def test_a_run_that_stands_still_is_ended_and_who_is_missing_is_said(ground: Ground) -> None:
+    body = f'if rank == 0: tell("joined", 0)\n{SLEEP}'
+    outcome = ground.run(body, "--stall-timeout", "1")
+    assert outcome["state"] == "failed"
+    words = "no progress for 1 s: 1 of 2 ranks joined; missing: node0 rank 1"
+    assert outcome["problem"] == words
+    assert ground.living() == []
+
+
+def test_a_long_step_that_reports_is_no_stall(ground: Ground) -> None:
+    body = 'for step in range(8): tell("progress", rank, step=step); time.sleep(0.3)\nexit(rank)'
+    assert ground.run(body, "--stall-timeout", "1.5")["state"] == "done"
+
+
+def test_a_launcher_that_ends_without_its_ranks(ground: Ground) -> None:
+    outcome = ground.run("exit(rank) if rank else os._exit(5)")
+    assert outcome["state"] == "failed"
+    assert "exit code 5" in outcome["problem"]
+    assert "never reported an end: 0" in outcome["problem"]
+
+
+def test_stopping(ground: Ground) -> None:
+    process = ground.start(SLEEP)
+    ground.await_event("started", 2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 130
+    assert ground.outcome()["state"] == "stopped"
+    assert ground.living() == []
+
+
+def test_without_its_supervisor_nothing_lives_on(ground: Ground) -> None:
+    process = ground.start(SLEEP)
+    ground.await_event("started", 2)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while ground.living() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ground.living() == []
+
+
+def test_it_starts_again_as_often_as_it_may(ground: Ground) -> None:
+    outcome = ground.run("exit(rank, 1); os._exit(1)", "--max-restarts", "2")
+    assert (outcome["state"], outcome["attempts"]) == ("failed", 3)
+    assert [event["attempt"] for event in ground.events("restarting")] == [2, 3]
+    good = 'exit(rank, int(os.environ["ORCH_ATTEMPT"]) < 2)'
+    assert ground.run(good, "--max-restarts", "2", name="two")["state"] == "done"
+
+
+def test_cores_of_a_living_run_are_refused_and_it_is_named(ground: Ground) -> None:
+    first = ground.start(SLEEP, name="first")
+    ground.await_event("started", 2, name="first")
+    refused = ground.run("exit(rank)", name="second")
+    assert refused["state"] == "refused"
+    assert refused["problem"] == "node0 is taken: run first has cores 0-1"
+    assert ground.events("launched", name="second") == []
+    waiting = ground.start("exit(rank)", "--queue", name="third")
+    ground.await_event("waiting", name="third")
+    first.send_signal(signal.SIGTERM)
+    assert waiting.wait(20) == 0
+    first.wait()
+
+
+def test_of_two_that_start_together_one_gets_the_cores(ground: Ground) -> None:
+    both = [ground.start("time.sleep(1); exit(rank)", name=name) for name in ("a", "b")]
+    for process in both:
+        process.wait(20)
+    assert sorted(ground.outcome(name)["state"] for name in ("a", "b")) == ["done", "refused"]
+
+
+def test_a_dead_run_holds_no_cores(ground: Ground) -> None:
+    first = ground.start(SLEEP, name="first")
+    ground.await_event("started", 2, name="first")
+    first.kill()
+    first.wait()
+    assert ground.run("exit(rank)", "--queue", name="second")["state"] == "done"
+
+
+def test_a_launcher_that_is_not_there(ground: Ground) -> None:
+    run = ground.base / "run"
+    run.mkdir()
+    (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
+    command = [sys.executable, str(TRAIN / "supervise.py"), str(run), "--", "/no/such/mpiexec"]
+    assert subprocess.run(command, timeout=20).returncode == 1
+    assert "could not be started" in ground.outcome()["problem"]

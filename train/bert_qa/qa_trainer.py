@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler
 from training import checkpoint, ranks
 from training.errors import RecipeError
-from training.events import Progress
+from training.events import Progress, note
 from training.shuffling import EpochSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
@@ -65,6 +65,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             )
         ]
         loss = sum(losses) / len(losses)
+        note(loss=loss.detach())
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:

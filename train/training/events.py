@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from rank_events import report
+from rank_events import note, report
 
-__all__ = ["Progress", "report"]
+__all__ = ["Progress", "note", "report"]
 
 EVERY_SECONDS = 1.0
 

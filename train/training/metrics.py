@@ -15,7 +15,7 @@ from typing import Any
 
 from training import ranks
 from training.checkpoint import flush
-from training.events import Progress
+from training.events import Progress, note
 
 FILE = "metrics.jsonl"
 TOLD = ("loss", "learning_rate", "samples_per_second")
@@ -47,6 +47,8 @@ class Course:
         if not (logs and ranks.is_main()):
             self.progress.tell(step, now=logs)
         self.seconds = time.perf_counter() - self.began
+        done = (step - self.start_step) * self.samples_per_step
+        note(step=step, samples=done // ranks.world_size())
 
     def log(
         self, step: int, *, epoch: float, loss: float, learning_rate: float, **more: float

@@ -1,0 +1,91 @@
+"""How long the dry run takes for large clusters: the first time, and once Ansible was asked."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import arguments, interleaved, report, seconds
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SIZES = (1, 1_000, 10_000)
+CORES = 64  # on each node: two NUMA nodes, two hardware threads a core
+
+
+def main() -> None:
+    repeats = arguments().repeats
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environment = os.environ | {
+            "XDG_CACHE_HOME": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "state"),
+            "PYTHONPATH": str(REPOSITORY),
+        }  # fmt: skip
+        (folder / "script.py").write_text("print('never run')\n")
+        orch = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--dry-run"]
+        first, again = {}, {}
+        for size in SIZES:
+            inventory = make_cluster(folder, size, environment)
+            dry_run = functools.partial(
+                seconds, [*orch, "--inventory", str(inventory)], cwd=folder, env=environment
+            )
+            first[f"{size} hosts, first time"] = [dry_run()]
+            again[f"{size} hosts"] = dry_run
+        some = [*orch, "--inventory", str(inventory), "--nodes", "host[100-199]"]
+        again[f"100 of {SIZES[-1]} hosts"] = functools.partial(
+            seconds, some, cwd=folder, env=environment
+        )
+        figures = interleaved(again, repeats)
+    report("Dry run, inventory just written", "seconds", first, next(iter(first)))
+    report("Dry run", "seconds", figures, next(iter(figures)))
+
+
+def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:
+    """An inventory, and a record of each of its hosts as `orch provision` writes it."""
+    inventory = folder / f"lab{size}.yml"
+    inventory.write_text(f"all:\n  hosts:\n    host[0:{size - 1}]:\n")
+    program = "import sys; from pathlib import Path; from orchestrator.state import State; " \
+              "print(State.of(Path(sys.argv[1])).record('x').parent)"  # fmt: skip
+    command = [sys.executable, "-c", program, str(inventory)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    records = Path(done.stdout.strip())
+    records.mkdir(parents=True)
+    facts = local_facts()
+    for index in range(size):
+        (records / f"host{index}.json").write_text(json.dumps(record(facts, index)))
+    return inventory
+
+
+def local_facts() -> dict[str, object]:
+    command = [sys.executable, str(REPOSITORY / "train/facts.py"), sys.prefix]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout))
+
+
+def record(facts: dict[str, object], index: int) -> dict[str, object]:
+    address = f"10.{index // 65536}.{index // 256 % 256}.{index % 256}"
+    cpus = [
+        {"cpu": cpu, "core": cpu % CORES, "socket": 0, "numa": cpu % CORES // (CORES // 2)}
+        for cpu in range(2 * CORES)
+    ]
+    return facts | {
+        "hostname": f"host{index}",
+        "cpus": cpus,
+        "flags": ["avx2", "avx512_bf16"],
+        "interfaces": {"lo": ["127.0.0.1"], "eth0": [address], "docker0": ["172.17.0.1"]},
+        "address": address,
+        "interface": "eth0",
+        "route": "eth0",
+        "detours": {},
+        "root": "/opt/orch",
+        "stack": "current",
+        "connection": {"host": address, "port": "", "user": "", "key": "", "arguments": ""},
+    }
+
+
+if __name__ == "__main__":
+    main()

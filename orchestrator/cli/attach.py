@@ -1,0 +1,106 @@
+"""`orch attach`, `orch stop`, `orch logs`, `orch clean`: runs that live, or should not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
+
+
+def attach(
+    run: RunName = "last",
+    inventory: OfInventory = None,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Show the progress of a run again, until it ends. Ctrl-C leaves it alone."""
+    from orchestrator.operations.find import find
+    from orchestrator.operations.watch import Watch
+    from orchestrator.report import training
+
+    where, folder = find(runs_dir, run, inventory)
+    screen = training.Screen()
+    watch = Watch(where, folder, screen.note)
+    screen.begin([f"run: {where.run_id}", f"files: {where.run_dir}"])
+    try:
+        for event in watch.events():
+            screen.show(event)
+    except KeyboardInterrupt:
+        screen.end()
+        screen.note(f"the run goes on; orch stop {where.run_id} ends it")
+        raise typer.Exit(130) from None
+    outcome = watch.finish()
+    screen.end()
+    typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
+    raise typer.Exit(outcome.exit_code)
+
+
+def stop(
+    run: RunName = "last",
+    inventory: OfInventory = None,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """End all processes of a run on all its nodes, and only these; exit code 1 if one is left."""
+    from orchestrator.operations import stop as operation
+    from orchestrator.operations.find import find
+    from orchestrator.report import swept
+
+    done = operation.stop(*find(runs_dir, run, inventory))
+    typer.echo(swept.as_json("stop", done) if as_json else swept.text(done))
+    raise typer.Exit(done.exit_code)
+
+
+def clean(
+    inventory: OfInventory = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="End nothing; exit code 1 if there is something.")
+    ] = False,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """End what past runs have left: processes, and segments in /dev/shm."""
+    from orchestrator.operations import stop as operation
+    from orchestrator.report import swept
+
+    done = operation.clean(runs_dir, inventory, look=check)
+    typer.echo(swept.as_json("clean", done) if as_json else swept.text(done))
+    raise typer.Exit(done.exit_code)
+
+
+def logs(
+    run: RunName = "last",
+    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is written, until the end.")
+    ] = False,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
+    ] = None,
+    inventory: OfInventory = None,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Print the logs of a run's ranks from all nodes, each line with its rank and node."""
+    from orchestrator.operations import logs as operation
+    from orchestrator.operations.find import find
+    from orchestrator.report.listing import SCHEMA
+
+    pattern = operation.compiled(grep)
+    where, _ = find(runs_dir, run, inventory)
+    found = operation.log_lines(
+        where, rank=rank, follow=follow, tell=lambda line: print(line, file=sys.stderr)
+    )
+    try:
+        for line in found:
+            if not pattern.search(line.text):
+                continue
+            record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node}
+            plain = f"[{line.rank} {line.node}] {line.text}"
+            typer.echo(json.dumps({**record, "line": line.text}) if as_json else plain)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

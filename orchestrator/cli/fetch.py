@@ -1,0 +1,97 @@
+"""`orch fetch`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
+
+if TYPE_CHECKING:
+    from orchestrator.collect import Listener
+
+
+def fetch(
+    run: RunName = "last",
+    inventory: OfInventory = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Only such files or folders: model, 'checkpoint-*'. Repeatable."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FOLDER", help="Another folder on the node."),
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Another node than node0.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Where to; default: output/ in the run's folder.")
+    ] = None,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a run's checkpoints and outputs here, checked by hash; again goes on where it ended."""
+    from orchestrator.operations import fetch as operation
+    from orchestrator.report.listing import SCHEMA
+
+    wanted = operation.Wanted(
+        run=run, inventory=inventory, node=node, source=source, to=to, only=tuple(only or ())
+    )
+    with Bar() as bar:
+        found = operation.fetch(runs_dir, wanted, bar.listener())
+    size = sum(entry.size for entry in found.files)
+    if as_json:
+        value = {
+            "schema": SCHEMA, "kind": "fetch", "folder": str(found.folder),
+            "files": len(found.files), "bytes": size, "brought": list(found.brought),
+        }  # fmt: skip
+        typer.echo(json.dumps(value, indent=1))
+    else:
+        typer.echo(
+            f"{len(found.files)} files, {size / 2**20:.1f} MiB, {len(found.brought)} of them new: "
+            f"{found.folder}"
+        )
+
+
+class Bar:
+    """Progress on standard error: a bar on a terminal, a line for each file in a pipe."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.progress = Progress(
+            "{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+            console=self.console, disable=not sys.stderr.isatty(),
+        )  # fmt: skip
+        self.task = self.progress.add_task("listing", total=None)
+
+    def __enter__(self) -> Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def listener(self) -> Listener:
+        from orchestrator.collect import Listener
+
+        return Listener(
+            total=lambda files, size: self.progress.update(
+                self.task, total=size, description=f"{files} files"
+            ),
+            file=self.begin,
+            advance=lambda size: self.progress.advance(self.task, size),
+        )
+
+    def begin(self, path: str) -> None:
+        if self.progress.disable:
+            self.console.print(path, markup=False)
+        else:
+            self.progress.update(self.task, description=path)

@@ -1,0 +1,124 @@
+"""`orch logs`: the lines of a run's ranks, from all its nodes, whole and in order."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from orchestrator.card import Whereabouts
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
+from orchestrator.operations.reach import backend_for
+from orchestrator.plan import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a rank's log."""
+
+    rank: int
+    node: str
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """The logs of one node. `read`: rank -> the byte that its log was read to."""
+
+    where: Whereabouts
+    target: Target
+    options: tuple[str, ...]
+    read: dict[int, int] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[Line]:
+        """Until the node has no more. Raises ConnectionLost; called again it goes on from there."""
+        starts = [f"{rank}:{at}" for rank, at in self.read.items()]
+        command = self.where.program("tail.py", self.where.run_dir, *self.options)
+        backend = backend_for(self.target)
+        try:
+            for record in backend.stream((*command, *(["--from", *starts] if starts else []))):
+                chunk = json.loads(record)
+                for text in chunk["lines"]:
+                    yield Line(rank=chunk["rank"], node=self.target.node, text=text)
+                self.read[chunk["rank"]] = chunk["at"]
+        finally:
+            backend.close()
+
+    def patiently(self, tell: Callable[[str], None]) -> Iterator[Line]:
+        """The same, reconnecting where the connection is lost."""
+        lost: float | None = None
+        while True:
+            try:
+                for line in self.lines():
+                    if lost is not None:
+                        tell(f"connected to {self.target.node} again")
+                        lost = None
+                    yield line
+                return
+            except ConnectionLost as error:
+                if lost is None:
+                    tell(f"{error.message} Connecting again.")
+                    lost = time.monotonic()
+                if time.monotonic() - lost > GIVE_UP_SECONDS:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+
+def compiled(pattern: str | None) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern or "")
+    except re.error as error:
+        raise RequestError(f"--grep {pattern}: {error}.") from None
+
+
+def log_lines(
+    where: Whereabouts,
+    *,
+    rank: int | None,
+    follow: bool,
+    tell: Callable[[str], None],
+) -> Iterator[Line]:
+    """Lines rank by rank; with `follow` as they are written, each rank's in its order."""
+    options = (
+        *(["--follow"] if follow else []),
+        *(["--rank", str(rank)] if rank is not None else []),
+    )
+    streams = [Stream(where=where, target=target, options=options) for target in where.nodes]
+    if follow:
+        yield from together(streams, tell)
+        return
+    for stream in streams:
+        try:
+            yield from stream.lines()
+        except ExecuteError as error:
+            tell(error.message)
+
+
+def together(streams: list[Stream], tell: Callable[[str], None]) -> Iterator[Line]:
+    """The lines of all streams as they come."""
+    # Bounded: a terminal that is slow holds the nodes back instead of filling this memory.
+    arrived: queue.Queue[Line | None] = queue.Queue(maxsize=10_000)
+
+    def read(stream: Stream) -> None:
+        try:
+            for line in stream.patiently(tell):
+                arrived.put(line)
+        except ExecuteError as error:
+            tell(error.message)
+        finally:
+            arrived.put(None)
+
+    for stream in streams:
+        threading.Thread(target=read, args=(stream,), daemon=True).start()
+    open_streams = len(streams)
+    while open_streams:
+        line = arrived.get()
+        if line is None:
+            open_streams -= 1
+        else:
+            yield line

@@ -1,0 +1,165 @@
+"""Two runs beside each other: which settings differ, and what came of it. Pure, from values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from orchestrator.measures import Measures
+from orchestrator.names import fold
+from orchestrator.report.listing import SCHEMA, table
+from orchestrator.report.outcome import Outcome
+from orchestrator.runs import Run
+
+ABSENT = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two runs."""
+
+    run: Run
+    outcome: Outcome
+    measured: Measures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """`ratio` is b/a; None where one is missing or a is 0."""
+
+    name: str
+    unit: str
+    a: float | None
+    b: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    a: str
+    b: str
+    states: tuple[str, str]
+    differences: tuple[Difference, ...]
+    figures: tuple[Figure, ...]
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """What differs, by name, and all figures that at least one of the two has."""
+    left, right = dict(settings(a)), dict(settings(b))
+    names = dict.fromkeys([*left, *right])
+    figures_a, figures_b = dict(figures(a, b)), dict(figures(b, a))
+    return Comparison(
+        a=a.run.id,
+        b=b.run.id,
+        states=(a.outcome.state, b.outcome.state),
+        differences=tuple(
+            Difference(name=name, a=left.get(name, ABSENT), b=right.get(name, ABSENT))
+            for name in names
+            if left.get(name) != right.get(name)
+        ),
+        figures=tuple(
+            figure(name, unit, figures_a.get((name, unit)), figures_b.get((name, unit)))
+            for name, unit in dict.fromkeys([*figures_a, *figures_b])
+        ),
+    )
+
+
+def figure(name: str, unit: str, a: float | None, b: float | None) -> Figure:
+    ratio = b / a if a and b is not None else None
+    return Figure(name=name, unit=unit, a=a, b=b, ratio=ratio)
+
+
+def settings(side: Side) -> Iterator[tuple[str, str]]:
+    """Everything that was decided or found about a run, flat; an older orch recorded less."""
+    plan = side.run.plan
+    layout = plan["layout"]
+    for name in ("recipe", "stack", "backend", "precision"):
+        yield name, str(plan.get(name, ABSENT))
+    yield "nodes", fold(dict.fromkeys(place["node"] for place in layout))
+    yield "ranks", str(len(layout))
+    yield "threads of a rank", one_or_all(place["threads"] for place in layout)
+    yield from ((f"set {name}", str(value)) for name, value in plan.get("settings", {}).items())
+    yield "script arguments", " ".join(plan.get("script_args", [])) or ABSENT
+    yield "packages", ", ".join(one[:12] for one in plan.get("fingerprints", {})) or ABSENT
+    yield from origin(plan.get("scripts") or {})
+
+
+def origin(scripts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    git = scripts.get("git") or {}
+    yield "script", scripts.get("path", ABSENT)
+    yield "script, sha256", scripts.get("sha256", ABSENT)[:12]
+    yield "git commit", git.get("commit", ABSENT)[:12]
+    yield "git, changed since", ", ".join(git.get("changed", [])) or ABSENT
+
+
+def one_or_all(values: Iterator[Any]) -> str:
+    return ", ".join(map(str, dict.fromkeys(values)))
+
+
+def figures(side: Side, other: Side) -> Iterator[tuple[tuple[str, str], float]]:
+    """((name, unit), value): what was measured and scored."""
+    measured, result = side.measured, side.outcome.result or {}
+    ranks = [rank for rank in measured.ranks if rank.steps]
+    if side.outcome.seconds is not None:
+        yield ("time, all", "s"), side.outcome.seconds
+    if ranks:
+        yield ("steps", ""), float(max(rank.steps for rank in ranks))
+    if speed := sum(rank.samples_per_second or 0.0 for rank in ranks):
+        yield ("throughput", "samples/s"), speed
+    if speeds := [rank.steps_per_second for rank in ranks if rank.steps_per_second]:
+        yield ("throughput", "steps/s"), median(speeds)
+    if times := [rank.step_seconds * 1e3 for rank in ranks if rank.step_seconds]:
+        yield ("step, median of the ranks", "ms"), median(times)
+        yield ("step, slowest rank", "ms"), max(times)
+    yield from losses(measured, other.measured)
+    for name, value in (result.get("after") or {}).items():
+        yield (f"{name.upper()} after", ""), float(value)
+    if ranks:
+        yield ("memory, largest rank", "GiB"), max(rank.peak_rss for rank in ranks) / 2**30
+
+
+def losses(measured: Measures, other: Measures) -> Iterator[tuple[tuple[str, str], float]]:
+    """The last loss, and the one at the last step that both runs reported."""
+    if not measured.loss:
+        return
+    yield ("loss, last", ""), measured.loss[-1][1]
+    common = dict(measured.loss).keys() & dict(other.loss).keys()
+    if common:
+        step = max(common)
+        yield (f"loss at step {step:g}", ""), dict(measured.loss)[step]
+
+
+def text(comparison: Comparison) -> str:
+    """Two tables for people."""
+    heads = [f"a: {comparison.a} ({comparison.states[0]})"]
+    heads += [f"b: {comparison.b} ({comparison.states[1]})"]
+    differences = [{"setting": one.name, "a": one.a, "b": one.b} for one in comparison.differences]
+    told = table(differences, ("setting", "a", "b")) if differences else "no setting differs"
+    rows = [
+        {
+            "figure": f"{one.name}, {one.unit}" if one.unit else one.name,
+            "a": shown(one.a),
+            "b": shown(one.b),
+            "b/a": "-" if one.ratio is None else f"{one.ratio:.3f}",
+        }
+        for one in comparison.figures
+    ]
+    return "\n".join([*heads, "", told, "", table(rows, ("figure", "a", "b", "b/a"))])
+
+
+def shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def as_json(comparison: Comparison) -> str:
+    return json.dumps({"schema": SCHEMA, "kind": "comparison", **asdict(comparison)}, indent=1)

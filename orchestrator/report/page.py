@@ -1,0 +1,169 @@
+"""A run -> one HTML page that needs nothing else: charts as inline SVG, coloured by the page.
+
+The shapes are computed here and drawn by a template, so that they follow the reader's light or dark
+scheme; a plotting library would bake its colours in, and weigh more than all of orch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from orchestrator.command import Command
+from orchestrator.measures import Measures, RankMeasures
+from orchestrator.report import charts, timeline
+from orchestrator.report.outcome import Outcome
+from orchestrator.report.scales import time_unit
+from orchestrator.report.training import failure_lines
+from orchestrator.runs import Run
+
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+STORY = 200  # lines
+ROWS = 512  # ranks of the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    cells: tuple[str, ...]
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def render(run: Run, outcome: Outcome, measured: Measures) -> str:
+    """The whole page."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True,
+    )  # fmt: skip
+    drawn = (
+        charts.loss_chart(measured), charts.throughput_chart(measured),
+        charts.spread_chart(measured), charts.memory_chart(measured), timeline.timeline(measured),
+    )  # fmt: skip
+    return environment.get_template("report.html.j2").render(
+        outcome=outcome,
+        subtitle=subtitle(run, outcome),
+        figures=list(figures(outcome, measured)),
+        failure="\n".join(failure_lines(outcome)) if outcome.state != "done" else "",
+        charts=[chart for chart in drawn if chart],
+        story=timeline.moments(measured)[:STORY],
+        tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.plan)],
+        command=command_text(run.plan),
+    )
+
+
+def subtitle(run: Run, outcome: Outcome) -> str:
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.plan["created"]))
+    nodes = len({place["node"] for place in run.plan["layout"]})
+    parts = (
+        f"started {began}",
+        f"{outcome.ranks} rank{'s' * (outcome.ranks != 1)} on {nodes} node{'s' * (nodes != 1)}",
+        f"backend {outcome.backend}",
+        f"precision {outcome.precision}",
+    )
+    return " · ".join(parts)
+
+
+def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
+    """The numbers that are asked for first."""
+    if outcome.seconds is not None:
+        unit, name = time_unit(outcome.seconds)
+        yield "time, all", f"{outcome.seconds / unit:.3g} {name}"
+    steps = max((rank.steps for rank in measured.ranks), default=0)
+    if steps:
+        yield "steps", str(steps)
+    if speed := sum(rank.samples_per_second or 0.0 for rank in measured.ranks):
+        yield "samples/s, all ranks", f"{speed:.4g}"
+    if measured.loss:
+        yield "loss, last", f"{measured.loss[-1][1]:.4f}"
+    for name, value in ((outcome.result or {}).get("after") or {}).items():
+        yield name.upper(), f"{value:.2f}"
+    yield "memory, largest rank", f"{max(r.peak_rss for r in measured.ranks) / 2**30:.2f} GiB"
+
+
+def ranks_table(measured: Measures) -> Table:
+    slow = charts.slow_ranks(measured.ranks)
+    more = len(measured.ranks) - ROWS
+    return Table(
+        title="Ranks" if more <= 0 else f"Ranks (the first {ROWS} of {len(measured.ranks)})",
+        head=("rank", "node", "threads", "steps", "step, ms", "own work, ms", "longest, ms",
+              "samples/s", "steps/s", "loss", "GiB, peak", "cores used"),
+        rows=tuple(
+            Row(cells=tuple(rank_cells(rank)), css="hot" if rank.rank in slow else "")
+            for rank in measured.ranks[:ROWS]
+        ),
+    )  # fmt: skip
+
+
+def rank_cells(rank: RankMeasures) -> Iterator[str]:
+    yield from (str(rank.rank), rank.node, str(rank.threads), str(rank.steps))
+    for seconds in (rank.step_seconds, rank.work_seconds, rank.longest_step):
+        yield number(seconds and seconds * 1e3, ".1f")
+    yield number(rank.samples_per_second, ".2f")
+    yield number(rank.steps_per_second, ".2f")
+    yield number(rank.last_loss, ".4f")
+    yield number(rank.peak_rss / 2**30, ".2f")
+    yield number(rank.cores_used, ".2f")
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def decisions_table(outcome: Outcome) -> Table:
+    rows = (Row(cells=(d["topic"], d["value"], d["reason"])) for d in outcome.decisions)
+    return Table(title="Decisions", head=(), rows=tuple(rows))
+
+
+def origin_table(plan: Mapping[str, Any]) -> Table:
+    """Where the run comes from; a run of an older orch has told less."""
+    found = {
+        "stack": plan.get("stack", ""),
+        "packages": ", ".join(
+            f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in fingerprints(plan)
+        ),
+        **origin_of(plan.get("scripts") or {}),
+        "seeds": pairs(plan.get("seeds") or {}),
+        "settings": pairs(plan.get("settings") or {}),
+        "script arguments": " ".join(plan.get("script_args") or []),
+    }
+    rows = (Row(cells=(name, value)) for name, value in found.items() if value)
+    return Table(title="Where it comes from", head=(), rows=tuple(rows))
+
+
+def fingerprints(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return list((plan.get("fingerprints") or {}).items())
+
+
+def origin_of(scripts: Mapping[str, Any]) -> dict[str, str]:
+    git = scripts.get("git")
+    state = "not in git"
+    if git:
+        changed = f", changed since: {', '.join(git['changed'])}" if git["dirty"] else ", unchanged"
+        state = f"{git['commit']}{changed}"
+    return {
+        "script": scripts.get("path", ""),
+        "script, sha256": scripts.get("sha256", ""),
+        "git": state if scripts else "",
+    }
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def command_text(plan: Mapping[str, Any]) -> str:
+    command = plan.get("command")
+    if not command:
+        return "was not recorded"
+    return Command(argv=tuple(command["argv"]), env=tuple(command["env"].items())).shell()

@@ -1,0 +1,194 @@
+"""`orch fetch`, from this machine and over a real sshd."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator import collect
+from orchestrator.backends.local import Local
+from orchestrator.backends.ssh import Ssh
+from orchestrator.collect import Listener
+from orchestrator.command import Answer
+from orchestrator.errors import ExecuteError
+from tests.recorded import make_run
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+NAMES = ("model/two words.bin", "checkpoint-10/it's $(x).pt", "checkpoint-20/ünï\ncode", "log.txt")
+BIG = os.urandom(5 * 2**20 + 17)
+
+
+@dataclass
+class Counted:
+    """Counts what is really read; `cut`: the connection drops after so many bytes."""
+
+    remote: Local | Ssh
+    cut: int | None = None
+    read: list[int] = field(default_factory=list)
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        return self.remote.capture(argv, seconds=seconds)
+
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        for chunk in self.remote.chunks(path, offset):
+            if self.cut is not None and sum(self.read) + len(chunk) > self.cut:
+                raise ExecuteError("the connection is gone")
+            self.read.append(len(chunk))
+            yield chunk
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    folder = tmp_path / "far away" / "output"
+    for name in NAMES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(BIG if name.startswith("model") else name.encode())
+    (folder / ".checkpoint-staging").mkdir()
+    (folder / ".checkpoint-staging" / "half").write_text("half")
+    (folder / "link").symlink_to("/etc/passwd")
+    return folder
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[str]:
+    """A server of its own with keys of its own; -> a configuration that reaches it as `far`."""
+    program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        if "CI" in os.environ:
+            pytest.fail("no sshd: apt-get install openssh-server")
+        pytest.skip("no sshd on this machine: apt-get install openssh-server")
+    folder = tmp_path / "ssh"
+    folder.mkdir(mode=0o700)
+    for name in ("host", "user"):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(make, check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shutil.copy(folder / "user.pub", folder / "authorized")
+    key = (folder / "host.pub").read_text()
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {key}")
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nUsePAM no\n"
+        f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nPidFile none\n"
+        "PermitRootLogin prohibit-password\nSubsystem sftp internal-sftp\n"
+    )
+    config = folder / "config"
+    config.write_text(
+        f"Host far\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {folder}/user\n"
+        f"  UserKnownHostsFile {folder}/known_hosts\n  StrictHostKeyChecking yes\n"
+    )
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    server = subprocess.Popen(
+        [program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.05)
+    yield str(config)
+    server.terminate()
+    server.wait()
+
+
+@pytest.fixture(params=["local", "ssh"])
+def remote(request: pytest.FixtureRequest) -> Iterator[Counted]:
+    if request.param == "local":
+        yield Counted(Local())
+        return
+    connection = Ssh("far", request.getfixturevalue("sshd"))
+    yield Counted(connection)
+    connection.close()
+
+
+def bring(remote: Counted, far: Path, target: Path, *only: str) -> collect.Collected:
+    return collect.collect(remote, str(far), target, only=only, listener=Listener())
+
+
+def test_every_file_arrives_with_its_hash(remote: Counted, far: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    found = bring(remote, far, here)
+    assert {entry.path for entry in found.files} == set(NAMES)
+    assert set(found.brought) == set(NAMES)
+    for entry in found.files:
+        content = (here / entry.path).read_bytes()
+        assert content == (far / entry.path).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.size, entry.sha256)
+    assert not list(here.rglob("*.part"))
+
+
+def test_a_fetch_that_was_cut_goes_on(remote: Counted, far: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    remote.cut = 3 * 2**20
+    with pytest.raises(ExecuteError, match="the connection is gone"):
+        bring(remote, far, here, "model")
+    had = (here / "model/two words.bin.part").stat().st_size
+    assert had > 0
+    remote.cut, remote.read = None, []
+    bring(remote, far, here, "model")
+    assert (here / "model/two words.bin").read_bytes() == BIG
+    assert sum(remote.read) == len(BIG) - had, "only what was missing"
+
+
+def test_what_is_here_is_not_brought_again(remote: Counted, far: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    bring(remote, far, here)
+    remote.read = []
+    assert bring(remote, far, here).brought == ()
+    assert remote.read == []
+    (far / "log.txt").write_text("changed")
+    assert bring(remote, far, here).brought == ("log.txt",)
+    assert (here / "log.txt").read_text() == "changed"
+
+
+def test_a_part_of_another_file_is_thrown_away(far: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "model").mkdir(parents=True)
+    (here / "model/two words.bin.part").write_bytes(b"of an earlier version")
+    bring(Counted(Local()), far, here, "model")
+    assert (here / "model/two words.bin").read_bytes() == BIG
+
+
+def test_only_what_is_asked_for(far: Path, tmp_path: Path) -> None:
+    found = bring(Counted(Local()), far, tmp_path / "here", "checkpoint-2*", "*.txt")
+    assert set(found.brought) == {NAMES[2], NAMES[3]}
+
+
+def test_a_folder_that_is_not_there(remote: Counted, tmp_path: Path) -> None:
+    with pytest.raises(ExecuteError, match="there is no folder"):
+        bring(remote, tmp_path / "nowhere", tmp_path / "here")
+
+
+def test_the_command(orch: Orch, far: Path, tmp_path: Path, sshd: str) -> None:
+    away = {"node": "far", "via": ["ssh", "-F", sshd, "far"]}
+    layout = [{"rank": 0, "node": "far", "local_rank": 0, "local_world_size": 1, "cpus": [0],
+               "threads": 1}]  # fmt: skip
+    run = make_run(tmp_path / "runs", "x", ranks=1, nodes=1, node0=away, layout=layout,
+                   output_dir=str(far))  # fmt: skip
+    done = orch("fetch", "x", "--json")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert (value["schema"], value["kind"]) == (1, "fetch")
+    assert value.keys() >= {"folder", "files", "bytes", "brought"}
+    assert (value["files"], value["folder"]) == (4, str(run / "output"))
+    assert (run / "output/model/two words.bin").read_bytes() == BIG
+    assert "log.txt" in done.stderr.splitlines()
+    assert len(json.loads((run / "fetched.json").read_text())["files"]) == 4
+    again = orch("fetch", "x")
+    assert "4 files, 5.0 MiB, 0 of them new" in again.stdout
+    nothing = orch("fetch", "x", "--only", "nothing*")
+    assert nothing.returncode == 2
+    assert orch("fetch", "x", "--node", "other").returncode == 2

@@ -1,0 +1,86 @@
+"""What each rank measures of itself, also for a script that knows nothing of orch."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.local.test_train import last_run
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+
+# Rank 1 is slow outside backward(); DDP makes rank 0 wait for it inside.
+SLOW = """
+import time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()
+torch.manual_seed(42)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    if dist.get_rank() == 1:
+        time.sleep(0.05)
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 4)).mean()
+    loss.backward()
+    optimizer.step()
+    TELL
+"""
+TELL = (
+    "import rank_events; "
+    "rank_events.note(samples=2 * (step + 1), loss=loss.detach(), step=100 + step)"
+)
+
+
+def lines(run: Path, rank: int) -> list[dict[str, Any]]:
+    text = (run / "ranks" / f"rank-{rank}.metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def train(orch: Orch, folder: Path, tell: str) -> Path:
+    (folder / "slow.py").write_text(SLOW.replace("TELL", tell or "pass"))
+    done = orch("train", "slow.py", "--ppn", "2", "--backend", "gloo")
+    assert done.returncode == 0, done.stderr
+    return last_run(folder)
+
+
+def test_an_unmodified_script_has_steps_memory_and_cpu_time(orch: Orch, tmp_path: Path) -> None:
+    run = train(orch, tmp_path, "")
+    for rank in (0, 1):
+        found = lines(run, rank)
+        assert sum(line["steps"] for line in found) == 40
+        assert 2 <= len(found) <= 15, "about one a second"
+        assert all(line["rss_bytes"] > 10**8 and line["cpu_seconds"] >= 0 for line in found)
+        assert all(line["loss"] is None for line in found)
+        times = [line["step_seconds"] for line in found if line["step_seconds"]]
+        assert min(times) > 0.04, "DDP makes every rank as slow as the slowest"
+    work = [max(line["work_seconds"] or 0 for line in lines(run, rank)) for rank in (0, 1)]
+    assert work[1] > 0.05 > work[0], "only the straggler is slow in its own work"
+
+
+def test_a_script_may_tell_what_cannot_be_seen(orch: Orch, tmp_path: Path) -> None:
+    run = train(orch, tmp_path, TELL)
+    found = lines(run, 0)
+    assert found[-1]["step"] == 139
+    assert isinstance(found[-1]["loss"], float)
+    speeds = [line["samples_per_second"] for line in found if line["samples_per_second"]]
+    assert 10 < statistics.median(speeds) < 45, "2 samples in a bit more than 0.05 s"
+
+
+def test_the_record_says_what_ran(orch: Orch, tmp_path: Path) -> None:
+    run = train(orch, tmp_path, "")
+    plan = json.loads((run / "plan.json").read_text())
+    assert plan["scripts"]["path"] == str(tmp_path / "slow.py")
+    assert plan["stack"] == "current"
+    assert list(plan["fingerprints"].values()) == ["node0"]
+    assert str(tmp_path / "slow.py") in plan["command"]["argv"]
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    seeds = {e["rank"]: e["torch_seed"] for e in events if e["event"] == "first_step"}
+    assert seeds == {0: 42, 1: 42}

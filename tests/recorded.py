@@ -1,0 +1,126 @@
+"""Run folders as orch leaves them behind, made of formulas: for what reads runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+STARTED = 1_767_268_800.0  # 2026-01-01 12:00 UTC
+
+
+def make_run(
+    base: Path,
+    run_id: str = "20260101-120000-qa-0000",
+    *,
+    ranks: int = 8,
+    nodes: int = 2,
+    straggler: int | None = None,
+    fails: int | None = None,
+    seconds: int = 120,
+    **changes: Any,
+) -> Path:
+    """A run of `seconds`; `changes` go into plan.json. The straggler's own work takes twice as
+    long."""
+    folder = base / run_id
+    (folder / "ranks").mkdir(parents=True)
+    layout = [place(rank, ranks // nodes) for rank in range(ranks)]
+    card = plan(folder, layout) | changes
+    write(folder / "plan.json", card | {"nodes": [card["node0"]]})
+    for rank in range(ranks):
+        lines = [sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / f"ranks/rank-{rank}.metrics.jsonl").write_text(text + '{"torn')
+    told = list(events(layout, seconds, fails))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+    failure = fails is not None and {
+        "rank": fails, "node": layout[fails]["node"], "code": 1, "signal": None,
+        "text": "Traceback (most recent call last):\nValueError: <b>boom</b> & more",
+    }  # fmt: skip
+    write(
+        folder / "outcome.json",
+        {
+            "schema": 1, "state": "failed" if failure else "done",
+            "first_failure": failure or None, "problem": None, "launcher_code": 0,
+            "started": STARTED, "ended": STARTED + seconds + 12,
+        },
+    )  # fmt: skip
+    return folder
+
+
+def write(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
+
+
+def place(rank: int, per_node: int) -> dict[str, Any]:
+    return {
+        "rank": rank, "node": f"node{rank // per_node}", "local_rank": rank % per_node,
+        "local_world_size": per_node, "cpus": [0, 1, 2, 3], "threads": 4,
+    }  # fmt: skip
+
+
+def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "schema": 1, "run_id": folder.name, "key": "k", "created": STARTED, "recipe": "qa",
+        "node0": {"node": "node0", "via": []},
+        "train": "/train", "python": "python3", "started_by": "me@here",
+        "run_dir": str(folder), "resumes": True,
+        "output_dir": f"{folder}/output", "backend": "ccl", "precision": "bf16", "layout": layout,
+        "decisions": [
+            {"topic": "backend", "value": "ccl", "reason": "oneCCL over Intel MPI"},
+            {"topic": "ranks", "value": str(len(layout)), "reason": "4 on each node, as asked"},
+        ],
+        "stack": "current", "fingerprints": {"0123456789abcdef": "node0, node1"},
+        "settings": {"learning_rate": 2e-4, "seed": 0}, "script_args": [], "seeds": {"seed": 0},
+        "scripts": {
+            "path": "/home/me/two words/qa.py", "sha256": "ab" * 32,
+            "git": {"commit": "c" * 40, "dirty": True, "changed": ["qa.py"]},
+        },
+        "command": {"argv": ["mpiexec.hydra", "-n", str(len(layout)), "it's"], "env": {"A": "1"}},
+    }  # fmt: skip
+
+
+def sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
+    """A line of rank_metrics.py: 10 steps a second; saving makes every 40th second a slow one."""
+    noise = math.sin(second * (rank + 3)) * math.cos(second * 1.7 + rank)
+    saving = second % 40 == 0
+    training = second > 8
+    step = 0.1 + 0.004 * noise
+    return {
+        "time": STARTED + second, "seconds": 1.0, "step": max(0, (second - 8) * 10),
+        "steps": (5 if saving else 10) * training, "step_seconds": step if training else None,
+        "step_seconds_max": (0.55 if saving else step * 1.3) if training else None,
+        "work_seconds": ((0.072 if slow else 0.036) + 0.003 * noise) if training else None,
+        "samples_per_second": (40 + 2 * noise) * (0.5 if saving else 1) if training else None,
+        "loss": 4.5 * math.exp(-second / 50) + 0.3 + 0.25 * noise if training else None,
+        "rss_bytes": 1.1e9 + 0.4e9 * (1 - math.exp(-second / 10)) + rank * 6e6,
+        "cpu_seconds": 3.9,
+    }  # fmt: skip
+
+
+def events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Any:
+    for place in layout:
+        rank = place["rank"]
+        head = {"rank": rank, "node": place["node"]}
+        yield {"event": "started", "time": STARTED + 0.4 + rank * 0.02, **head}
+        yield {"event": "joined", "time": STARTED + 3.5 + rank * 0.05, "backend": "ccl", **head}
+        yield {"event": "first_step", "time": STARTED + 8.0 + rank * 0.01, "torch_seed": 0, **head}
+    for second in range(5, seconds):
+        phase = "evaluate before" if second < 8 else "save" if second % 40 == 0 else "train"
+        loss = 4.5 * math.exp(-second / 50) + 0.3 if phase == "train" else None
+        yield {"event": "progress", "rank": 0, "time": STARTED + second, "phase": phase,
+               "step": (second - 8) * 10, "steps": (seconds - 8) * 10, "loss": loss}  # fmt: skip
+    if fails is not None:
+        failure = {"rank": fails, "node": layout[fails]["node"], "code": 1, "signal": None}
+        yield {"event": "failed", "time": STARTED + seconds + 2, "rank": -1, "failure": failure}
+    for place in layout:
+        rank = place["rank"]
+        end = {"rank": rank, "node": place["node"], "time": STARTED + seconds + 2}
+        if fails == rank:
+            yield {"event": "exception", "text": "Traceback\nValueError: <b>boom</b>", **end}
+        yield {"event": "exit", "code": int(fails is not None), "signal": None,
+               "stopped": fails not in (None, rank), **end}  # fmt: skip
+    if fails is None:
+        yield {"event": "result", "rank": 0, "time": STARTED + seconds + 1,
+               "train_samples_per_second": 320.0, "after": {"em": 20.5, "f1": 31.25}}  # fmt: skip

@@ -1,0 +1,163 @@
+"""What the programs on the nodes are made of: roll call, processes, claims, segments, layouts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from orchestrator.share import TRAIN
+
+
+@pytest.fixture(autouse=True)
+def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TRAIN))
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def layout(*nodes: str) -> dict[str, Any]:
+    places = [
+        {"rank": i, "node": node, "cpus": [i], "worker_cpus": []} for i, node in enumerate(nodes)
+    ]
+    return {"world_size": len(places), "ranks": places}
+
+
+def test_a_spare_stands_in_for_a_lost_node() -> None:
+    layouts = module("layouts")
+    spares = [{"node": "node8", "host": "10.0.0.8"}, {"node": "node9", "host": "10.0.0.9"}]
+    before = {**layout("node0", "node1", "node2"), "spares": spares}
+    hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
+    stand_ins = {"node1": "node8"}
+    assert layouts.hosts_replaced(hosts, before, stand_ins) == (
+        "10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n"
+    )
+    after = layouts.replaced(before, stand_ins)
+    assert layouts.nodes_of(after) == ["node0", "node8", "node2"]
+    assert list(layouts.spares_of(after)) == ["node9"]
+    assert layouts.claim_of("/run", before, "node9")["cpus"] == [0]
+
+
+@pytest.mark.parametrize(("moment", "off"), [(9.0, -1.0), (10.5, 0.0), (13.0, 2.0)])
+def test_a_clock_is_off_by_what_lies_outside_the_time_of_asking(moment: float, off: float) -> None:
+    assert module("wardens").outside(moment, 10.0, 11.0) == off
+
+
+def roll(*nodes: str) -> Any:
+    return module("roll_call").RollCall(layout(*nodes), 0.0)
+
+
+def test_who_has_not_joined_is_named_by_node() -> None:
+    call = roll("node0", "node0", "node1", "node1", "node2")
+    for rank in (0, 1):
+        call.take({"event": "joined", "rank": rank}, 1.0)
+    assert call.absent() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
+
+
+def test_who_is_behind_is_named_with_its_collective() -> None:
+    call = roll("node0", "node0", "node1")
+    for rank, count in enumerate((17, 17, 12)):
+        call.take({"event": "joined", "rank": rank}, 1.0)
+        call.take({"event": "pulse", "rank": rank, "collectives": count}, 2.0)
+    words = "2 of 3 ranks wait in collective 17; behind: node1 rank 2 (at 12)"
+    assert call.absent() == words
+    assert call.quiet(10.0) == 8.0
+
+
+def test_ranks_that_have_ended_are_not_behind() -> None:
+    call = roll("node0", "node1")
+    for rank in (0, 1):
+        call.take({"event": "joined", "rank": rank}, 1.0)
+    call.take({"event": "exit", "rank": 0, "code": 0, "signal": None, "stopped": False}, 2.0)
+    assert call.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
+
+
+def test_a_rank_that_was_stopped_has_not_failed() -> None:
+    call = roll("node0")
+    end = {"event": "exit", "rank": 0, "code": 0, "signal": "SIGTERM", "stopped": True}
+    call.take(end, 1.0)
+    assert call.first_failure() is None
+
+
+@pytest.mark.parametrize("variable", [True, False])
+def test_a_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, variable: bool) -> None:
+    """A pager that reads a log of the run is not the run's."""
+    environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if variable else {})}
+    command = [sys.executable, "-c", "input()", str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
+        module("time").sleep(0.2)
+        found = [one.pid for one in module("processes").of_run(str(tmp_path))]
+        process.communicate(b"\n")
+    assert found == ([process.pid] if variable else [])
+
+
+def test_claims_are_refused_while_their_holder_lives(tmp_path: Path) -> None:
+    claims = module("claims").Claims
+    first, second = claims(tmp_path), claims(tmp_path)
+    assert first.take("one", {"cpus": [0, 1], "run_dir": ""}) == []
+    taken = second.take("two", {"cpus": [1, 2], "run_dir": ""})
+    assert [(one["run"], one["cpus"]) for one in taken] == [("one", [1])]
+    assert second.take("two", {"cpus": [2, 3], "run_dir": ""}) == [], "other cores are free"
+    first.release("one")
+    assert claims(tmp_path).take("three", {"cpus": [0, 1], "run_dir": ""}) == []
+
+
+def test_segments_that_a_dead_run_has_left_are_removed(tmp_path: Path) -> None:
+    memory, processes = module("shared_memory"), module("processes")
+    segment = Path("/dev/shm") / f"orch-test-{os.getpid()}"
+    other = segment.with_name(segment.name + "-other")
+    other.write_bytes(b"not of the run")
+    code = (
+        f"f = open({str(segment)!r}, 'wb'); f.write(b'x'); f.flush(); print(1, flush=True); input()"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        memory.note(tmp_path / "shm.json", [processes.look(process.pid, [])])
+        assert memory.remove(tmp_path / "shm.json") == [], "it is in use"
+        process.kill()
+    try:
+        assert memory.remove(tmp_path / "shm.json") == [str(segment)]
+        assert other.exists()
+    finally:
+        segment.unlink(missing_ok=True)
+        other.unlink()
+
+
+def test_an_oom_kill_is_seen_in_the_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oom = module("oom")
+    events = tmp_path / "memory.events"
+    events.write_text("oom 0\noom_kill 0\n")
+    monkeypatch.setattr(oom, "own_cgroup", lambda: [events])
+    monkeypatch.setattr(oom, "kernel_log", lambda: [])
+    memory = oom.Memory()
+    assert memory.killed(1) is None
+    events.write_text("oom 1\noom_kill 1\n")
+    assert memory.killed(1) == f"oom_kill in {events} rose from 0 to 1"
+
+
+def test_a_layout_without_its_lost_node() -> None:
+    layouts = module("layouts")
+    whole = layout("node0", "node1", "node1", "node2")
+    left = layouts.without(whole, {"node1"})
+    assert [(place["rank"], place["node"]) for place in left["ranks"]] == [
+        (0, "node0"),
+        (1, "node2"),
+    ]
+    assert left["world_size"] == 2
+    hosts = layouts.hosts_without("a:1\nb:2\nc:1\n", whole, {"node1"})
+    assert hosts == "a:1\nc:1\n"
+    argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
+    assert layouts.resized(argv, 2)[:5] == ["mpiexec.hydra", "-f", "hosts", "-n", "2"]
+    assert layouts.resized(argv, 2)[-2:] == ["-n", "9"]

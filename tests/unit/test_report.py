@@ -1,0 +1,170 @@
+"""From a recorded run to charts, tables and the page."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import runs
+from orchestrator.measures import Measures, RankMeasures, Sample, measures
+from orchestrator.operations.compare import comparison
+from orchestrator.operations.report import report
+from orchestrator.report import charts, timeline
+from orchestrator.report.comparison import as_json, text
+from orchestrator.report.scales import scale, short, thin
+from tests.recorded import make_run
+
+
+def measured(tmp_path: Path, **options: Any) -> Measures:
+    make_run(tmp_path, "run", **options)
+    return measures(runs.find(tmp_path, "run"))
+
+
+@given(low=st.floats(-1e9, 1e9, allow_nan=False), size=st.floats(1e-6, 1e9), zero=st.booleans())
+def test_scales_hold_their_values_and_have_round_ticks(low: float, size: float, zero: bool) -> None:
+    high = low + size
+    if high <= low:
+        return
+    found = scale([low, high], 200.0, 10.0, zero=zero)
+    slack = 1e-9 * (high - low)
+    assert found.low <= low + slack or math.isclose(found.low, low)
+    assert found.high >= high - slack or math.isclose(found.high, high)
+    ticks = found.ticks()
+    assert 2 <= len(ticks) <= 13
+    assert all(9.9 <= place <= 200.1 for place, _ in ticks)
+
+
+def test_a_scale_of_one_value_has_a_size() -> None:
+    assert scale([3.0], 0, 100).at(3.0) >= 0
+    assert scale([], 0, 100).ticks()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0, "0"), (0.1 + 0.2, "0.3"), (1500.0, "1500"), (25_000.0, "25k"), (1.5e6, "1.5M")],
+)
+def test_numbers_are_short(value: float, words: str) -> None:
+    assert short(value) == words
+
+
+def test_long_lines_are_thinned_to_means() -> None:
+    points = thin([(float(x), 2.0 * x) for x in range(100_000)])
+    assert len(points) <= 300
+    assert all(math.isclose(y, 2 * x) for x, y in points)
+
+
+def test_a_rank_sums_up_its_samples() -> None:
+    one = Sample(time=1, seconds=1, step=10, steps=10, step_seconds=0.1, samples_per_second=40,
+                 cpu_seconds=3, rss_bytes=5)  # fmt: skip
+    two = replace(one, steps=30, step_seconds=0.2, samples_per_second=80, rss_bytes=9, loss=1.5)
+    idle = Sample(time=3, seconds=8, step=40, steps=0, cpu_seconds=0)
+    rank = RankMeasures(rank=0, node="n", threads=1, samples=(one, two, idle))
+    assert rank.steps == 40
+    assert rank.step_seconds == pytest.approx(0.175), "each step counts alike"
+    assert rank.samples_per_second == pytest.approx(60), "while it trained"
+    assert rank.steps_per_second == pytest.approx(20)
+    assert (rank.peak_rss, rank.last_loss) == (9, 1.5)
+    assert rank.cores_used == pytest.approx(0.6)
+    nothing = RankMeasures(rank=1, node="n", threads=1, samples=())
+    assert (nothing.steps, nothing.step_seconds, nothing.cores_used) == (0, None, None)
+
+
+@pytest.mark.parametrize("straggler", [None, 0, 5])
+def test_the_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
+    found = measured(tmp_path, straggler=straggler)
+    chart = charts.spread_chart(found)
+    assert chart
+    slow = {bar.title.split(":")[0] for bar in chart.bars if bar.css == "bar hot"}
+    expected = set() if straggler is None else {f"rank {straggler} on node{straggler // 4}"}
+    assert slow == expected
+    words = "No rank holds" if straggler is None else f"rank {straggler} on node"
+    assert words in chart.note
+
+
+def test_what_is_small_against_the_step_makes_no_straggler() -> None:
+    def rank(number: int, work: float) -> RankMeasures:
+        sample = Sample(time=1, seconds=1, step=1, steps=10, step_seconds=0.1, work_seconds=work)
+        return RankMeasures(rank=number, node="n", threads=1, samples=(sample,))
+
+    assert charts.slow_ranks([rank(0, 0.001), rank(1, 0.003)]) == {}
+    assert list(charts.slow_ranks([rank(0, 0.01), rank(1, 0.03)])) == [1]
+
+
+def test_without_samples_or_loss_there_are_steps_and_no_loss(tmp_path: Path) -> None:
+    found = measured(tmp_path, ranks=2, nodes=1)
+    bare = tuple(
+        replace(
+            rank,
+            samples=tuple(replace(s, samples_per_second=None, loss=None) for s in rank.samples),
+        )
+        for rank in found.ranks
+    )
+    found = replace(found, ranks=bare, loss=())
+    assert charts.loss_chart(found) is None
+    chart = charts.throughput_chart(found)
+    assert chart
+    assert chart.y_label == "steps/s"
+
+
+def test_the_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
+    words = [what for _, what in timeline.moments(measured(tmp_path, fails=3))]
+    assert words[-1] == "rank 3 on node0 exited with code 1"
+    assert sum("exited with" in line for line in words) == 1
+    assert "rank 0: save" in words
+
+
+def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
+    found = measured(tmp_path, ranks=1, nodes=1, seconds=20)
+    again = tuple({**event, "time": event["time"] + 60} for event in found.events)
+    lives = list(timeline.lives(replace(found, events=(*found.events, *again)), 0, 100.0))
+    assert [part for _, _, part in lives] == ["starting", "preparing", "training"] * 2
+
+
+def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
+    make_run(tmp_path, fails=1, recipe="<i>qa</i>")
+    page = report(tmp_path, "last", inventory=None, output=None)
+    assert page == tmp_path / "20260101-120000-qa-0000" / "report.html"
+    assert "&lt;b&gt;boom&lt;/b&gt;" in page.read_text()
+    assert "<b>boom" not in page.read_text()
+    assert "<i>qa" not in page.read_text()
+
+
+def test_a_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, ranks=2, nodes=1)
+    plan = json.loads((folder / "plan.json").read_text())
+    for name in ("stack", "fingerprints", "settings", "script_args", "seeds", "scripts", "command"):
+        del plan[name]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    for path in folder.glob("ranks/*"):
+        path.unlink()
+    assert "Timeline" in report(tmp_path, "last", inventory=None, output=None).read_text()
+    assert "no setting differs" in text(comparison(tmp_path, "last", "last"))
+
+
+def test_runs_are_compared(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", settings={"learning_rate": 1e-4, "seed": 0})
+    make_run(tmp_path, "b", ranks=16, seconds=60, fails=2, settings={"seed": 0, "new": True})
+    found = comparison(tmp_path, "a", "b")
+    assert found.states == ("done", "failed")
+    assert {one.name: (one.a, one.b) for one in found.differences} == {
+        "ranks": ("8", "16"),
+        "set learning_rate": ("0.0001", "-"),
+        "set new": ("-", "True"),
+    }
+    figures = {(one.name, one.unit): one for one in found.figures}
+    speed = figures["throughput", "samples/s"]
+    assert speed.ratio == pytest.approx(2.0, rel=0.05)
+    assert figures["loss at step 510", ""].ratio == pytest.approx(1.0)
+    assert figures["EM after", ""].b is None
+    value = json.loads(as_json(found))
+    assert (value["schema"], value["kind"]) == (1, "comparison")
+    assert value.keys() >= {"a", "b", "states", "differences", "figures"}
+    assert value["figures"][0].keys() == {"name", "unit", "a", "b", "ratio"}
+    assert "set learning_rate" in text(found)

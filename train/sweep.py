@@ -1,0 +1,163 @@
+"""What is left of runs on this node, and its end: `python sweep.py COMMAND FOLDER ...`.
+
+  end RUN_DIR [--patience S]         end a run's processes here, the supervisor first if it is here
+  look RUNS_DIR                      leftovers of runs that nobody watches any more
+  clean RUNS_DIR [--except ID ...]   end them, and remove their segments in /dev/shm
+
+One JSON object on standard output. Needs nothing of the run but its folder's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import processes
+import shared_memory
+from processes import Process
+
+SUPERVISOR_SECONDS = 5.0  # for the supervisor to end the run on all nodes itself
+PATIENCE_SECONDS = 2.0
+TERM_SECONDS = 2.0
+END_SECONDS = 3.5  # with the two above, below 10 s
+
+
+def end(run_dir: str, patience: float) -> dict[str, Any]:
+    """End the run here. Its supervisor does it best, on all nodes: it is asked where it lives, and
+    given time where it does not."""
+    began = time.monotonic()
+    before = processes.of_run(run_dir)
+    supervisors = [one for one in before if one.role == "supervisor"]
+    for one in supervisors:
+        processes.send(one.pid, signal.SIGTERM)
+    wait_until_gone(run_dir, SUPERVISOR_SECONDS if supervisors else patience)
+    ended = processes.end(
+        lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS
+    )
+    left = {one.key for one in ended.left}
+    return {
+        "ended": [record(one) for one in before if one.key not in left],
+        "left": [record(one) for one in ended.left],
+        "supervisor": bool(supervisors),
+        "segments": [
+            path for notes in notes_of(Path(run_dir)) for path in shared_memory.remove(notes)
+        ],
+        "seconds": round(time.monotonic() - began, 2),
+    }
+
+
+def wait_until_gone(run_dir: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and processes.of_run(run_dir):
+        time.sleep(processes.SCAN_SECONDS)
+
+
+def notes_of(run_dir: Path) -> list[Path]:
+    return sorted(run_dir.glob("shm-*.json"))
+
+
+def look(runs_dir: str) -> dict[str, Any]:
+    """Processes of runs below `runs_dir` that neither a supervisor nor a warden watches here."""
+    found = leftovers(runs_dir)
+    runs = {run: [record(one) for one in left] for run, left in found.items()}
+    return {"runs": runs, "segments": segments(runs_dir, set(watched(runs_dir)))}
+
+
+def leftovers(runs_dir: str) -> dict[str, list[Process]]:
+    return {
+        run: living
+        for run, living in by_folder(runs_dir).items()
+        if not any(one.role in processes.WATCHERS for one in living)
+    }
+
+
+def watched(runs_dir: str) -> list[str]:
+    """Ids of the runs that a supervisor or a warden watches here."""
+    living = by_folder(runs_dir)
+    return [run for run in living if any(one.role in processes.WATCHERS for one in living[run])]
+
+
+def by_folder(runs_dir: str) -> dict[str, list[Process]]:
+    """Run id -> its living processes here."""
+    bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
+    found: dict[str, str] = {}
+    for runs, _ in processes.by_run(processes.ancestors(os.getpid())):
+        for run in map(os.fsdecode, runs):
+            if os.path.dirname(run) in bases:
+                found[os.path.basename(run)] = run
+    return {run: processes.of_run(folder) for run, folder in sorted(found.items())}
+
+
+def segments(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
+    """Run id -> segments in /dev/shm that it has left."""
+    found = {}
+    for folder in sorted(Path(runs_dir).glob("*")):
+        paths = [
+            path
+            for notes in notes_of(folder)
+            for path, inode in shared_memory.noted(notes).items()
+            if shared_memory.still(path, inode)
+        ]
+        if paths and folder.name not in living:
+            found[folder.name] = paths
+    return found
+
+
+def clean(runs_dir: str, kept: list[str]) -> dict[str, Any]:
+    """End what `look` finds but of the runs `kept`: their supervisors live on another node."""
+    runs = {}
+    living = {*kept, *watched(runs_dir)}
+    for run in leftovers(runs_dir):
+        if run not in kept:
+            folder = os.path.join(os.path.abspath(runs_dir), run)
+            ended = processes.end(
+                lambda folder=folder: processes.of_run(folder),
+                term_seconds=TERM_SECONDS,
+                seconds=END_SECONDS,
+            )
+            runs[run] = {
+                "ended": [record(one) for one in ended.ended],
+                "left": [record(one) for one in ended.left],
+            }
+    gone = {
+        run: [
+            path for notes in notes_of(Path(runs_dir) / run) for path in shared_memory.remove(notes)
+        ]
+        for run in segments(runs_dir, living)
+    }
+    return {"runs": runs, "segments": gone}
+
+
+def record(process: Process) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "role": process.role,
+        "rank": process.rank,
+        "name": process.name,
+        "state": process.state,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="sweep.py")
+    parser.add_argument("command", choices=("end", "look", "clean"))
+    parser.add_argument("folder")
+    parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
+    parser.add_argument("--except", dest="kept", nargs="*", default=[])
+    options = parser.parse_args()
+    if options.command == "end":
+        found = end(options.folder, options.patience)
+    elif options.command == "look":
+        found = look(options.folder)
+    else:
+        found = clean(options.folder, options.kept)
+    print(json.dumps({"schema": 1, **found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Whole lines from several programs at once, in one thread."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Callable
+
+
+class Pipes:
+    """Reads pipes as they fill and hands on each whole line. At its end a pipe is forgotten."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.pending: dict[int, bytes] = {}
+        self.takers: dict[int, Callable[[bytes], None]] = {}
+
+    def add(self, descriptor: int, take: Callable[[bytes], None]) -> None:
+        self.selector.register(descriptor, selectors.EVENT_READ)
+        self.pending[descriptor], self.takers[descriptor] = b"", take
+
+    def drop(self, descriptor: int) -> None:
+        if descriptor in self.takers:
+            self.selector.unregister(descriptor)
+            del self.takers[descriptor], self.pending[descriptor]
+
+    def pump(self, seconds: float) -> None:
+        """Wait for at most this long, then hand on what is there."""
+        for key, _ in self.selector.select(seconds):
+            descriptor = key.fd
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                self.drop(descriptor)
+                continue
+            *lines, self.pending[descriptor] = (self.pending[descriptor] + chunk).split(b"\n")
+            take = self.takers[descriptor]
+            for line in lines:
+                take(line + b"\n")
+
+    def open(self, descriptor: int) -> bool:
+        return descriptor in self.takers
