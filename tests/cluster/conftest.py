@@ -68,7 +68,9 @@ class TestCluster:
     def mount(self, node: str, *arguments: str, program: str = "mount") -> None:
         """(Un)mount something on a node, with this machine's rights: a container has not these."""
         pid = docker("inspect", "--format", "{{.State.Pid}}", f"orch-{node}").strip()
-        subprocess.run(["nsenter", "--target", pid, "--mount", program, *arguments], check=True)
+        subprocess.run(
+            ["nsenter", "--target", pid, "--mount", "--pid", program, *arguments], check=True
+        )
 
     def pause(self, node: str) -> None:
         """Freeze all processes of the node. Its kernel goes on accepting connections."""
