@@ -76,10 +76,15 @@ def gather(value: Any) -> list[Any]:
 
 def from_main(value: Any) -> Any:
     """The value of rank 0."""
+    return value_of(0, value)
+
+
+def value_of(source: int, value: Any) -> Any:
+    """The value of rank `source`."""
     if not grouped():
         return value
     values = [value]
-    dist.broadcast_object_list(values, src=0)
+    dist.broadcast_object_list(values, src=source)
     return values[0]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from training import checkpoint, ranks, resume
+from training import checkpoint, copies, ranks, resume
 from training.events import Progress
 
 # torch before 1.13 does not have it.
@@ -63,6 +63,7 @@ class Snapshots:
                 self.stage(staging / name)
             with ranks.together(), failing(name, self.output_dir):
                 torch.save(torch.get_rng_state(), staging / name / rng_file())
+                copies.random_states(staging / name, rng_file(), owner=self.owner)
             with ranks.together(), failing(name, self.output_dir):
                 if self.owner:
                     checkpoint.seal(staging / name, step=step, world_size=ranks.world_size())
