@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sites import Site
+from lab import processes
+from sites import ROOT, Site
 
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"
@@ -187,8 +189,9 @@ def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
 
 @pytest.fixture(scope="session")
 def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Three provisioned nodes, and a controller of its own."""
+    """Three provisioned nodes with the same cores, and a controller of its own."""
     cluster_session.repair()
+    docker("update", "--cpuset-cpus", f"0-{(os.cpu_count() or 1) - 1}", "orch-node2")
     lab = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("lab"))
     lab.describe("node0", "node1", "node2")
     lab.orch()
@@ -196,5 +199,8 @@ def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def lab(lab_session: Site, cluster: TestCluster) -> Site:
-    return lab_session
+def lab(lab_session: Site, cluster: TestCluster) -> Iterator[Site]:
+    """What a test that failed has left running does not stand in the way of the next one."""
+    yield lab_session
+    for pid in processes(f"{ROOT}/runs/"):
+        os.kill(pid, signal.SIGKILL)

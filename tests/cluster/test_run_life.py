@@ -55,14 +55,12 @@ def test_a_lost_connection_is_made_again(lab: Site) -> None:
     assert any("node1: the connection to its warden ended; connecting again" in t for t in told)
 
 
-def test_a_launcher_that_loses_its_connection_ends_the_run(lab: Site) -> None:
-    """hydra's ssh to node1: its ranks cannot be heard any more."""
-    running = faulty(lab, script=LONG)
+def test_a_launcher_that_loses_its_connection_goes_on(lab: Site) -> None:
+    """hydra's ssh to node1 only starts a proxy there, which then talks to hydra by itself."""
+    running = faulty(lab, script=("--steps", "500"))
     running.await_step()
     send(pid_of(running.id, "ssh", "hydra_"))
-    run = running.end(code=1)
-    assert run["state"] == "failed"
-    assert run["problem"] or run["failure"]
+    assert running.end(code=0)["state"] == "done"
     assert processes(running.id) == {}
 
 
