@@ -162,10 +162,9 @@ class Supervisor:
         while time.monotonic() < settled:
             self.pipes.pump(TICK_SECONDS)
         deadline = time.monotonic() + LAST_WORDS_SECONDS
-        failure = self.roll.first_failure()
-        while failure and failure["code"] is None and time.monotonic() < deadline:
+        while self.roll.undecided() and time.monotonic() < deadline:
             self.pipes.pump(TICK_SECONDS)
-            failure = self.roll.first_failure()
+        failure = self.roll.first_failure()
         self.story.tell("failed", failure=failure)
         return Ending("failed", failure=failure)
 

@@ -37,7 +37,7 @@ from features import Collator, Window, make_windows  # noqa: E402
 from models import load_tokenizer, locate  # noqa: E402
 from scoring import score  # noqa: E402
 
-TIMEOUT = 120
+TIMEOUT = 300
 
 
 # --- data files -----------------------------------------------------------------------------

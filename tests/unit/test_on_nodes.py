@@ -80,6 +80,15 @@ def test_ranks_that_have_ended_are_not_behind() -> None:
     assert call.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
 
 
+def test_the_rank_that_all_others_name_is_the_culprit() -> None:
+    call = roll("node0", "node1")
+    text = "error: rank 0 on node0: cannot write checkpoint-4: No space left on device."
+    for rank in (1, 0):
+        call.take({"event": "exception", "rank": rank, "text": text, "time": 1.0}, 1.0)
+    assert call.first_failure()["rank"] == 0
+    assert call.undecided(), "its exit code is not known yet"
+
+
 def test_a_rank_that_was_stopped_has_not_failed() -> None:
     call = roll("node0")
     end = {"event": "exit", "rank": 0, "code": 0, "signal": "SIGTERM", "stopped": True}
