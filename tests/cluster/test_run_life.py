@@ -97,7 +97,7 @@ def test_stop(lab: Site, moment: str) -> None:
         steps = [e["step"] for e in again.events("progress") if e.get("phase") == "train"]
         assert steps[0] >= 1, "it goes on from the checkpoint"
         again.process.send_signal(signal.SIGINT)
-        assert again.process.wait(30) == 130
+        assert again.end(code=130)["state"] == "stopped"
         assert processes(again.id) == {}
 
 
