@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.stack import Stack
+from orchestrator.stack import Bindings, Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """A torch.distributed backend. `module` is imported by each rank before the group is made.
 
-    `workers`: whether it can set cores apart for communication.
+    `workers`: whether it can set cores apart for communication. `setvars`: the script below
+    site-packages that its libraries want to be sourced, if they do.
     """
 
     name: str
@@ -19,6 +20,7 @@ class Backend:
     module: str = ""
     env: tuple[tuple[str, str], ...] = ()
     workers: bool = False
+    setvars: str = ""
 
 
 GLOO = Backend(name="gloo", summary="part of PyTorch, over TCP")
@@ -45,5 +47,11 @@ def backend_of(stack: Stack) -> Backend:
             module=stack.bindings.module,
             env=CCL.env,
             workers=True,
+            setvars=setvars_of(stack.bindings),
         )
     return GLOO
+
+
+def setvars_of(bindings: Bindings) -> str:
+    """Intel's wheels need theirs; ours find their libraries by themselves."""
+    return f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from oom import Memory
 from rank_events import report
+from setvars import SetvarsError, in_packages, sourced
 
 ROOT = Path(__file__).resolve().parent.parent  # on a node: what `orch provision` fills
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -83,6 +84,7 @@ def rank_environment(
     planned = read_env_file(run_dir / "env.json")
     return {
         **os.environ,
+        **setvars_environment(layout),
         **provisioned_environment(),
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
@@ -96,6 +98,16 @@ def rank_environment(
         **node_entry(layout, place)["env"],
         **place["env"],
     }
+
+
+def setvars_environment(layout: dict[str, Any]) -> dict[str, str]:
+    """Intel's bindings want their setvars.sh sourced; what is set already wins nothing over it."""
+    if "setvars" not in layout:
+        return {}
+    try:
+        return sourced(in_packages(layout["setvars"]), os.environ)
+    except SetvarsError as error:
+        fail(str(error))
 
 
 def master_port(planned: str) -> str:

@@ -13,6 +13,8 @@ CONSEQUENCES = re.compile(
     r"|Failed to recv, got 0 bytes|Read error \[|Write error \[|Application timeout caused pair"
     r"|Timed out waiting \d+ms for|ProcessGroupWrapper|failed to connect|wait timeout after"
 )
+# What all ranks say when they have asked each other, and one of them could not go on.
+OF_ONE = re.compile(r"^error: rank (\d+) on ", re.MULTILINE)
 SIGNS = ("started", "joined", "progress", "result", "pulse", "exit")
 
 
@@ -78,7 +80,14 @@ class RollCall:
         so in its log and abort."""
         end = self.exits.get(rank, {})
         aborted = end.get("text", "") if end.get("signal") == "SIGABRT" else ""
-        return bool(CONSEQUENCES.search(self.exceptions.get(rank, {}).get("text") or aborted))
+        text = self.exceptions.get(rank, {}).get("text") or aborted
+        other = OF_ONE.search(text)
+        return bool(CONSEQUENCES.search(text) or (other and int(other[1]) != rank))
+
+    def undecided(self) -> bool:
+        """Whether more may become known of the first failure: its exit code, or who caused it."""
+        first = self.first_failure()
+        return first is not None and (first["code"] is None or self.is_consequence(first["rank"]))
 
     def unfinished(self) -> list[int]:
         return sorted(set(self.places) - set(self.exits))

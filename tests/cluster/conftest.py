@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -203,4 +204,5 @@ def lab(lab_session: Site, cluster: TestCluster) -> Iterator[Site]:
     """What a test that failed has left running does not stand in the way of the next one."""
     yield lab_session
     for pid in processes(f"{ROOT}/runs/"):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

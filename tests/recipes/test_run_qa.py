@@ -37,7 +37,7 @@ from training import checkpoint  # noqa: E402
 from training.errors import ArgumentError, RecipeError  # noqa: E402
 from training.models import load_tokenizer, locate  # noqa: E402
 
-TIMEOUT = 120
+TIMEOUT = 300
 
 
 # --- data files -----------------------------------------------------------------------------
