@@ -16,7 +16,7 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
 test: .venv/.dev    ## run all tests
 	@command -v chromium-browser google-chrome google-chrome-stable >/dev/null \
 		|| (cd cluster && bash -c '. ./common && need_package chromium chromium')
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .
@@ -33,6 +33,7 @@ cluster-down:    ## remove the test cluster
 bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/runs.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/collectives.py
 

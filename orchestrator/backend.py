@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.stack import Bindings
+
 # The builds of torch on its own indexes have no MPI; a local version names them.
 WHEELS_OF_TORCH = ("cpu", "cu", "rocm", "xpu")
 
@@ -15,7 +17,8 @@ class Backend:
 
     `requirements`: distribution that the nodes must have -> exact version, or nothing for any.
     `advice`: what to do where something is missing. `workers`: whether it can set cores apart for
-    communication. `source`: where a plug-in was registered.
+    communication. `source`: where a plug-in was registered. `setvars`: the script below
+    site-packages that its libraries want to be sourced, if they do.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Backend:
     advice: str = ""
     workers: bool = False
     source: str = ""
+    setvars: str = ""
 
 
 GLOO = Backend(name="gloo", summary="part of PyTorch, over TCP")
@@ -76,3 +80,8 @@ TRANSPORTS = {
     ),
 }
 TRANSPORT_NAMES = {"mpi": "over MPI", "ofi": "over libfabric (ofi), not MPI"}
+
+
+def setvars_of(bindings: Bindings) -> str:
+    """Intel's wheels need theirs; ours find their libraries by themselves."""
+    return f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""

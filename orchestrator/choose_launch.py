@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.accelerate_file import WITH, Wishes
-from orchestrator.backend import BACKENDS, TRANSPORT_NAMES, TRANSPORTS, WHEELS_OF_TORCH, Backend
+from orchestrator.backend import (
+    BACKENDS,
+    TRANSPORT_NAMES,
+    TRANSPORTS,
+    WHEELS_OF_TORCH,
+    Backend,
+    setvars_of,
+)
 from orchestrator.cluster import Cluster, Node
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import DIALECTS, LAUNCHERS, Launch, transport
@@ -73,6 +80,7 @@ def ccl_of(stack: Stack) -> Backend:
         BACKENDS["ccl"],
         summary=f"oneCCL, {stack.bindings.module} {stack.bindings.version}",
         module=stack.bindings.module,
+        setvars=setvars_of(stack.bindings),
     )
 
 

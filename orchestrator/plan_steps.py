@@ -51,20 +51,27 @@ def reachable_files(
     """The script and the data files as the ranks see them.
 
     What lies in train/ has been provisioned; other files of this machine are sent to the nodes.
+    The files of a plug-in recipe stay as they are to each other.
     """
     data = [str(settings[name]) for name in recipe.paths if name in settings]
     paths: dict[str, str] = {}
     sent: list[SendFile] = []
-    for path in dict.fromkeys([recipe.script, *data]):
+    for path in dict.fromkeys([recipe.script, *recipe.files, *data]):
         inside = PurePosixPath(path).is_relative_to(site.train_here)
         if nodes[0].local:
             paths[path] = path
         elif inside:
             paths[path] = f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
         else:
-            paths[path] = f"{site.run_dir}/files/{len(paths)}/{PurePosixPath(path).name}"
+            paths[path] = f"{site.run_dir}/files/{place_of(path, recipe, len(paths))}"
             sent.append(SendFile(at=targets(nodes), source=path, path=paths[path]))
     return Files(paths=paths, sent=tuple(sent))
+
+
+def place_of(path: str, recipe: Recipe, number: int) -> str:
+    if path in recipe.files:
+        return f"recipe/{PurePosixPath(path).relative_to(recipe.folder)}"
+    return f"{number}/{PurePosixPath(path).name}"
 
 
 def map_paths(recipe: Recipe, settings: Mapping[str, Value], files: Files) -> dict[str, Value]:

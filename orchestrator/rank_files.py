@@ -22,13 +22,15 @@ def layout_json(
     links: tuple[Link, ...],
 ) -> str:
     """Every node with its variables, and every rank's place: one line each."""
-    head = {
+    head: dict[str, object] = {
         "schema": 1,
         "world_size": layout.world_size,
         "backend": backend.name,
         "backend_module": backend.module,
         "timeout_seconds": TIMEOUT_SECONDS,
     }
+    if backend.setvars:
+        head["setvars"] = backend.setvars
     linked = {link.node: link for link in links}
     entries = [node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)]
     ranks = [

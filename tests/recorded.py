@@ -26,7 +26,8 @@ def make_run(
     folder = base / run_id
     (folder / "ranks").mkdir(parents=True)
     layout = [place(rank, ranks // nodes) for rank in range(ranks)]
-    write(folder / "plan.json", plan(folder, layout) | changes)
+    card = plan(folder, layout) | changes
+    write(folder / "plan.json", card | {"nodes": [card["node0"]]})
     for rank in range(ranks):
         lines = [sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -63,7 +64,6 @@ def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "schema": 1, "run_id": folder.name, "key": "k", "created": STARTED, "recipe": "qa",
         "node0": {"node": "node0", "via": []},
-        "nodes": [{"node": "node0", "via": []}],
         "train": "/train", "python": "python3", "started_by": "me@here",
         "run_dir": str(folder), "resumes": True,
         "output_dir": f"{folder}/output", "backend": "ccl", "precision": "bf16", "layout": layout,

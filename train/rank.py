@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from oom import Memory
 from rank_events import report
+from setvars import SetvarsError, in_packages, sourced
 
 ROOT = Path(__file__).resolve().parent.parent  # on a node: what `orch provision` fills
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -30,6 +31,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LINGER_SECONDS = 10.0
 LINGER_FOR_RESTART = 1.5  # where the launcher starts the ranks again as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
+LAST_WORDS = 2000  # bytes
 # (rank, world size) as the launchers name them: hydra, Open MPI, torchrun and its kin.
 RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -44,11 +46,12 @@ def main(argv: list[str]) -> int:
     place = find_place(layout, os.environ)
     environment = rank_environment(run_dir, layout, place)
     os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
-    log = open_log(run_dir, place["rank"])
+    log_path = run_dir / "ranks" / f"rank-{place['rank']}.log"
+    log = open_log(log_path)
     memory = Memory()
     child = start(place, environment, log, command)
     report("started", node=place["node"], pid=child, wrapper=os.getpid(), host=socket.gethostname())
-    return wait(child, place, memory)
+    return wait(child, place, memory, log_path)
 
 
 def parse(argv: list[str]) -> tuple[Path, list[str]]:
@@ -94,6 +97,7 @@ def rank_environment(
     planned = read_env_file(run_dir / "env.json")
     return {
         **os.environ,
+        **setvars_environment(layout),
         **provisioned_environment(),
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
@@ -109,6 +113,16 @@ def rank_environment(
         **node_entry(layout, place)["env"],
         **place["env"],
     }
+
+
+def setvars_environment(layout: dict[str, Any]) -> dict[str, str]:
+    """Intel's bindings want their setvars.sh sourced; what is set already wins nothing over it."""
+    if "setvars" not in layout:
+        return {}
+    try:
+        return sourced(in_packages(layout["setvars"]), os.environ)
+    except SetvarsError as error:
+        fail(str(error))
 
 
 def master_port(planned: str) -> str:
@@ -137,10 +151,16 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
 
 
-def open_log(run_dir: Path, rank: int) -> int:
-    folder = run_dir / "ranks"
-    folder.mkdir(exist_ok=True)
-    return os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def open_log(path: Path) -> int:
+    path.parent.mkdir(exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def last_words(log: Path) -> str:
+    """The end of a rank's log: where a signal ends it, there is no exception to report."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        return file.read().decode(errors="replace").strip()
 
 
 def start(place: dict[str, Any], environment: dict[str, str], log: int, command: list[str]) -> int:
@@ -168,7 +188,7 @@ def start(place: dict[str, Any], environment: dict[str, str], log: int, command:
     os._exit(71)  # EX_OSERR
 
 
-def wait(child: int, place: dict[str, Any], memory: Memory) -> int:
+def wait(child: int, place: dict[str, Any], memory: Memory, log: Path) -> int:
     """Wait for the training process, forwarding SIGTERM and SIGINT; -> this process' exit code."""
     stop = Stop(child)
     _, status, usage = os.wait4(child, 0)
@@ -180,6 +200,7 @@ def wait(child: int, place: dict[str, Any], memory: Memory) -> int:
         code=max(code, 0),
         signal=name,
         stopped=stop.asked,
+        text=last_words(log) if code and not stop.asked else "",
         oom=memory.killed(child) if name == "SIGKILL" and not stop.asked else None,
         max_rss_bytes=usage.ru_maxrss * 1024,
         cpu_seconds=usage.ru_utime + usage.ru_stime,

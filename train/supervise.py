@@ -25,7 +25,7 @@ from layouts import nodes_of
 from mending import Mended, mend
 from roll_call import RollCall
 from start import Ending, Start
-from story import Story, parse_event, write_atomically
+from story import STOP, Story, parse_event, write_atomically
 from wardens import Wardens
 from whole_lines import Pipes
 
@@ -79,15 +79,15 @@ class Supervisor:
         self.attempts = 0
         self.generation = 0  # of the ranks that the launcher itself has restarted, in this attempt
         self.restarts = 0  # of both kinds
-        self.stop_signal: int | None = None
+        self.stop_signal: int | None = signal.SIGTERM if (run_dir / STOP).exists() else None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.ask_to_stop)
         self.nodes: dict[str, dict[str, Any]] = {}  # what the end left on each node
         self.story = Story(run_dir)
         self.pipes = Pipes()
         self.roll = RollCall(self.layout, time.monotonic())
 
     def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.ask_to_stop)
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*nodes_of(self.layout), *layouts.spares_of(self.layout)]
         self.wardens = Wardens(self.run_dir, nodes, claims, self.pipes)
@@ -195,10 +195,9 @@ class Supervisor:
         while time.monotonic() < settled:
             self.pipes.pump(TICK_SECONDS)
         deadline = time.monotonic() + LAST_WORDS_SECONDS
-        failure = self.roll.first_failure()
-        while failure and failure["code"] is None and time.monotonic() < deadline:
+        while self.roll.undecided() and time.monotonic() < deadline:
             self.pipes.pump(TICK_SECONDS)
-            failure = self.roll.first_failure()
+        failure = self.roll.first_failure()
         self.story.tell("failed", failure=failure)
         return Ending("failed", failure=failure)
 

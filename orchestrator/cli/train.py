@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
+from orchestrator.cli.options import RUNS_DIR, AsJson, RecipePath, RunsDir
 
 STARTERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # LAUNCHERS, not imported here
 
@@ -137,12 +137,13 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, as a shell script.")
     ] = False,
+    recipe_path: RecipePath = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe, or any script of your own, on the ranks of a cluster."""
+    from orchestrator.cli.running import show_or_run
     from orchestrator.operations import train as operation
-    from orchestrator.report import plans, training
     from orchestrator.train_request import TrainRequest
 
     request = TrainRequest(
@@ -175,29 +176,10 @@ def train(
             pairs=tuple(settings or ()),
             runs_dir=runs_dir,
             accelerate_config=accelerate_config,
+            recipe_path=tuple(recipe_path or ()),
         )
     )
-    if dry_run:
-        typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
-        return
-    screen = training.Screen()
-    watch = operation.start(plan, runs_dir.absolute() / plan.run_id)
-    watch.tell = screen.note
-    if not wait:
-        watch.started()
-        typer.echo(plans.started_as_json(plan) if as_json else plans.started(plan))
-        return
-    screen.begin([*plan.summary(), f"files: {plan.run_dir}"])
-    try:
-        for event in watch.events():
-            screen.show(event)
-    except KeyboardInterrupt:
-        screen.note("interrupted: stopping all ranks")
-        watch.stop()
-    outcome = watch.finish()
-    screen.end()
-    typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
-    raise typer.Exit(outcome.exit_code)
+    show_or_run(plan, runs_dir, dry_run=dry_run, as_json=as_json, wait=wait)
 
 
 def number_or_auto(ppn: str) -> int | None:

@@ -33,11 +33,12 @@ class Asked:
     pairs: tuple[str, ...]
     accelerate_config: str | None = None
     runs_dir: Path
+    recipe_path: tuple[Path, ...] = ()
 
 
 def plan(asked: Asked) -> Plan:
     """Steps 1 and 2: read the files, decide. Touches no host."""
-    recipe = load.recipe(asked.request.recipe)
+    recipe = load.recipe(asked.request.recipe, asked.recipe_path)
     stack = load.stack(asked.request.stack)
     settings = load.settings(list(asked.pairs), recipe)
     request = replace(with_wishes(asked), settings=settings)

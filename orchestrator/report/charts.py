@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -15,6 +16,7 @@ COLOURS = 8  # that the page has; more ranks than this are drawn alike, but for 
 SLOW = 1.2  # times the median of the ranks' own work
 WHISKERS = 1.6  # times the highest bar, so that one long step does not flatten all bars
 RANKS = 128  # as many as a chart of one bar a rank has room for
+LABEL = 30.0  # pixels that the label of a rank and the gap after it take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +225,7 @@ def spread_chart(measured: Measures) -> Chart | None:
             times = f"{slow[rank.rank]:.1f}x"
             place = max(y.at(step) - 6, TOP + 10)
             texts.append(Text(x=middle + 4, y=place, text=times, css="hot", anchor="start"))
-    every = max(1, round(24 / room))
+    every = math.ceil(LABEL / room)
     usual = median_low([rank.work_seconds or 0.0 for rank in timed]) / unit
     lines.append(Line(points=((LEFT, y.at(usual)), (WIDTH - RIGHT, y.at(usual))), css="usual",
                       title=f"median of the ranks' own work: {usual:.3g} {name}"))  # fmt: skip

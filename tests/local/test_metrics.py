@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_a_script_may_tell_what_cannot_be_seen(orch: Orch, tmp_path: Path) -> No
     assert found[-1]["step"] == 139
     assert isinstance(found[-1]["loss"], float)
     speeds = [line["samples_per_second"] for line in found if line["samples_per_second"]]
-    assert 10 < max(speeds) < 45, "2 samples in a bit more than 0.05 s"
+    assert 10 < statistics.median(speeds) < 45, "2 samples in a bit more than 0.05 s"
 
 
 def test_the_record_says_what_ran(orch: Orch, tmp_path: Path) -> None:

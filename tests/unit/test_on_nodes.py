@@ -85,6 +85,47 @@ def test_ranks_that_have_ended_are_not_behind() -> None:
     assert call.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
 
 
+def test_the_rank_that_all_others_name_is_the_culprit() -> None:
+    call = roll("node0", "node1")
+    text = "error: rank 0 on node0: cannot write checkpoint-4: No space left on device."
+    for rank in (1, 0):
+        call.take({"event": "exception", "rank": rank, "text": text, "time": 1.0}, 1.0)
+    assert call.first_failure()["rank"] == 0
+    assert call.undecided(), "its exit code is not known yet"
+
+
+SETVARS = """
+echo noise; echo more >&2
+export CCL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)" TEXT="two
+lines = 1"
+export LD_LIBRARY_PATH="$CCL_ROOT/lib:${LD_LIBRARY_PATH:-}"
+[ -z "${MISLEADING:-}" ] || export CCL_ROOT=misled
+"""
+
+
+def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "two words" / "env"
+    folder.mkdir(parents=True)
+    (folder / "setvars.sh").write_text(SETVARS)
+    before = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
+    root = str(folder.parent)
+    assert module("setvars").sourced(folder / "setvars.sh", before) == {
+        "CCL_ROOT": root,
+        "TEXT": "two\nlines = 1",
+        "LD_LIBRARY_PATH": f"{root}/lib:/old",
+    }
+
+
+@pytest.mark.parametrize(("text", "words"), [("exit 3", "exit code 3"), (None, "is missing")])
+def test_a_setvars_that_cannot_be_sourced(tmp_path: Path, text: str | None, words: str) -> None:
+    script = tmp_path / "setvars.sh"
+    if text:
+        script.write_text(text)
+    setvars = module("setvars")
+    with pytest.raises(setvars.SetvarsError, match=words):
+        setvars.sourced(script, os.environ)
+
+
 def test_a_rank_that_was_stopped_has_not_failed() -> None:
     call = roll("node0")
     end = {"event": "exit", "rank": 0, "code": 0, "signal": "SIGTERM", "stopped": True}

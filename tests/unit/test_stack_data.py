@@ -9,6 +9,7 @@ import pytest
 from packaging.version import Version
 
 from orchestrator import load
+from orchestrator.backend import backend_of
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
 from orchestrator.matrix import XPU_ONLY_BINDINGS, index_of
@@ -180,3 +181,11 @@ def test_ipex_is_taken_where_it_trains_rightly(
 def test_a_stack_without_ipex_refuses_it() -> None:
     with pytest.raises(PlanError, match="stack 'current' has no IPEX"):
         load.stack("current").check_ipex(precision="fp32", through="ddp", world_size=1)
+
+
+def test_only_intels_bindings_have_their_setvars_sourced() -> None:
+    for stack in STACKS_LOADED:
+        if stack.bindings and "ccl" in stack.backends:
+            found = backend_of(stack.for_backend("ccl")).setvars
+            ours = stack.name == "current"
+            assert found == ("" if ours else f"{stack.bindings.module}/env/setvars.sh")
