@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.stack import Bindings
-
 # The builds of torch on its own indexes have no MPI; a local version names them.
 WHEELS_OF_TORCH = ("cpu", "cu", "rocm", "xpu")
 
@@ -80,8 +78,3 @@ TRANSPORTS = {
     ),
 }
 TRANSPORT_NAMES = {"mpi": "over MPI", "ofi": "over libfabric (ofi), not MPI"}
-
-
-def setvars_of(bindings: Bindings) -> str:
-    """Intel's wheels need theirs; ours find their libraries by themselves."""
-    return f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""

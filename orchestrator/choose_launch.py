@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.accelerate_file import WITH, Wishes
-from orchestrator.backend import (
-    BACKENDS,
-    TRANSPORT_NAMES,
-    TRANSPORTS,
-    WHEELS_OF_TORCH,
-    Backend,
-    setvars_of,
-)
+from orchestrator.backend import BACKENDS, TRANSPORT_NAMES, TRANSPORTS, WHEELS_OF_TORCH, Backend
 from orchestrator.cluster import Cluster, Node
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import DIALECTS, LAUNCHERS, Launch, transport
 from orchestrator.plan import Decision
-from orchestrator.stack import Stack
+from orchestrator.stack import Bindings, Stack
 
 
 def choose_mpi(cluster: Cluster, stack: Stack, asked: str | None) -> Decision:
@@ -82,6 +75,11 @@ def ccl_of(stack: Stack) -> Backend:
         module=stack.bindings.module,
         setvars=setvars_of(stack.bindings),
     )
+
+
+def setvars_of(bindings: Bindings) -> str:
+    """Intel's wheels need theirs; ours find their libraries by themselves."""
+    return f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""
 
 
 def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:

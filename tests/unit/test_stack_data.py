@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from orchestrator import load
-from orchestrator.backend import backend_of
+from orchestrator.choose_launch import ccl_of
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
 from orchestrator.matrix import XPU_ONLY_BINDINGS, index_of
@@ -186,6 +186,6 @@ def test_a_stack_without_ipex_refuses_it() -> None:
 def test_only_intels_bindings_have_their_setvars_sourced() -> None:
     for stack in STACKS_LOADED:
         if stack.bindings and "ccl" in stack.backends:
-            found = backend_of(stack.for_backend("ccl")).setvars
+            found = ccl_of(stack).setvars
             ours = stack.name == "current"
             assert found == ("" if ours else f"{stack.bindings.module}/env/setvars.sh")
