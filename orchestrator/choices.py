@@ -25,17 +25,31 @@ def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
 
 
 def choose_precision(
-    recipe: Recipe, nodes: tuple[Node, ...], *, asked: str | None, allow_slow: bool
+    recipe: Recipe,
+    nodes: tuple[Node, ...],
+    *,
+    asked: str | None,
+    allow_slow: bool,
+    launched: bool = False,
 ) -> Decision:
     """bf16, fp32 or, for an own script, its own. Raises PlanError.
 
-    BF16 without instructions for it is refused unless `allow_slow`.
+    BF16 without instructions for it is refused unless `allow_slow`. `launched`: by accelerate,
+    which tells the Accelerator of an own script its precision.
     """
+    if recipe.own_script and launched and asked:
+        why = "what accelerate tells the script's Accelerator"
+        if asked not in ("bf16", "fp32"):
+            raise PlanError(f"There is no precision '{asked}'.", hint="bf16 or fp32.")
+        if asked == "bf16":
+            why = f"{why}; {bf16_instructions(nodes, 'asked for', allow_slow)}"
+        return Decision(topic="precision", value=asked, reason=why)
     if recipe.own_script:
         if asked:
             raise PlanError(
                 f"--precision is for recipes; {recipe.script} decides for itself.",
-                hint="Give the script its own flag after --, for example -- --bf16.",
+                hint="Give the script its own flag after --, for example -- --bf16; or take "
+                "--launcher accelerate, which tells the script's Accelerator.",
             )
         return Decision(topic="precision", value="the script's", reason="it decides for itself")
     value = asked or next(iter(recipe.precisions))

@@ -26,7 +26,7 @@ class Core:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a node is and has. Memory in bytes; `libraries`: name -> path; `packages`: version;
-    `interfaces`: addresses. `fingerprint` is that of the packages.
+    `interfaces`: addresses; `mpi`: flavour -> launcher. `fingerprint` is that of the packages.
 
     `route`: the interface that packets to the other nodes leave by, as `orch provision` saw it;
     `detours`: peer -> interface, for those that are reached by another one.
@@ -42,10 +42,11 @@ class Facts:
     libraries: Mapping[str, str]
     packages: Mapping[str, str]
     interfaces: Mapping[str, tuple[str, ...]]
-    mpiexec: str | None
+    mpi: Mapping[str, str]
     fingerprint: str = ""
     route: str = ""
     detours: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
 
     @property
     def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
@@ -97,12 +98,16 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The hosts of one inventory that were chosen, and those among them that are known."""
+    """The hosts of one inventory that were chosen, and those among them that are known.
+
+    `mpi`: the flavour that the inventory asks for.
+    """
 
     name: str
     source: str
     selection: Selection
     nodes: tuple[Node, ...]
+    mpi: str | None = None
 
     def chosen(self) -> tuple[Node, ...]:
         """The chosen nodes. Raises PlanError for those of which nothing is known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator import choices
-from orchestrator.backend import Backend
+from orchestrator.backend import TRANSPORT_NAMES, TRANSPORTS, Backend
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.kube import card
 from orchestrator.kube.quantity import plain
@@ -13,9 +13,9 @@ from orchestrator.kube.settings import KubeSettings
 from orchestrator.launchers.kubernetes_jobs import KINDS
 from orchestrator.layout import Layout
 from orchestrator.plan import Decision
-from orchestrator.plan_train import TrainRequest
 from orchestrator.recipe import Recipe
 from orchestrator.stack import Stack
+from orchestrator.train_request import TrainRequest
 
 
 def check_request(request: TrainRequest, launcher: str) -> None:
@@ -44,11 +44,12 @@ def check_request(request: TrainRequest, launcher: str) -> None:
 def for_pods(backend: Backend, launcher: str, settings: KubeSettings) -> Backend:
     """Under torchrun and Open MPI there is no hydra: oneCCL talks over libfabric itself."""
     hydra = launcher == "mpijob" and settings.mpi != "OpenMPI"
-    if backend.name != "ccl" or hydra:
+    if backend.name != "ccl":
         return backend
-    # Started by hydra or not is what oneCCL asks first; CCL_LOCAL_RANK then comes from us.
-    env = dict(backend.env) | {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "none"}
-    return replace(backend, summary=f"{backend.summary}, over libfabric", env=tuple(env.items()))
+    way = "mpi" if hydra else "ofi"
+    env = dict(backend.env) | dict(TRANSPORTS[way])
+    words = f"{backend.summary}, {TRANSPORT_NAMES[way]}"
+    return replace(backend, summary=words, env=tuple(env.items()))
 
 
 def choose_precision(recipe: Recipe, request: TrainRequest) -> Decision:

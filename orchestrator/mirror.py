@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.runs import GONE
 
 Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
@@ -78,6 +80,16 @@ class Mirror:
             self.absences = 0 if alive else self.absences + 1
         return self.absences >= ABSENCES
 
+    def look_for_supervisor(self) -> None:
+        """Note down if it is gone for good: it ended without an outcome."""
+        supervisor = self.remote.read(f"{self.run_dir}/supervisor.json")
+        if supervisor is None or (self.folder / "outcome.json").exists():
+            return
+        pid = int(json.loads(supervisor)["pid"])
+        if not self.remote.alive(pid, Path(self.run_dir).name):
+            self.copy("outcome.json")  # it may just have come
+            (self.folder / GONE).touch()
+
     def terminate(self, pid: int) -> None:
         self.remote.terminate(pid)
 
@@ -87,9 +99,10 @@ class Mirror:
             self.append(f"ranks/{name}")
 
     def finish(self, output_dir: str | None) -> None:
-        """When the run has ended: the launcher's words, and the results."""
+        """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
         self.refresh()
-        for name in ("launcher.log", "supervisor.log"):
+        stacks = (f"stacks/{name}" for name in self.remote.list(f"{self.run_dir}/stacks"))
+        for name in ("launcher.log", "supervisor.log", *stacks):
             self.append(name)
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:

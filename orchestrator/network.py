@@ -82,9 +82,10 @@ def holding(node: Node) -> str | None:
 def routes_to(node: Node, nodes: frozenset[str]) -> set[str]:
     """The interfaces that packets to these nodes leave by; empty where that was not recorded."""
     facts = node.facts
-    detours = {name for peer, name in facts.detours.items() if peer in nodes and peer != node.name}
-    straight = len(nodes - facts.detours.keys() - {node.name}) > 0
-    return detours | ({facts.route} if straight and facts.route else set())
+    peers = nodes.__contains__
+    detours = {peer: at for peer, at in facts.detours.items() if peers(peer) and peer != node.name}
+    straight = len(nodes) - peers(node.name) > len(detours)
+    return set(detours.values()) | ({facts.route} if straight and facts.route else set())
 
 
 def check_addresses(found: tuple[Link, ...]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator import choices, kube_choices
-from orchestrator.backend import Backend, backend_of
+from orchestrator import choices, choose_launch, kube_choices
+from orchestrator.backend import Backend
 from orchestrator.card import run_card
 from orchestrator.kube import card, names
 from orchestrator.kube.files import Files, command
@@ -16,10 +16,11 @@ from orchestrator.kube.place import KubePlace
 from orchestrator.kube.settings import KubeSettings
 from orchestrator.launchers.kubernetes_jobs import KINDS
 from orchestrator.plan import ApplyObjects, Decision, Plan, Target
-from orchestrator.plan_train import Resume, TrainRequest, request_key, tell_resume, tell_stack
+from orchestrator.plan_train import request_key, tell_resume, tell_stack
 from orchestrator.rank_files import TIMEOUT_SECONDS
 from orchestrator.recipe import Recipe
 from orchestrator.stack import Stack
+from orchestrator.train_request import Resume, TrainRequest
 
 CONFIG_SCHEMA = 1
 
@@ -50,8 +51,9 @@ def plan_kube(
     kube_choices.check_request(request, launcher)
     settings.check()
     choices.check_recipe_fits(recipe, stack)
-    stack = stack.for_backend(stack.backend(request.backend))
-    backend = kube_choices.for_pods(backend_of(stack), launcher, settings)
+    chosen = choose_launch.choose_backend(stack, (), request.backend, {})
+    stack = stack.for_backend(chosen.name)
+    backend = kube_choices.for_pods(chosen, launcher, settings)
     precision = kube_choices.choose_precision(recipe, request)
     layout = kube_choices.lay_out(request, launcher, settings)
     if request.ipex:

@@ -5,82 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
 
-from orchestrator import choices, network, rank_files
-from orchestrator.backend import Backend, backend_of
+from orchestrator import accelerate_file, choices, choose_launch, network
+from orchestrator.backend import Backend
 from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
-from orchestrator.command import Command
 from orchestrator.errors import PlanError
-from orchestrator.launchers import LAUNCHERS
-from orchestrator.layout import Layout, lay_out
+from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
+from orchestrator.layout import lay_out
 from orchestrator.names import fold
-from orchestrator.network import Link
-from orchestrator.plan import Decision, Plan, PutFile, SendFile, StartRun, Step, Target
+from orchestrator.plan import Decision, Plan
+from orchestrator.plan_steps import Site, map_paths, plan_steps, reachable_files, target, targets
+from orchestrator.rank_files import master_port
 from orchestrator.recipe import Recipe, Value, as_arguments
 from orchestrator.stack import Stack
-
-# Half of the time after which torch.distributed gives a collective up by itself, and longer than
-# any step, evaluation or compilation that reports nothing should take.
-STALL_SECONDS = 900.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainRequest:
-    """What was asked for on the command line; None where the user left it open."""
-
-    recipe: str
-    inventory: str = "local"
-    nodes: str | None = None
-    exclude: str | None = None
-    ppn: int | None = None
-    stack: str = "current"
-    backend: str | None = None
-    precision: str | None = None
-    allow_slow_bf16: bool = False
-    ccl_workers: int = 0
-    ipex: bool = False
-    preset: str | None = None
-    settings: Mapping[str, Value]
-    script_args: tuple[str, ...] = ()
-    fresh: bool = False
-    stall_timeout: float = STALL_SECONDS
-    max_restarts: int = 0
-    spare_nodes: int = 0
-    queue: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume:
-    """An unfinished run of the same request, whose output directory is carried on."""
-
-    run_id: str
-    state: str
-    output_dir: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Absolute folders: the run's on its nodes, train/ there, train/ on this machine, and the
-    claims of all runs on a node's cores. `started_by`: user@host; `created`: since the epoch."""
-
-    run_id: str
-    run_dir: str
-    train: str
-    train_here: str
-    claims: str
-    started_by: str
-    created: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
-    """Where files of this machine are found by the ranks, and the copies that this takes."""
-
-    paths: Mapping[str, str]
-    sent: tuple[SendFile, ...]
+from orchestrator.train_request import Resume, TrainRequest
 
 
 def plan_train(
@@ -91,18 +30,27 @@ def plan_train(
     stack: Stack,
     site: Site,
     resume: Resume | None = None,
+    plugins: Mapping[str, Backend] | None = None,
 ) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
     nodes, spares = cluster.chosen(), cluster.spares()
+    wishes = request.wishes
     everywhere = (*nodes, *spares)
     links = network.links(everywhere)
     choices.check_recipe_fits(recipe, stack)
-    stack = stack.for_backend(stack.backend(request.backend))
+    choose_launch.check_launcher(request.launcher, wishes)
+    mpi = choose_launch.choose_mpi(cluster, stack, request.mpi)
+    chosen = choose_launch.choose_backend(stack, everywhere, request.backend, plugins or {})
+    stack = stack.for_backend(chosen.name)
     for node in everywhere:
         stack.check(node)
-    backend = backend_of(stack)
+    backend = choose_launch.below(chosen, request.launcher, mpi.value)
     precision = choices.choose_precision(
-        recipe, everywhere, asked=request.precision, allow_slow=request.allow_slow_bf16
+        recipe,
+        everywhere,
+        asked=request.precision,
+        allow_slow=request.allow_slow_bf16,
+        launched=request.launcher in accelerate_file.WITH,
     )
     layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
     if request.ipex:
@@ -119,6 +67,23 @@ def plan_train(
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
+    job = Job(
+        nodes=nodes,
+        layout=layout,
+        links=links,
+        run_dir=site.run_dir,
+        train=site.train,
+        ranks=(nodes[0].python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
+        address=links[0].address if links else nodes[0].address,
+        port=(wishes.port if wishes else None) or master_port(site.run_id),
+        mpi=mpi.value,
+        precision=precision.value,
+        ipex=request.ipex,
+        accelerate=wishes.values if wishes else {},
+        restarts=request.max_restarts if request.launcher in RESTARTING else 0,
+        min_nodes=request.min_nodes,
+    )
+    launch = LAUNCHERS[request.launcher](job)
     plan = Plan(
         run_id=site.run_id,
         node0=target(nodes[0]),
@@ -154,8 +119,9 @@ def plan_train(
             ),
             *choices.tell_spares(spares),
             *choices.tell_ranks(layout, request.ppn),
-            Decision(topic="launcher", value="mpiexec.hydra", reason=f"{stack.mpi} MPI"),
-            Decision(topic="backend", value=backend.name, reason=backend.summary),
+            choose_launch.tell_launcher(request.launcher, launch, mpi),
+            *(accelerate_file.tell(wishes, job) if wishes else ()),
+            choose_launch.tell_backend(backend),
             precision,
             tell_preload,
             *choices.tell_network(links),
@@ -166,25 +132,33 @@ def plan_train(
             *files.sent,
             *plan_steps(
                 site,
-                nodes,
+                job,
+                launch,
                 spares=spares,
-                layout=layout,
-                links=links,
                 backend=backend,
                 preload=preload,
-                script=script,
-                options=supervision(request, recipe, site),
+                options=supervision(request, recipe, site, launch),
             ),
         ),
     )
     return with_card(plan)
 
 
-def supervision(request: TrainRequest, recipe: Recipe, site: Site) -> tuple[str, ...]:
+def supervision(
+    request: TrainRequest, recipe: Recipe, site: Site, launch: Launch
+) -> tuple[str, ...]:
     """Options of train/supervise.py. Raises PlanError for numbers that cannot be."""
-    if min(request.stall_timeout, request.max_restarts, request.spare_nodes) < 0:
-        raise PlanError("--stall-timeout, --max-restarts and --spare-nodes are 0 or more.")
-    if request.spare_nodes and not request.max_restarts:
+    restarts = request.max_restarts
+    if min(request.stall_timeout, restarts, request.spare_nodes, request.min_nodes) < 0:
+        raise PlanError(
+            "--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more."
+        )
+    if request.min_nodes and not restarts:
+        raise PlanError(
+            "--min-nodes without --max-restarts: nodes are left out when a run restarts.",
+            hint="Add --max-restarts 1 or more.",
+        )
+    if request.spare_nodes and not restarts:
         raise PlanError(
             "--spare-nodes without --max-restarts: a spare node stands in when a run restarts.",
             hint="Add --max-restarts 1 or more.",
@@ -193,9 +167,18 @@ def supervision(request: TrainRequest, recipe: Recipe, site: Site) -> tuple[str,
         f"--claims={site.claims}",
         f"--stall-timeout={request.stall_timeout:g}",
         *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
-        *(["--elastic"] if recipe.elastic else []),
+        *(["--launcher-restarts"] if restarts and request.launcher in RESTARTING else []),
+        *(["--elastic", *numbers(launch)] if recipe.elastic or request.min_nodes else []),
+        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
+        *([f"--path={launch.path}"] if launch.path else []),
         *(["--queue"] if request.queue else []),
     )
+
+
+def numbers(launch: Launch) -> tuple[str, ...]:
+    """Where the launcher's command names how many ranks and nodes there are."""
+    found = (("size", launch.size_at), ("nodes", launch.nodes_at))
+    return tuple(f"--{name}-at={at}" for name, at in found if at is not None)
 
 
 def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
@@ -206,45 +189,8 @@ def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
     return {fingerprint: fold(names) for fingerprint, names in found.items()}
 
 
-def target(node: Node) -> Target:
-    return Target(node=node.name, via=node.via)
-
-
-def targets(nodes: tuple[Node, ...]) -> tuple[Target, ...]:
-    return tuple(map(target, nodes))
-
-
 def output_of(site: Site, resume: Resume | None) -> str:
     return resume.output_dir if resume else f"{site.run_dir}/output"
-
-
-def reachable_files(
-    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site
-) -> Files:
-    """The script and the data files as the ranks see them.
-
-    What lies in train/ has been provisioned; other files of this machine are sent to the nodes.
-    """
-    data = [str(settings[name]) for name in recipe.paths if name in settings]
-    paths: dict[str, str] = {}
-    sent: list[SendFile] = []
-    for path in dict.fromkeys([recipe.script, *data]):
-        inside = PurePosixPath(path).is_relative_to(site.train_here)
-        if nodes[0].local:
-            paths[path] = path
-        elif inside:
-            paths[path] = f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
-        else:
-            paths[path] = f"{site.run_dir}/files/{len(paths)}/{PurePosixPath(path).name}"
-            sent.append(SendFile(at=targets(nodes), source=path, path=paths[path]))
-    return Files(paths=paths, sent=tuple(sent))
-
-
-def map_paths(recipe: Recipe, settings: Mapping[str, Value], files: Files) -> dict[str, Value]:
-    return {
-        name: files.paths[str(value)] if name in recipe.paths else value
-        for name, value in settings.items()
-    }
 
 
 def request_key(
@@ -275,45 +221,3 @@ def tell_resume(resume: Resume | None) -> tuple[Decision, ...]:
         return ()
     why = f"the same request, {resume.state}; --fresh starts over"
     return (Decision(topic="resume", value=f"carries on {resume.run_id}", reason=why),)
-
-
-def plan_steps(
-    site: Site,
-    nodes: tuple[Node, ...],
-    *,
-    spares: tuple[Node, ...],
-    layout: Layout,
-    links: tuple[Link, ...],
-    backend: Backend,
-    preload: tuple[str, ...],
-    script: tuple[str, ...],
-    options: tuple[str, ...],
-) -> tuple[Step, ...]:
-    """The run's files on every node, then its start on node0."""
-    node0 = nodes[0]
-    hostfile = f"{site.run_dir}/hostfile"
-    launch = LAUNCHERS["mpirun"](
-        nodes,
-        layout=layout,
-        links=links,
-        hostfile=hostfile,
-        ranks=(node0.python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
-    )
-    supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, *options, "--")
-    address = links[0].address if links else node0.address
-    contents = {
-        "env.json": rank_files.env_json(address, backend, preload, site.run_id),
-        "layout.json": rank_files.layout_json(layout, backend, nodes, spares, links),
-    }
-    return (
-        PutFile(at=(target(node0),), path=hostfile, content=launch.hostfile),
-        *(
-            PutFile(at=targets((*nodes, *spares)), path=f"{site.run_dir}/{name}", content=content)
-            for name, content in contents.items()
-        ),
-        StartRun(
-            at=target(node0),
-            run_dir=site.run_dir,
-            command=Command(argv=(*supervise, *launch.command.argv), env=launch.command.env),
-        ),
-    )

@@ -22,17 +22,19 @@ def layout_json(
     links: tuple[Link, ...],
 ) -> str:
     """Every node with its variables, and every rank's place: one line each."""
-    head = {
+    head: dict[str, object] = {
         "schema": 1,
         "world_size": layout.world_size,
         "backend": backend.name,
         "backend_module": backend.module,
         "timeout_seconds": TIMEOUT_SECONDS,
     }
+    if backend.setvars:
+        head["setvars"] = backend.setvars
     linked = {link.node: link for link in links}
     entries = [node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)]
     ranks = [
-        rank_entry(place, workers(place, places))
+        rank_entry(place, {**own_numbers(place, backend), **workers(place, places)})
         for places in layout.by_node().values()
         for place in places
     ]
@@ -77,6 +79,16 @@ def rank_entry(place: Place, environment: Mapping[str, str]) -> dict[str, object
     }
 
 
+def own_numbers(place: Place, backend: Backend) -> dict[str, str]:
+    """Where no hydra tells oneCCL which ranks share a node, orch does."""
+    if dict(backend.env).get("CCL_PROCESS_LAUNCHER") != "none":
+        return {}
+    return {
+        "CCL_LOCAL_RANK": str(place.local_rank),
+        "CCL_LOCAL_SIZE": str(place.local_world_size),
+    }
+
+
 def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
     """oneCCL's variables for cores set apart: those of all ranks of the node, rank by rank."""
     if not place.worker_cpus:
@@ -89,17 +101,20 @@ def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
     }
 
 
-def env_json(address: str, backend: Backend, preload: tuple[str, ...], run_id: str) -> str:
+def env_json(
+    address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]
+) -> str:
     """What every rank finds in its environment, besides its own numbers.
 
-    `address`: where rank 0 waits for the others.
+    `address`, `port`: where rank 0 waits for the others. `launcher`: variables that it wants.
     """
     environment = {
         "MASTER_ADDR": address,
-        "MASTER_PORT": str(master_port(run_id)),
+        "MASTER_PORT": str(port),
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",  # its threads would run beside the rank's own
         **dict(backend.env),
+        **launcher,
     }
     if preload:
         environment["LD_PRELOAD"] = ":".join(preload)

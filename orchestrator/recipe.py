@@ -16,7 +16,8 @@ class Recipe:
 
     `excludes`: a name that is set -> names whose defaults it drops. `paths`: names whose values
     are files of the controller when they exist there. `resumes`: the script continues from its
-    newest checkpoint in --output_dir. An own script of the user's has none of all this.
+    newest checkpoint in --output_dir. An own script of the user's has none of all this. `files` is
+    what lies in a plug-in recipe's `folder`, and has to be with its script wherever that runs.
     """
 
     name: str
@@ -32,6 +33,8 @@ class Recipe:
     presets: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     precisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stacks: tuple[str, ...] = ()
+    folder: str = ""
+    files: tuple[str, ...] = ()
 
     def settings(self, preset: str | None, chosen: Mapping[str, Value]) -> dict[str, Value]:
         """Defaults, then the preset, then what was chosen. Raises RequestError."""

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 from orchestrator.card import run_card
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.plan import Plan
-from orchestrator.plan_train import Resume
 from orchestrator.provenance import provenance
+from orchestrator.train_request import Resume
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
+GONE = "gone"  # a file in the folder of a run on another node: its supervisor is no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,9 @@ def state_of(folder: Path, outcome: dict[str, Any] | None, away: bool) -> str:
     supervisor = read_json(folder / "supervisor.json")
     if supervisor is None:
         return "planned"
-    return "running" if away or supervises(int(supervisor["pid"]), folder) else "killed"
+    if away:
+        return "killed" if (folder / GONE).exists() else "running"
+    return "running" if supervises(int(supervisor["pid"]), folder) else "killed"
 
 
 def supervises(pid: int, folder: Path) -> bool:

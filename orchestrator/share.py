@@ -10,3 +10,4 @@ SHARE = HERE / "share" if (HERE / "share").is_dir() else HERE.parent
 TRAIN = SHARE / "train"
 INVENTORY = SHARE / "inventory"
 STACKS = HERE / "stacks"
+TEMPLATES = HERE / "templates"

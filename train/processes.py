@@ -24,7 +24,9 @@ ROLES = {
 }
 WATCHERS = ("supervisor", "warden")
 NAMED_AT = {"supervisor": 2, "warden": 2, "wrapper": 3}  # where in argv the run's folder stands
-LAUNCHERS = ("mpiexec", "hydra_", "ssh")
+LAUNCHERS = ("mpiexec", "mpirun", "prte", "hydra_", "ssh")
+# Daemons of the launchers on other nodes, where their environment names no run.
+PROXIES = ("hydra_", "prted")
 SCAN_SECONDS = 0.05
 # Ranks end first, so that the launcher can still pass on what they report.
 LAUNCHER_LATER = 1.5
@@ -121,13 +123,13 @@ def look(pid: int, argv: list[bytes]) -> Process | None:
 
 
 def proxies_too(processes: list[Process]) -> list[Process]:
-    """With the hydra proxies that these were started by: on other nodes they name no run."""
+    """With the launchers' daemons that these were started by: on other nodes they name no run."""
     found = {process.pid: process for process in processes}
     for process in processes:
         parent = process.parent
         while parent > 1 and parent not in found:
             above = look(parent, argv_of(parent))
-            if above is None or not above.name.startswith("hydra_"):
+            if above is None or not above.name.startswith(PROXIES):
                 break
             found[parent] = above
             parent = above.parent

@@ -22,13 +22,16 @@ from typing import Any, NoReturn
 
 from oom import Memory
 from rank_events import report
+from setvars import SetvarsError, in_packages, sourced
 
 ROOT = Path(__file__).resolve().parent.parent  # on a node: what `orch provision` fills
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # After a failure the supervisor wants the stacks of the other ranks; hydra would kill those as
 # soon as this process ends, so it stays until it is told to stop, or for this long.
 LINGER_SECONDS = 10.0
+LINGER_FOR_RESTART = 1.5  # where the launcher starts the ranks again as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
+LAST_WORDS = 2000  # bytes
 # (rank, world size) as the launchers name them: hydra, Open MPI, torchrun and its kin.
 RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -40,14 +43,15 @@ RANK_VARIABLES = (
 def main(argv: list[str]) -> int:
     run_dir, command = parse(argv)
     layout = json.loads((run_dir / "layout.json").read_text())
-    place = find_place(layout, *launched_as(os.environ))
+    place = find_place(layout, os.environ)
     environment = rank_environment(run_dir, layout, place)
     os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
-    log = open_log(run_dir, place["rank"])
+    log_path = run_dir / "ranks" / f"rank-{place['rank']}.log"
+    log = open_log(log_path)
     memory = Memory()
     child = start(place, environment, log, command)
     report("started", node=place["node"], pid=child, wrapper=os.getpid(), host=socket.gethostname())
-    return wait(child, place, memory)
+    return wait(child, place, memory, log_path)
 
 
 def parse(argv: list[str]) -> tuple[Path, list[str]]:
@@ -67,11 +71,23 @@ def launched_as(environ: os._Environ[str] | dict[str, str]) -> tuple[int, int]:
     )
 
 
-def find_place(layout: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+def find_place(
+    layout: dict[str, Any], environ: os._Environ[str] | dict[str, str]
+) -> dict[str, Any]:
+    """This rank's place. torchrun numbers its nodes as they come; so there it is the one of this
+    node and of its local number, whatever torchrun's rank."""
+    rank, world_size = launched_as(environ)
     planned = layout["world_size"]
     if world_size != planned:
         fail(f"the launcher started {world_size} ranks, the layout has {planned}.")
-    return dict(layout["ranks"][rank])
+    if "ORCH_NODE" not in environ:
+        return dict(layout["ranks"][rank])
+    wanted = (environ["ORCH_NODE"], int(environ["LOCAL_RANK"]))
+    places = (one for one in layout["ranks"] if (one["node"], one["local_rank"]) == wanted)
+    place = next(places, None)
+    if place is None:
+        fail("the layout has no local rank {1} on {0}.".format(*wanted))
+    return dict(place)
 
 
 def rank_environment(
@@ -81,11 +97,14 @@ def rank_environment(
     planned = read_env_file(run_dir / "env.json")
     return {
         **os.environ,
+        **setvars_environment(layout),
         **provisioned_environment(),
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
         "RANK": str(place["rank"]),
         "WORLD_SIZE": str(layout["world_size"]),
+        # The ranks meet at MASTER_ADDR: torchrun's own store has the numbers of its own ranks.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
         "LOCAL_RANK": str(place["local_rank"]),
         "LOCAL_WORLD_SIZE": str(place["local_world_size"]),
         "OMP_NUM_THREADS": str(place["threads"]),
@@ -96,9 +115,21 @@ def rank_environment(
     }
 
 
+def setvars_environment(layout: dict[str, Any]) -> dict[str, str]:
+    """Intel's bindings want their setvars.sh sourced; what is set already wins nothing over it."""
+    if "setvars" not in layout:
+        return {}
+    try:
+        return sourced(in_packages(layout["setvars"]), os.environ)
+    except SetvarsError as error:
+        fail(str(error))
+
+
 def master_port(planned: str) -> str:
-    """Another one for each attempt: a rank that is dying may still hold the last one's."""
-    return str(int(planned) + int(os.environ.get("ORCH_ATTEMPT", "1")) - 1)
+    """Another one for each attempt, of ours and of torchrun: a rank that is dying may still hold
+    the last one's."""
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return str(int(planned) + int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + 16 * restarts)
 
 
 def node_entry(layout: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
@@ -120,10 +151,16 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
 
 
-def open_log(run_dir: Path, rank: int) -> int:
-    folder = run_dir / "ranks"
-    folder.mkdir(exist_ok=True)
-    return os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def open_log(path: Path) -> int:
+    path.parent.mkdir(exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def last_words(log: Path) -> str:
+    """The end of a rank's log: where a signal ends it, there is no exception to report."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        return file.read().decode(errors="replace").strip()
 
 
 def start(place: dict[str, Any], environment: dict[str, str], log: int, command: list[str]) -> int:
@@ -151,7 +188,7 @@ def start(place: dict[str, Any], environment: dict[str, str], log: int, command:
     os._exit(71)  # EX_OSERR
 
 
-def wait(child: int, place: dict[str, Any], memory: Memory) -> int:
+def wait(child: int, place: dict[str, Any], memory: Memory, log: Path) -> int:
     """Wait for the training process, forwarding SIGTERM and SIGINT; -> this process' exit code."""
     stop = Stop(child)
     _, status, usage = os.wait4(child, 0)
@@ -163,6 +200,7 @@ def wait(child: int, place: dict[str, Any], memory: Memory) -> int:
         code=max(code, 0),
         signal=name,
         stopped=stop.asked,
+        text=last_words(log) if code and not stop.asked else "",
         oom=memory.killed(child) if name == "SIGKILL" and not stop.asked else None,
         max_rss_bytes=usage.ru_maxrss * 1024,
         cpu_seconds=usage.ru_utime + usage.ru_stime,
@@ -197,7 +235,9 @@ class Stop:
             pass
 
     def linger(self) -> None:
-        deadline = time.monotonic() + LINGER_SECONDS
+        left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+        left -= int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        deadline = time.monotonic() + (LINGER_FOR_RESTART if left > 0 else LINGER_SECONDS)
         while not self.asked and time.monotonic() < deadline:
             time.sleep(0.05)
 

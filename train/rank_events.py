@@ -24,6 +24,8 @@ def encode(event: str, **fields: object) -> bytes:
     kept = {name: _tail(value, LONGEST_TEXT) for name, value in fields.items()}
     rank = int(os.environ.get("RANK", "-1"))
     record = {"event": event, "rank": rank, "time": round(time.time(), 3), **kept}
+    if restarted := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+        record["restart"] = restarted
     line = json.dumps(record, ensure_ascii=True).encode() + b"\n"
     if len(line) > PIPE_BUF:
         record = {name: _tail(value, 800) for name, value in record.items()}

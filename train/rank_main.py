@@ -29,6 +29,7 @@ import rank_metrics
 import rank_pulse
 from rank_events import report
 
+ENDING_THEMSELVES = ("ccl", "mpi")
 TRAIN_FOLDER = str(Path(__file__).resolve().parent)
 
 
@@ -161,10 +162,21 @@ def join(torch: ModuleType, layout: dict[str, Any]) -> None:
     if layout["world_size"] == 1:
         return
     distributed = torch.distributed
+    check_backend(torch, layout["backend"])
     timeout = datetime.timedelta(seconds=layout["timeout_seconds"])
     distributed.init_process_group(layout["backend"], init_method="env://", timeout=timeout)
     adopt_group(distributed, layout["backend"])
     forbid_training_alone(torch)
+
+
+def check_backend(torch: ModuleType, backend: str) -> None:
+    """Of those that torch may have been built without: gloo, mpi, nccl, ucc, xccl."""
+    there = getattr(torch.distributed, f"is_{backend}_available", None)
+    if there is not None and not there():
+        raise RankError(
+            f"torch {torch.__version__} was built without the backend {backend}. Take --backend "
+            "ccl or gloo, or a torch that has it."
+        )
 
 
 def adopt_group(distributed: ModuleType, backend: str) -> None:
@@ -237,11 +249,12 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
 
     Stock gloo often aborts in the C++ teardown ("terminate called without an active exception"),
     also after destroy_process_group(), and would turn a finished training into a failed one; so
-    that is left out. The bindings of ccl end the process themselves there, when MPI is finalized.
+    that is left out, also for plug-ins, which may be gloo inside. The bindings of ccl end the
+    process themselves there, when MPI is finalized.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if backend != "gloo":
+    if backend in ENDING_THEMSELVES:
         raise SystemExit(0)
     threading._shutdown()
     atexit._run_exitfuncs()

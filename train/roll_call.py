@@ -13,6 +13,8 @@ CONSEQUENCES = re.compile(
     r"|Failed to recv, got 0 bytes|Read error \[|Write error \[|Application timeout caused pair"
     r"|Timed out waiting \d+ms for|ProcessGroupWrapper|failed to connect|wait timeout after"
 )
+# What all ranks say when they have asked each other, and one of them could not go on.
+OF_ONE = re.compile(r"^error: rank (\d+) on ", re.MULTILINE)
 SIGNS = ("started", "joined", "progress", "result", "pulse", "exit")
 
 
@@ -69,13 +71,23 @@ class RollCall:
             "code": end.get("code"),
             "signal": end.get("signal"),
             "oom": end.get("oom"),
-            "text": self.exceptions.get(rank, {}).get("text", ""),
+            "text": self.exceptions.get(rank, {}).get("text") or end.get("text", ""),
             "time": self.exceptions.get(rank, end).get("time"),
         }
 
     def is_consequence(self, rank: int) -> bool:
-        """Whether the rank's words say that it was another one that went away."""
-        return bool(CONSEQUENCES.search(self.exceptions.get(rank, {}).get("text", "")))
+        """Whether the rank's words say that it was another one that went away; a backend may say
+        so in its log and abort."""
+        end = self.exits.get(rank, {})
+        aborted = end.get("text", "") if end.get("signal") == "SIGABRT" else ""
+        text = self.exceptions.get(rank, {}).get("text") or aborted
+        other = OF_ONE.search(text)
+        return bool(CONSEQUENCES.search(text) or (other and int(other[1]) != rank))
+
+    def undecided(self) -> bool:
+        """Whether more may become known of the first failure: its exit code, or who caused it."""
+        first = self.first_failure()
+        return first is not None and (first["code"] is None or self.is_consequence(first["rank"]))
 
     def unfinished(self) -> list[int]:
         return sorted(set(self.places) - set(self.exits))

@@ -12,6 +12,8 @@ from processes import Process, handles, kernel_state, send
 
 WRITE_SECONDS = 0.3  # faulthandler writes the stacks of a rank within milliseconds
 LONGEST = 20_000  # characters of one rank's stacks
+THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+MAIN_FRAME = re.compile(r'rank_main\.py", line \d+ in <module>')
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
@@ -51,9 +53,15 @@ def written_since(log: Path, size: int) -> str:
         return ""
 
 
+def of_main_thread(stack: str) -> str:
+    """The thread that began in rank_main.py; faulthandler lists the threads in no useful order."""
+    threads = THREAD.split(stack)
+    return next((one for one in threads if MAIN_FRAME.search(one)), threads[-1])
+
+
 def where(answer: dict[str, Any]) -> str:
     """One line for people: the innermost Python frames of the main thread, or the kernel's word."""
-    main_thread = answer["stack"].rpartition("Thread 0x")[2]
+    main_thread = of_main_thread(answer["stack"])
     frames = [f"{Path(path).name}:{line} {name}" for path, line, name in FRAME.findall(main_thread)]
     kernel = answer["kernel"]
     if not frames:

@@ -10,6 +10,7 @@ from typing import Any
 from stacks import where
 
 NO_RANK = -1
+STOP = "stop"  # a file in the run's folder: it was asked to stop
 
 
 class Story:

@@ -22,9 +22,10 @@ from typing import Any
 import layouts
 from launcher import Launcher, launcher_environment
 from layouts import nodes_of
+from mending import Mended, mend
 from roll_call import RollCall
 from start import Ending, Start
-from story import Story, parse_event, write_atomically
+from story import STOP, Story, parse_event, write_atomically
 from wardens import Wardens
 from whole_lines import Pipes
 
@@ -53,6 +54,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds; 0: for ever")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--elastic", action="store_true", help="restart without lost nodes")
+    parser.add_argument("--min-nodes", type=int, default=1, help="the fewest for --elastic")
+    parser.add_argument(
+        "--launcher-restarts", action="store_true", help="the launcher itself restarts ranks"
+    )
+    parser.add_argument("--path", help="a folder whose programs the launcher finds first")
+    parser.add_argument("--size-at", type=int, help="the word of it that is the number of ranks")
+    parser.add_argument("--nodes-at", type=int, help="the word of it that is the number of nodes")
     ours, launcher = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     options = parser.parse_args(ours)
     options.launcher = launcher
@@ -69,15 +77,17 @@ class Supervisor:
         self.layout = json.loads((run_dir / "layout.json").read_text())
         self.started = time.time()
         self.attempts = 0
-        self.stop_signal: int | None = None
+        self.generation = 0  # of the ranks that the launcher itself has restarted, in this attempt
+        self.restarts = 0  # of both kinds
+        self.stop_signal: int | None = signal.SIGTERM if (run_dir / STOP).exists() else None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.ask_to_stop)
         self.nodes: dict[str, dict[str, Any]] = {}  # what the end left on each node
         self.story = Story(run_dir)
         self.pipes = Pipes()
         self.roll = RollCall(self.layout, time.monotonic())
 
     def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.ask_to_stop)
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*nodes_of(self.layout), *layouts.spares_of(self.layout)]
         self.wardens = Wardens(self.run_dir, nodes, claims, self.pipes)
@@ -94,6 +104,7 @@ class Supervisor:
 
     def attempt(self) -> Ending:
         self.attempts += 1
+        self.generation = 0
         self.roll = RollCall(self.layout, time.monotonic())
         self.story.tell(
             "launched",
@@ -104,7 +115,11 @@ class Supervisor:
         try:
             launcher = Launcher(
                 self.launcher_argv,
-                launcher_environment(self.launcher_argv[0], self.run_dir, self.attempts),
+                launcher_environment(
+                    self.options.path or os.path.dirname(self.launcher_argv[0]),
+                    self.run_dir,
+                    self.attempts,
+                ),
                 self.run_dir / "launcher.log",
                 self.pipes,
                 self.take,
@@ -123,7 +138,8 @@ class Supervisor:
             return
         if event["event"] != "pulse":
             self.story.events.write(line)
-        self.roll.take(event, time.monotonic())
+        if event.get("restart", 0) == self.generation:  # else of ranks that are no more
+            self.roll.take(event, time.monotonic())
 
     def watch(self, launcher: Launcher) -> Ending | None:
         """Until something calls for an end; None if the launcher has ended by itself."""
@@ -139,7 +155,8 @@ class Supervisor:
         if self.stop_signal:
             return Ending("stopped")
         if self.roll.failed:
-            return self.failure()
+            ending = self.failure()
+            return None if self.left_to_launcher(ending) else ending
         if lost := self.lost():
             self.story.tell("lost", text=self.lost_words(), nodes=list(lost))
             return Ending("failed", problem=self.lost_words())
@@ -147,6 +164,22 @@ class Supervisor:
         if limit and self.roll.waiting_to_join():
             limit = min(limit, JOIN_SECONDS)
         return self.stall(limit) if limit and self.roll.quiet(time.monotonic()) > limit else None
+
+    def left_to_launcher(self, ending: Ending) -> bool:
+        """Whether the launcher starts all ranks again; if so, they are awaited anew."""
+        if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
+            return False
+        self.restarts += 1
+        self.generation += 1
+        self.roll = RollCall(self.layout, time.monotonic())
+        self.tell_restart(ending)
+        return True
+
+    def tell_restart(self, ending: Ending) -> None:
+        self.story.tell(
+            "restarting", attempt=self.restarts + 1, of=self.options.max_restarts,
+            after=ending.problem or ending.failure,
+        )  # fmt: skip
 
     def tell_news(self) -> None:
         for node, text in self.wardens.news:
@@ -162,10 +195,9 @@ class Supervisor:
         while time.monotonic() < settled:
             self.pipes.pump(TICK_SECONDS)
         deadline = time.monotonic() + LAST_WORDS_SECONDS
-        failure = self.roll.first_failure()
-        while failure and failure["code"] is None and time.monotonic() < deadline:
+        while self.roll.undecided() and time.monotonic() < deadline:
             self.pipes.pump(TICK_SECONDS)
-            failure = self.roll.first_failure()
+        failure = self.roll.first_failure()
         self.story.tell("failed", failure=failure)
         return Ending("failed", failure=failure)
 
@@ -228,7 +260,7 @@ class Supervisor:
         """Whether to try again; if so, everything is ready for it."""
         if ending.state != "failed" or self.stop_signal or not self.attempts:
             return False
-        if self.attempts > self.options.max_restarts:
+        if self.restarts >= self.options.max_restarts:
             return False
         if left := [node for node, found in self.nodes.items() if found.get("left")]:
             self.story.tell("node", text=f"no restart: processes are left on {', '.join(left)}")
@@ -236,32 +268,23 @@ class Supervisor:
         lost = set(self.lost())
         if lost and not self.mend(lost):
             return False
-        self.story.tell(
-            "restarting", attempt=self.attempts + 1, of=self.options.max_restarts,
-            after=ending.problem or ending.failure,
-        )  # fmt: skip
+        self.restarts += 1
+        self.tell_restart(ending)
         return True
 
     def mend(self, lost: set[str]) -> bool:
-        """Go on with spare nodes in the place of the lost ones, or without them if the recipe
-        can."""
-        hostfile = self.run_dir / "hostfile"
-        hosts = hostfile.read_text()
-        spares = [name for name in layouts.spares_of(self.layout) if name not in self.wardens.lost]
-        stand_ins = dict(zip(sorted(lost), spares, strict=False))
-        if stand_ins:
-            for node, spare in stand_ins.items():
-                self.story.tell("node", text=f"{spare} takes the place of {node}")
-            hosts = layouts.hosts_replaced(hosts, self.layout, stand_ins)
-            self.layout = layouts.replaced(self.layout, stand_ins)
-        if missing := lost - set(stand_ins):
-            if not self.options.elastic:
-                self.story.tell("node", text="no restart: the recipe needs all of its ranks")
-                return False
-            hosts = layouts.hosts_without(hosts, self.layout, missing)
-            self.layout = layouts.without(self.layout, missing)
-            self.launcher_argv = layouts.resized(self.launcher_argv, self.layout["world_size"])
-        hostfile.write_text(hosts)
+        """Make ready for an attempt on other nodes; -> whether there can be one."""
+        mended = mend(
+            self.run_dir,
+            Mended(self.layout, self.launcher_argv),
+            lost=lost,
+            gone=set(self.wardens.lost),
+            options=self.options,
+            tell=lambda text: self.story.tell("node", text=text),
+        )
+        if mended is None:
+            return False
+        self.layout, self.launcher_argv = mended.layout, mended.argv
         content = json.dumps(self.layout, indent=1) + "\n"
         answers = self.wardens.ask("write", name="layout.json", content=content, seconds=5.0)
         return set(answers) >= set(nodes_of(self.layout))

@@ -20,6 +20,7 @@ from typing import Any
 import processes
 import shared_memory
 from processes import Process
+from story import STOP, write_atomically
 
 SUPERVISOR_SECONDS = 5.0  # for the supervisor to end the run on all nodes itself
 PATIENCE_SECONDS = 2.0
@@ -31,6 +32,7 @@ def end(run_dir: str, patience: float) -> dict[str, Any]:
     """End the run here. Its supervisor does it best, on all nodes: it is asked where it lives, and
     given time where it does not."""
     began = time.monotonic()
+    ask_to_stop(Path(run_dir))
     before = processes.of_run(run_dir)
     supervisors = [one for one in before if one.role == "supervisor"]
     for one in supervisors:
@@ -40,6 +42,8 @@ def end(run_dir: str, patience: float) -> dict[str, Any]:
         lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS
     )
     left = {one.key for one in ended.left}
+    if supervisors and not ended.left:
+        tell_the_end(Path(run_dir), supervisors[0].pid)
     return {
         "ended": [record(one) for one in before if one.key not in left],
         "left": [record(one) for one in ended.left],
@@ -49,6 +53,22 @@ def end(run_dir: str, patience: float) -> dict[str, Any]:
         ],
         "seconds": round(time.monotonic() - began, 2),
     }
+
+
+def ask_to_stop(run_dir: Path) -> None:
+    """For a supervisor that is only about to start."""
+    if run_dir.is_dir():
+        (run_dir / STOP).touch()
+
+
+def tell_the_end(run_dir: Path, pid: int) -> None:
+    """What a supervisor would have written that was ended before it could."""
+    outcome = {"state": "stopped", "first_failure": None, "problem": None, "launcher_code": None}
+    now = {"started": time.time(), "ended": time.time()}
+    if not (run_dir / "supervisor.json").exists():
+        write_atomically(run_dir / "supervisor.json", {"pid": pid, "started": now["started"]})
+    if not (run_dir / "outcome.json").exists():
+        write_atomically(run_dir / "outcome.json", {"schema": 1, **outcome, **now})
 
 
 def wait_until_gone(run_dir: str, seconds: float) -> None:

@@ -26,7 +26,8 @@ from claims import Claims
 SILENCE_SECONDS = 30.0  # the supervisor speaks every 2 s
 # A dropped ssh connection is not the end: the supervisor may come back with a new warden.
 RETURN_SECONDS = 15.0
-SHM_SECONDS = 10.0
+SHM_SECONDS = 10.0  # between looks at who uses /dev/shm; at once where a new name appears in it
+LISTEN_SECONDS = 0.25
 TERM_SECONDS = 5.0
 END_SECONDS = 8.0
 
@@ -40,13 +41,14 @@ class Warden:
         self.claims = claims
         self.supervisor_here = os.getppid() if parent_supervises() else None
         self.noted = 0.0
+        self.names: set[str] = set()  # in /dev/shm
 
     def serve(self) -> None:
         """Answer until the supervisor is gone, then leave nothing of the run here."""
         heard = time.monotonic()
         pending = b""
         while time.monotonic() - heard < SILENCE_SECONDS:
-            if select.select([0], [], [], 1.0)[0]:
+            if select.select([0], [], [], LISTEN_SECONDS)[0]:
                 chunk = os.read(0, 65536)
                 if not chunk:
                     break
@@ -102,7 +104,9 @@ class Warden:
         return self.run_dir / f"shm-{self.node}.json"
 
     def note_segments(self, *, now: bool = False) -> None:
-        if now or time.monotonic() - self.noted > SHM_SECONDS:
+        names = set(os.listdir(shared_memory.SHM))
+        new, self.names = names - self.names, names
+        if now or new or time.monotonic() - self.noted > SHM_SECONDS:
             self.noted = time.monotonic()
             shared_memory.note(self.notes, self.others())
 

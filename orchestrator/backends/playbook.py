@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -77,8 +78,19 @@ def settings(playbook: Playbook) -> dict[str, str]:
         "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_NOCOLOR": "True",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.facts),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
     }
+
+
+def shared_connections(facts: Path) -> str:
+    """A folder for ssh's shared connections of this inventory alone.
+
+    Ansible names them by address, port and user. Where two clusters have the same private addresses
+    behind different jump hosts, one would be reached over a connection to the other, past all host
+    keys. Short, as a socket's path has at most 107 characters.
+    """
+    return f"~/.ansible/cp/{hashlib.sha256(str(facts).encode()).hexdigest()[:8]}"
 
 
 def handle(

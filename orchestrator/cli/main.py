@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli import (
     attach,
     compare,
+    data,
     fetch,
     image,
     k8s,
@@ -40,7 +41,8 @@ app.command("sync", no_args_is_help=True)(sync.sync)
 app.command("nodes", no_args_is_help=True)(nodes.nodes)
 app.command("fetch")(fetch.fetch)
 app.command("report")(report.report)
-app.command("recipes")(recipes.recipes)
+app.add_typer(data.app, name="data")
+app.add_typer(recipes.app, name="recipes")
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(image.app, name="image")
 app.add_typer(k8s.app, name="k8s")

@@ -20,3 +20,10 @@ OfInventory = Annotated[
     ),
 ]
 RUNS_DIR = Path("runs")
+RecipePath = Annotated[
+    list[Path] | None,
+    typer.Option(
+        envvar="ORCH_RECIPE_PATH",
+        help="A folder with a recipe.toml, or of several such folders; may be repeated.",
+    ),
+]

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, RecipePath
+
+app = typer.Typer(help="What can be trained.", invoke_without_command=True)
 
 
-def recipes(as_json: AsJson = False) -> None:
+@app.callback()
+def recipes(
+    context: typer.Context, recipe_path: RecipePath = None, as_json: AsJson = False
+) -> None:
     """List the recipes that can be trained."""
     from orchestrator import load
     from orchestrator.report import listing
 
-    found = [load.recipe(name) for name in load.recipe_folders()]
+    if context.invoked_subcommand:
+        return
+    plugins = tuple(recipe_path or ())
+    found = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
     rows = [
         {"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script}
         for r in found
@@ -22,3 +33,24 @@ def recipes(as_json: AsJson = False) -> None:
         if as_json
         else listing.table(rows, ("name", "summary", "presets"))
     )
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Letters, digits, dashes; its folder's name.")],
+    into: Annotated[Path, typer.Option("--in", help="Where the folder is made.")] = Path("."),
+) -> None:
+    """Make a recipe: a folder with recipe.toml, its schema, and a script that trains."""
+    from orchestrator.operations import recipes as operation
+
+    folder = operation.new(name, into)
+    typer.echo(f"made {folder}")
+    typer.echo(f"try it: orch train {name} --recipe-path {folder} --ppn 2")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of recipe.toml."""
+    from orchestrator.load.recipe_file import schema_text
+
+    typer.echo(schema_text(), nl=False)

@@ -151,7 +151,7 @@ def fetch(
 
     stack = load.stack(name)
     hashes = operation.fetch(
-        stack.for_backend(backend) if backend else stack,
+        stack.with_own_backend(backend) if backend else stack,
         to,
         stacks=load.all_stacks(),
         places=Places(find_links=tuple(find_links or ()), index_url=index_url),
@@ -177,7 +177,7 @@ def requirements(
     """Print a stack's packages as a requirements file for pip."""
     from orchestrator import load
 
-    stack = load.stack(name).for_backend(backend) if backend else load.stack(name)
+    stack = load.stack(name).with_own_backend(backend) if backend else load.stack(name)
     for package, version in stack.requirements.items():
         if (package in stack.without_dependencies) == without_dependencies:
             typer.echo(f"{package}=={version}")

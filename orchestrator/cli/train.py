@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
+from orchestrator.cli.options import RUNS_DIR, AsJson, RecipePath, RunsDir
 
-if TYPE_CHECKING:
-    from orchestrator.operations.kube.watch import KubeWatch
-    from orchestrator.operations.watch import Watch
-    from orchestrator.plan import Plan
+JOBS = ("pytorchjob", "mpijob", "trainjob")
+STARTERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # LAUNCHERS, not imported here
 
 
 def train(
@@ -34,9 +31,6 @@ def train(
     inventory: Annotated[str, typer.Option(help="Path or name of an Ansible inventory.")] = "local",
     on: Annotated[
         str | None, typer.Option(metavar="k8s", help="Run it as pods of a Kubernetes cluster.")
-    ] = None,
-    launcher: Annotated[
-        str | None, typer.Option(help="On k8s: pytorchjob (the default), mpijob or trainjob.")
     ] = None,
     k8s: Annotated[
         list[str] | None,
@@ -77,6 +71,28 @@ def train(
             autocompletion=lambda incomplete: complete_stacks(incomplete),
         ),
     ] = "current",
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"What starts the ranks: {', '.join(STARTERS)}; on k8s {', '.join(JOBS)}. "
+            "The default is the first of them.",
+        ),
+    ] = None,
+    mpi: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLAVOUR",
+            help="intel, mpich or openmpi; default: orch_mpi of the inventory, else the stack's.",
+        ),
+    ] = None,
+    accelerate_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your configuration of accelerate: honoured or, aloud, contradicted.",
+        ),
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(help="Process-group backend; default: the stack's first.")
     ] = None,
@@ -127,6 +143,14 @@ def train(
             "named by --nodes): a restart puts them in the place of nodes that were lost.",
         ),
     ] = 0,
+    min_nodes: Annotated[
+        int,
+        typer.Option(
+            metavar="K",
+            help="Restart with as few as K nodes when others are lost, also a script that is no "
+            "recipe; torchrun is started with --nnodes K:N.",
+        ),
+    ] = 0,
     queue: Annotated[
         bool, typer.Option("--queue", help="Wait for cores that another run has.")
     ] = False,
@@ -140,13 +164,14 @@ def train(
         str | None,
         typer.Option("-o", metavar="yaml|json", help="With --dry-run: the manifest, or JSON."),
     ] = None,
+    recipe_path: RecipePath = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe, or any script of your own, on the ranks of a cluster."""
+    from orchestrator.cli.running import show_or_run
     from orchestrator.operations import train as operation
-    from orchestrator.plan_train import TrainRequest
-    from orchestrator.report import plans, training
+    from orchestrator.train_request import TrainRequest
 
     as_json = as_json or output == "json"
 
@@ -157,6 +182,8 @@ def train(
         exclude=exclude,
         ppn=number_or_auto(ppn),
         stack=stack,
+        launcher=launcher or STARTERS[0],
+        mpi=mpi,
         backend=backend,
         precision=precision,
         allow_slow_bf16=allow_slow_bf16,
@@ -169,6 +196,7 @@ def train(
         stall_timeout=stall_timeout,
         max_restarts=max_restarts,
         spare_nodes=spare_nodes,
+        min_nodes=min_nodes,
         queue=queue,
     )
     pairs = tuple(settings or ())
@@ -179,32 +207,20 @@ def train(
             request=request, launcher=launcher, pairs=pairs, k8s_file=k8s_file,
             k8s=tuple(k8s or ()), runs_dir=runs_dir,
         )  # fmt: skip
-        plan = kube.plan(asked)
-        begin: Callable[[Plan, Path], Watch | KubeWatch] = kube.start
-    else:
-        asked_here = operation.Asked(request=request, pairs=pairs, runs_dir=runs_dir)
-        plan, begin = operation.plan(asked_here), operation.start
-    if dry_run:
-        typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
+        show_or_run(
+            kube.plan(asked), runs_dir, kube.start, dry_run=dry_run, as_json=as_json, wait=wait
+        )
         return
-    screen = training.Screen()
-    watch = begin(plan, runs_dir.absolute() / plan.run_id)
-    watch.tell = screen.note
-    if not wait:
-        watch.started()
-        typer.echo(plans.started_as_json(plan) if as_json else plans.started(plan))
-        return
-    screen.begin([*plan.summary(), f"files: {plan.run_dir}"])
-    try:
-        for event in watch.events():
-            screen.show(event)
-    except KeyboardInterrupt:
-        screen.note("interrupted: stopping all ranks")
-        watch.stop()
-    outcome = watch.finish()
-    screen.end()
-    typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
-    raise typer.Exit(outcome.exit_code)
+    here = operation.Asked(
+        request=request,
+        pairs=pairs,
+        runs_dir=runs_dir,
+        accelerate_config=accelerate_config,
+        recipe_path=tuple(recipe_path or ()),
+    )
+    show_or_run(
+        operation.plan(here), runs_dir, operation.start, dry_run=dry_run, as_json=as_json, wait=wait
+    )
 
 
 def on_cluster(
@@ -217,8 +233,8 @@ def on_cluster(
         raise RequestError(f"--on {on}: orch runs on k8s, or on the nodes of --inventory.")
     if output not in (None, "yaml", "json"):
         raise RequestError(f"-o {output}: it is yaml or json.")
-    if on is None and (launcher or any(given) or output == "yaml"):
-        raise RequestError("--launcher, --k8s, --k8s-file and -o yaml are for --on k8s.")
+    if on is None and (launcher in JOBS or any(given) or output == "yaml"):
+        raise RequestError(f"{', '.join(JOBS)}, --k8s, --k8s-file and -o yaml are for --on k8s.")
     return on == "k8s"
 
 

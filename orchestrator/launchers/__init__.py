@@ -1,9 +1,26 @@
-"""How ranks are started: (nodes, layout, hostfile, rank command) -> Launch, one file each."""
+"""How ranks are started: Job -> Launch, one file each."""
 
 from __future__ import annotations
 
-from orchestrator.launchers.mpirun import Launch, launch
+from orchestrator.launchers import accelerate, mpirun, mpirun_accelerate, torchrun
+from orchestrator.launchers.job import NAMES, Job, Launch
 
-LAUNCHERS = {"mpirun": launch}
+LAUNCHERS = {
+    "mpirun": mpirun.launch,
+    "torchrun": torchrun.launch,
+    "accelerate": accelerate.launch,
+    "mpirun-accelerate": mpirun_accelerate.launch,
+}
+# These start failed ranks again themselves.
+RESTARTING = ("torchrun",)
+DIALECTS = tuple(mpirun.DIALECTS)
 
-__all__ = ["LAUNCHERS", "Launch"]
+__all__ = ["DIALECTS", "LAUNCHERS", "NAMES", "RESTARTING", "Job", "Launch", "transport"]
+
+
+def transport(launcher: str, mpi: str) -> str:
+    """How oneCCL can talk below this launcher: MPI starts only right under hydra, where Intel's
+    library serves both flavours. Open MPI's daemon speaks PMIx, torchrun none of these, and an
+    `accelerate launch` between hydra and a rank closes hydra's socket."""
+    hydra = launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
+    return "mpi" if hydra else "ofi"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from orchestrator.load.accelerate import accelerate_config
+from orchestrator.load.backends import plugins
 from orchestrator.load.clusters import cluster, connections
 from orchestrator.load.limits import limits
+from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
+    "accelerate_config",
     "all_stacks",
     "cluster",
     "connections",
     "limits",
+    "mpi_flavours",
+    "plugins",
     "recipe",
     "recipe_folders",
     "settings",

@@ -14,6 +14,7 @@ from orchestrator.cluster import Cluster, Core, Facts, Node
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.facts import read_record
 from orchestrator.load.inventory import read_listing
+from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.selection import select, title
 from orchestrator.share import INVENTORY, TRAIN
 from orchestrator.ssh_config import Connection
@@ -45,6 +46,7 @@ def cluster(
         source=str(source),
         selection=selection,
         nodes=tuple(one for one in found if one),
+        mpi=next(iter(mpi_flavours({host: listing.hosts[host] for host in hosts})), None),
     )
 
 
@@ -116,11 +118,19 @@ def parse_facts(record: Mapping[str, Any]) -> Facts:
         libraries=record["libraries"],
         packages=record["packages"],
         interfaces={name: tuple(found) for name, found in record["interfaces"].items()},
-        mpiexec=record["mpiexec"],
+        mpi=mpi_of(record),
+        gpus=record.get("gpus", 0),
         fingerprint=record.get("fingerprint", ""),
         route=record.get("route", ""),
         detours=record.get("detours", {}),
     )
+
+
+def mpi_of(record: Mapping[str, Any]) -> Mapping[str, str]:
+    """Records of before there was a choice know Intel's mpiexec alone."""
+    if "mpi" in record:
+        return dict(record["mpi"])
+    return {"intel": record["mpiexec"]} if record.get("mpiexec") else {}
 
 
 @cache  # a thousand nodes of one kind have one tuple of cores

@@ -95,13 +95,21 @@ def ask_ansible(source: Path) -> Listing:
             hint="It comes with ansible-core: `make setup`.",
         ) from None
     if done.returncode != 0:
-        words = last_words(done.stderr)
+        words = reason(done.stderr, source)
         vault = "Name the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE."
         raise RequestError(
             f"Ansible cannot read inventory {source}: {words}",
             hint=vault if "vault" in words.lower() else "",
         )
     return listing_of(json.loads(done.stdout))
+
+
+def reason(text: str, source: Path) -> str:
+    """Ansible tries a file as all kinds of inventory; what counts is what it says of its own."""
+    plugin = "yaml" if source.suffix in (".yml", ".yaml", ".json") else "ini"
+    mark = f"Failed to parse inventory with '{plugin}' plugin: "
+    reasons = [line.partition(mark)[2] for line in text.splitlines() if mark in line]
+    return reasons[0].removeprefix("Failed to parse inventory: ") if reasons else last_words(text)
 
 
 def last_words(text: str) -> str:

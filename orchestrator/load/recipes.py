@@ -2,44 +2,80 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field
-
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.files import StrictModel, read_toml
+from orchestrator.load.files import read_toml
+from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.recipe import Recipe, Value
 from orchestrator.share import TRAIN
 
-
-class RecipeFile(StrictModel):
-    """recipe.toml; the fields mean what orchestrator.recipe.Recipe says."""
-
-    summary: str
-    script: str
-    resumes: bool = False
-    elastic: bool = False
-    stacks: list[str] = Field(default_factory=list)
-    paths: list[str] = Field(default_factory=list)
-    accepts: list[str] = Field(default_factory=list)
-    excludes: dict[str, list[str]] = Field(default_factory=dict)
-    precisions: dict[str, list[str]]
-    arguments: dict[str, Value]
-    presets: dict[str, dict[str, Value]] = Field(default_factory=dict)
+ENTRY_POINTS = "orch.recipes"
+NOT_SENT = ("__pycache__",)
 
 
-def recipe_folders() -> dict[str, Path]:
-    """Recipe name -> its folder in train/; a recipe is named as its folder, with dashes."""
-    found = TRAIN.glob("*/recipe.toml")
-    return {path.parent.name.replace("_", "-"): path.parent for path in sorted(found)}
+def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
+    """Recipe name -> its folder; a recipe is named as its folder, with dashes.
+
+    `plugins`: folders of a recipe or of several, from --recipe-path. Raises RequestError.
+    """
+    found: dict[str, Path] = {}
+    for name, folder in (*ours(), *installed(), *(one for path in plugins for one in at(path))):
+        if found.setdefault(name, folder) != folder:
+            raise RequestError(
+                f"There are two recipes '{name}': {found[name]} and {folder}.",
+                hint="Rename the folder of one of them.",
+            )
+    return found
 
 
-def recipe(name: str) -> Recipe:
+def ours() -> list[tuple[str, Path]]:
+    return [named(path.parent) for path in sorted(TRAIN.glob("*/recipe.toml"))]
+
+
+def installed() -> list[tuple[str, Path]]:
+    """Recipes of installed packages: entry points that name the package of the recipe's folder."""
+    found = []
+    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS)):
+        spec = importlib.util.find_spec(point.module)
+        folders = list(spec.submodule_search_locations or []) if spec else []
+        if not folders:
+            raise RequestError(
+                f"The entry point {ENTRY_POINTS}: {point.name} names no package: {point.value}."
+            )
+        found.append((point.name, Path(folders[0])))
+    return found
+
+
+def at(path: Path) -> list[tuple[str, Path]]:
+    """A folder with a recipe.toml, or one whose folders have them."""
+    path = path.resolve()
+    if (path / "recipe.toml").is_file():
+        return [named(path)]
+    found = [named(file.parent) for file in sorted(path.glob("*/recipe.toml"))]
+    if not found:
+        raise RequestError(
+            f"--recipe-path {path}: there is no recipe.toml, nor in its folders.",
+            hint="`orch recipes new NAME` makes a recipe.",
+        )
+    return found
+
+
+def named(folder: Path) -> tuple[str, Path]:
+    return folder.name.replace("_", "-"), folder
+
+
+def recipe(name: str, plugins: Sequence[Path] = ()) -> Recipe:
     """A recipe by name, or the user's own script by path. Raises RequestError."""
-    folders = recipe_folders()
+    folders = recipe_folders(plugins)
     if name in folders:
         return recipe_from(name, folders[name])
     script = Path(name)
+    if (script / "recipe.toml").is_file():
+        return recipe_from(*named(script.resolve()))
     if script.is_file():
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
     if script.suffix == ".py" or "/" in name:
@@ -64,6 +100,18 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         presets=file.presets,
         precisions={key: tuple(value) for key, value in file.precisions.items()},
         stacks=tuple(file.stacks),
+        folder=str(folder),
+        files=() if folder.parent == TRAIN else files_of(folder),
+    )
+
+
+def files_of(folder: Path) -> tuple[str, ...]:
+    """All files of a plug-in recipe, but not what is hidden or made by Python."""
+    return tuple(
+        str(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not any(p.startswith(".") or p in NOT_SENT for p in path.relative_to(folder).parts)
     )
 
 

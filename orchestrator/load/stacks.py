@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.backends import BackendTable
 from orchestrator.load.files import StrictModel, read_toml
 from orchestrator.share import STACKS
 from orchestrator.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
@@ -40,7 +41,7 @@ class StackFile(StrictModel):
 
     summary: str
     python: str
-    mpi: str
+    mpi: Literal["intel", "mpich", "openmpi"]
     backends: list[str]
     flags: list[str] = Field(default_factory=list)
     preload: list[str] = Field(default_factory=list)
@@ -49,6 +50,7 @@ class StackFile(StrictModel):
     bindings: BindingsTable | None = None
     indexes: list[IndexTable] = Field(default_factory=list)
     end_of_life: EndOfLifeTable | None = None
+    plugins: list[BackendTable] = Field(default_factory=list)
     settled: dict[str, str] = Field(default_factory=dict)
     sources: dict[str, str]
 
@@ -91,6 +93,7 @@ def stack_from(path: Path) -> Stack:
         end_of_life=end,
         sources=file.sources,
         settled=file.settled,
+        plugins=tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins),
     )
 
 

@@ -24,8 +24,10 @@ def provision(
 
     `environment`: variables of Ansible's own, such as where it finds the sudo password.
     """
-    stack = load.stack(request.stack)
+    data_trees(request.data)  # what is not there is told before the nodes are looked at
     session = open_session(request, listener, environment, "provision")
+    flavours = load.mpi_flavours({name: session.hosts[name] for name in session.nodes})
+    stack = load.stack(request.stack).with_mpi(flavours)
     cluster = session.source.stem
     hosts = tuple(host_of(session, name) for name in session.nodes)
     with session.state.lock("provision"):
@@ -104,7 +106,8 @@ def prepare_wheels(
             session.listener.note(f"wheelhouse: resolving {stack.name} for {platform.key}")
             if wheelhouse.needs_build(stack, links):
                 session.listener.note("wheelhouse: our bindings are built first (minutes, once)")
-        houses[platform.key] = wheelhouse.prepare(stack, platform, links).variables()
+        own = wheelhouse.own_packages(stack, links)
+        houses[platform.key] = wheelhouse.prepare(stack, platform, links).variables(own)
     return houses
 
 

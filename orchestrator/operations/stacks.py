@@ -31,7 +31,7 @@ def here() -> Here:
 def asked_stack(name: str | None, backend: str | None) -> Stack | None:
     if name is None:
         return None
-    return load.stack(name).for_backend(backend) if backend else load.stack(name)
+    return load.stack(name).with_own_backend(backend) if backend else load.stack(name)
 
 
 def check(

@@ -18,9 +18,11 @@ from orchestrator.operations.reach import backend_for
 from orchestrator.operations.ssh_access import write_ssh_config
 from orchestrator.operations.watch import Watch
 from orchestrator.plan import Plan
-from orchestrator.plan_train import Site, TrainRequest, plan_train
+from orchestrator.plan_steps import Site
+from orchestrator.plan_train import plan_train
 from orchestrator.share import TRAIN
 from orchestrator.state import state_home
+from orchestrator.train_request import TrainRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +31,17 @@ class Asked:
 
     request: TrainRequest
     pairs: tuple[str, ...]
+    accelerate_config: str | None = None
     runs_dir: Path
+    recipe_path: tuple[Path, ...] = ()
 
 
 def plan(asked: Asked) -> Plan:
     """Steps 1 and 2: read the files, decide. Touches no host."""
-    recipe = load.recipe(asked.request.recipe)
+    recipe = load.recipe(asked.request.recipe, asked.recipe_path)
     stack = load.stack(asked.request.stack)
     settings = load.settings(list(asked.pairs), recipe)
-    request = replace(asked.request, settings=settings)
+    request = replace(with_wishes(asked), settings=settings)
     cluster = load.cluster(
         request.inventory,
         stack.name,
@@ -48,12 +52,36 @@ def plan(asked: Asked) -> Plan:
     write_ssh_config(cluster)
     base = asked.runs_dir.absolute()
     site = new_site(recipe.name, base, cluster)
-    first = plan_train(request, cluster=cluster, recipe=recipe, stack=stack, site=site)
+    plugins = load.plugins()
+    first = plan_train(
+        request, cluster=cluster, recipe=recipe, stack=stack, site=site, plugins=plugins
+    )
     resume = None if request.fresh else runs.unfinished(base, first.key)
     if resume is None:
         return first
     return plan_train(
-        request, cluster=cluster, recipe=recipe, stack=stack, site=site, resume=resume
+        request,
+        cluster=cluster,
+        recipe=recipe,
+        stack=stack,
+        site=site,
+        plugins=plugins,
+        resume=resume,
+    )
+
+
+def with_wishes(asked: Asked) -> TrainRequest:
+    """The request with what a configuration of accelerate says, where no flag says otherwise."""
+    request = asked.request
+    if asked.accelerate_config is None:
+        return request
+    wishes = load.accelerate_config(asked.accelerate_config)
+    return replace(
+        request,
+        wishes=wishes,
+        nodes=request.nodes or wishes.nodes,
+        ppn=request.ppn or wishes.ppn,
+        precision=request.precision or wishes.precision,
     )
 
 

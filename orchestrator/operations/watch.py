@@ -69,6 +69,7 @@ class Watch:
         try:
             if target == self.where.node0:
                 mirror.finish(runs.load(self.folder).plan["output_dir"])
+                mirror.look_for_supervisor()
             mirror.take_logs()
         finally:
             backend.close()

@@ -136,7 +136,7 @@ def text(report: Report) -> str:
     ]
     words = {"done": "all nodes are as they should be", "drift": "drift", "stopped": "stopped"}
     lines = [table(rows, ("node", "ok", "changed", "failed", "seconds", "problem")), *hints(report)]
-    if report.check:
+    if report.check and any(node.changes or not node.failed for node in report.nodes):
         lines += ["", drift_table(report)]
     state = words.get(report.state, "failed")
     return "\n".join([*lines, "", f"{state} in {report.seconds:.1f} s; log: {report.log}"])
@@ -152,9 +152,13 @@ def hints(report: Report) -> list[str]:
 
 
 def drift_table(report: Report) -> str:
+    """Equal drift once, with the nodes that it is on."""
+    nodes: dict[Change, list[str]] = {}
+    for node in report.nodes:
+        for change in node.changes:
+            nodes.setdefault(change, []).append(node.node)
     rows = [
-        {"node": node.node, **change_record(change)}
-        for node in report.nodes
-        for change in node.changes
+        {"node": "all" if 1 < len(report.nodes) == len(names) else names, **change_record(change)}
+        for change, names in nodes.items()
     ]
     return table(rows, ("node", "what", "is", "should")) if rows else "no drift"

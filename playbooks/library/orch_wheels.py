@@ -1,10 +1,11 @@
 #!/usr/bin/python
-"""The node's half of orch_wheels: takes wheels in pieces, and goes on where it was cut off."""
+"""Which wheels are missing on this node, and how much of each has arrived."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -12,17 +13,11 @@ DOCUMENTATION = r"""
 module: orch_wheels
 short_description: Takes wheels from the controller
 description:
-  - Tells how much of each wheel is there already, and appends the pieces that arrive. A wheel gets
-    its name only when it is complete and its hash is right.
+  - Tells how much of each wheel is there already; the controller streams the rest. A wheel gets its
+    name only when it is complete. Its hash is checked by who installs it.
 options:
   folder: {description: Where the wheels go., type: path, required: true}
   wheels: {description: File and sha256 of each., type: list, elements: dict, required: true}
-  pack: {description: A file with pieces one after the other., type: path}
-  pieces:
-    description: File, offset and length of each piece.
-    type: list
-    elements: dict
-    default: []
 author: [orch]
 """
 EXAMPLES = r"""
@@ -30,10 +25,13 @@ EXAMPLES = r"""
   orch_wheels:
     folder: /opt/orch/wheels
     source: ~/.cache/orch/wheelhouse
+    receiver: "{{ lookup('ansible.builtin.file', 'receive.py') }}"
     wheels: [{file: six.whl, sha256: "00"}]
 """
 RETURN = r"""
 present: {description: Bytes of each wheel that are there., returned: always, type: dict}
+folder: {description: Where they are., returned: always, type: str}
+python: {description: The Python that answered., returned: always, type: str}
 """
 
 CHUNK = 1 << 20
@@ -44,25 +42,15 @@ def main():
         argument_spec={
             "folder": {"type": "path", "required": True},
             "wheels": {"type": "list", "elements": "dict", "required": True},
-            "pack": {"type": "path"},
-            "pieces": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
     given = module.params
     try:
-        if given["pack"]:
-            take(given)
-            os.unlink(given["pack"])
         present = {wheel["file"]: size(given["folder"], wheel) for wheel in given["wheels"]}
-    except (OSError, ValueError) as error:
+    except OSError as error:
         module.fail_json(msg="{}: {}".format(given["folder"], error))
-    module.exit_json(changed=bool(given["pack"]), present=present)
-
-
-def part(folder, wheel):
-    """Named by its hash: a piece of another version is never taken for one of this."""
-    return os.path.join(folder, "." + wheel["sha256"])
+    module.exit_json(changed=False, present=present, folder=given["folder"], python=sys.executable)
 
 
 def size(folder, wheel):
@@ -71,7 +59,8 @@ def size(folder, wheel):
     if os.path.exists(whole) and digest(whole) == wheel["sha256"]:
         return -1
     try:
-        return os.path.getsize(part(folder, wheel))
+        # Named by its hash: a piece of another version is never taken for one of this.
+        return os.path.getsize(os.path.join(folder, "." + wheel["sha256"]))
     except OSError:
         return 0
 
@@ -82,38 +71,6 @@ def digest(path):
         for block in iter(lambda: file.read(CHUNK), b""):
             total.update(block)
     return total.hexdigest()
-
-
-def take(given):
-    os.makedirs(given["folder"], exist_ok=True)
-    wheels = {wheel["file"]: wheel for wheel in given["wheels"]}
-    with open(given["pack"], "rb") as pack:
-        for piece in given["pieces"]:
-            wheel = wheels[piece["file"]]
-            append(pack, part(given["folder"], wheel), piece)
-            if piece["last"]:
-                finish(given["folder"], wheel)
-
-
-def append(pack, path, piece):
-    with open(path, "ab") as file:
-        file.truncate(piece["offset"])
-        file.seek(piece["offset"])
-        left = piece["length"]
-        while left:
-            block = pack.read(min(CHUNK, left))
-            if not block:
-                raise ValueError(piece["file"] + " arrived short")
-            file.write(block)
-            left -= len(block)
-
-
-def finish(folder, wheel):
-    path = part(folder, wheel)
-    if digest(path) != wheel["sha256"]:
-        os.unlink(path)
-        raise ValueError(wheel["file"] + " arrived damaged")
-    os.replace(path, os.path.join(folder, wheel["file"]))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sites import Site
+from lab import processes
+from sites import ROOT, Site
 
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"
-NETWORK = "orch-nodes"
 # One node with a core of its own, unless the environment says otherwise.
 CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"
 
@@ -60,11 +62,18 @@ class TestCluster:
 
     def cut(self, node: str) -> None:
         """Take the node's network away: what it sends and what is sent to it is lost."""
-        docker("network", "disconnect", NETWORK, f"orch-{node}")
+        self._link(node, "down")
 
     def heal(self, node: str) -> None:
-        if not self._attached(node):
-            docker("network", "connect", "--ip", self.address(node), NETWORK, f"orch-{node}")
+        if self._state(node) == "running":
+            self._link(node, "up")
+
+    def mount(self, node: str, *arguments: str, program: str = "mount") -> None:
+        """(Un)mount something on a node, with this machine's rights: a container has not these."""
+        pid = docker("inspect", "--format", "{{.State.Pid}}", f"orch-{node}").strip()
+        subprocess.run(
+            ["nsenter", "--target", pid, "--mount", "--pid", program, *arguments], check=True
+        )
 
     def pause(self, node: str) -> None:
         """Freeze all processes of the node. Its kernel goes on accepting connections."""
@@ -101,9 +110,11 @@ class TestCluster:
     def _state(self, node: str) -> str:
         return docker("inspect", "--format", "{{.State.Status}}", f"orch-{node}").strip()
 
-    def _attached(self, node: str) -> bool:
-        template = "{{json .NetworkSettings.Networks}}"
-        return NETWORK in json.loads(docker("inspect", "--format", template, f"orch-{node}"))
+    def _link(self, node: str, state: str) -> None:
+        """Pull or plug the cable: the other end of the node's interface, which knows nothing."""
+        index = self.exec(node, ("cat", "/sys/class/net/eth0/iflink"))
+        name = socket.if_indextoname(int(index))
+        subprocess.run(["ip", "link", "set", name, state], check=True)
 
     def _wait_for_ssh(self, node: str) -> None:
         for _ in range(30):
@@ -179,8 +190,9 @@ def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
 
 @pytest.fixture(scope="session")
 def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Three provisioned nodes, and a controller of its own."""
+    """Three provisioned nodes with the same cores, and a controller of its own."""
     cluster_session.repair()
+    docker("update", "--cpuset-cpus", f"0-{(os.cpu_count() or 1) - 1}", "orch-node2")
     lab = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("lab"))
     lab.describe("node0", "node1", "node2")
     lab.orch()
@@ -188,5 +200,9 @@ def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def lab(lab_session: Site, cluster: TestCluster) -> Site:
-    return lab_session
+def lab(lab_session: Site, cluster: TestCluster) -> Iterator[Site]:
+    """What a test that failed has left running does not stand in the way of the next one."""
+    yield lab_session
+    for pid in processes(f"{ROOT}/runs/"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

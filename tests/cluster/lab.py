@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sites import ORCH, Site, interruptible
+from sites import ORCH, Site
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
 ON_TWO = ("--nodes", "2", "--ppn", "1")
@@ -63,7 +63,7 @@ class Running:
     def until(self, true: Callable[[], bool], what: str, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while not true():
-            assert self.process.poll() is None or true(), self.said(what)
+            assert self.process.poll() in (None, 0) or true(), self.said(what)
             assert time.monotonic() < deadline, f"not seen in {seconds:.0f} s: {what}"
             time.sleep(0.05)
 
@@ -82,16 +82,7 @@ class Running:
 def start(site: Site, *arguments: str) -> Running:
     """`orch train` with --json; returns once it has recorded its run."""
     before = set((site.folder / "runs").glob("*"))
-    process = subprocess.Popen(
-        [*ORCH, "train", *arguments, "--inventory", str(site.inventory), "--json"],
-        env=site.environment,
-        cwd=site.folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=interruptible,
-    )
+    process = site.spawn("train", "--inventory", str(site.inventory), "--json", *arguments)
     running = Running(site=site, process=process, folder=site.folder)
 
     def recorded() -> set[Path]:

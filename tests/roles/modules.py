@@ -10,7 +10,11 @@ PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 
 
 def load_module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PLAYBOOKS / "library" / f"{name}.py")
+    return load_file(f"library/{name}.py")
+
+
+def load_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, PLAYBOOKS / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

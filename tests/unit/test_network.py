@@ -8,9 +8,8 @@ from orchestrator.choices import tell_network
 from orchestrator.cluster import Node
 from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS
-from orchestrator.layout import lay_out
 from orchestrator.network import links
-from tests.conftest import make_facts, make_node
+from tests.conftest import make_facts, make_job, make_node
 
 
 def node(index: int, *, route: str = "eth1", address: str = "", **detours: str) -> Node:
@@ -90,7 +89,5 @@ def test_hydra_starts_all_proxies_from_node0_where_interfaces_have_other_names()
 
     for last, expected in ((node(20), None), (renamed(20), "20")):
         nodes = (*(node(index) for index in range(1, 20)), last)
-        launch = LAUNCHERS["mpirun"](
-            nodes, layout=lay_out(nodes, 1), links=links(nodes), hostfile="h", ranks=("r",)
-        )
+        launch = LAUNCHERS["mpirun"](make_job(nodes, ppn=1))
         assert dict(launch.command.env).get("I_MPI_HYDRA_BRANCH_COUNT") == expected

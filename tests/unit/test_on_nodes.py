@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import subprocess
@@ -39,6 +40,10 @@ def test_a_spare_stands_in_for_a_lost_node() -> None:
     stand_ins = {"node1": "node8"}
     assert layouts.hosts_replaced(hosts, before, stand_ins) == (
         "10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n"
+    )
+    of_open_mpi = "10.0.0.0 slots=1\nfe80::1 slots=12\n10.0.0.2 slots=1\n"
+    assert layouts.hosts_replaced(of_open_mpi, before, stand_ins) == (
+        "10.0.0.0 slots=1\n10.0.0.8 slots=12\n10.0.0.2 slots=1\n"
     )
     after = layouts.replaced(before, stand_ins)
     assert layouts.nodes_of(after) == ["node0", "node8", "node2"]
@@ -78,6 +83,47 @@ def test_ranks_that_have_ended_are_not_behind() -> None:
         call.take({"event": "joined", "rank": rank}, 1.0)
     call.take({"event": "exit", "rank": 0, "code": 0, "signal": None, "stopped": False}, 2.0)
     assert call.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
+
+
+def test_the_rank_that_all_others_name_is_the_culprit() -> None:
+    call = roll("node0", "node1")
+    text = "error: rank 0 on node0: cannot write checkpoint-4: No space left on device."
+    for rank in (1, 0):
+        call.take({"event": "exception", "rank": rank, "text": text, "time": 1.0}, 1.0)
+    assert call.first_failure()["rank"] == 0
+    assert call.undecided(), "its exit code is not known yet"
+
+
+SETVARS = """
+echo noise; echo more >&2
+export CCL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)" TEXT="two
+lines = 1"
+export LD_LIBRARY_PATH="$CCL_ROOT/lib:${LD_LIBRARY_PATH:-}"
+[ -z "${MISLEADING:-}" ] || export CCL_ROOT=misled
+"""
+
+
+def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "two words" / "env"
+    folder.mkdir(parents=True)
+    (folder / "setvars.sh").write_text(SETVARS)
+    before = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
+    root = str(folder.parent)
+    assert module("setvars").sourced(folder / "setvars.sh", before) == {
+        "CCL_ROOT": root,
+        "TEXT": "two\nlines = 1",
+        "LD_LIBRARY_PATH": f"{root}/lib:/old",
+    }
+
+
+@pytest.mark.parametrize(("text", "words"), [("exit 3", "exit code 3"), (None, "is missing")])
+def test_a_setvars_that_cannot_be_sourced(tmp_path: Path, text: str | None, words: str) -> None:
+    script = tmp_path / "setvars.sh"
+    if text:
+        script.write_text(text)
+    setvars = module("setvars")
+    with pytest.raises(setvars.SetvarsError, match=words):
+        setvars.sourced(script, os.environ)
 
 
 def test_a_rank_that_was_stopped_has_not_failed() -> None:
@@ -159,5 +205,34 @@ def test_a_layout_without_its_lost_node() -> None:
     hosts = layouts.hosts_without("a:1\nb:2\nc:1\n", whole, {"node1"})
     assert hosts == "a:1\nc:1\n"
     argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
-    assert layouts.resized(argv, 2)[:5] == ["mpiexec.hydra", "-f", "hosts", "-n", "2"]
-    assert layouts.resized(argv, 2)[-2:] == ["-n", "9"]
+    fewer = layouts.resized(argv, left, 4, None)
+    assert fewer == [*argv[:4], "2", *argv[5:]], "the script's own -n stays"
+    assert layouts.resized(argv, left, None, 6)[6] == "2"
+    assert layouts.resized(argv, left, None, None) == argv, "it reads the layout itself"
+
+
+def test_a_run_is_mended_with_spares_first_and_then_without_nodes(tmp_path: Path) -> None:
+    mending = module("mending")
+    (tmp_path / "hostfile").write_text("a slots=1\nb slots=1\nc slots=1\n")
+    whole = {**layout("node0", "node1", "node2"), "spares": [{"node": "node8", "host": "s"}]}
+    argv = ["accelerate", "--num_processes", "3", "--num_machines", "3", "rank.py", "3"]
+    told: list[str] = []
+
+    def mend(lost: set[str], gone: set[str], **options: Any) -> Any:
+        asked = argparse.Namespace(elastic=True, min_nodes=2, size_at=2, nodes_at=4)
+        vars(asked).update(options)
+        now = mending.Mended(whole, argv)
+        return mending.mend(
+            tmp_path, now, lost=lost, gone=lost | gone, options=asked, tell=told.append
+        )
+
+    assert mend({"node1", "node2"}, {"node8"}) is None
+    assert told == ["no restart: the run needs 2 nodes"]
+    assert mend({"node1"}, {"node8"}, elastic=False) is None
+    assert told[1] == "no restart: the recipe needs all of its ranks"
+    mended = mend({"node1", "node2"}, set())
+    assert [one["node"] for one in mended.layout["ranks"]] == ["node0", "node8"]
+    assert mended.argv == ["accelerate", "--num_processes", "2", "--num_machines", "2", *argv[5:]]
+    assert (tmp_path / "hostfile").read_text() == "a slots=1\ns slots=1\n"
+    (tmp_path / "hostfile").unlink()
+    assert mend({"node1"}, {"node8"}).layout["world_size"] == 2, "torchrun has no hostfile"

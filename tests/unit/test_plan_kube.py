@@ -24,9 +24,9 @@ from orchestrator.kube.settings import KubeSettings
 from orchestrator.launchers.kubernetes_jobs import KINDS
 from orchestrator.plan import ApplyObjects, Plan
 from orchestrator.plan_kube import KubeSite, plan_kube
-from orchestrator.plan_train import Resume, TrainRequest
 from orchestrator.recipe import Recipe
 from orchestrator.stack import Bindings, Stack
+from orchestrator.train_request import Resume, TrainRequest
 from tests.conftest import make_stack
 from tests.kube_schema import FILES, check, has_crds, needs_crds
 

@@ -9,10 +9,12 @@ import pytest
 from orchestrator.cluster import Cluster, Facts, Node
 from orchestrator.errors import PlanError
 from orchestrator.plan import Plan, PutFile, SendFile, StartRun
-from orchestrator.plan_train import Resume, Site, TrainRequest, plan_train
+from orchestrator.plan_steps import Site
+from orchestrator.plan_train import plan_train
 from orchestrator.rank_files import master_port
 from orchestrator.recipe import Recipe
 from orchestrator.stack import Bindings, Stack
+from orchestrator.train_request import Resume, TrainRequest
 from tests.conftest import make_cluster, make_facts, make_node
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -278,5 +280,5 @@ def test_ipex_is_refused_where_it_trains_wrongly(stack: Stack) -> None:
 
 
 def test_without_mpiexec_there_is_a_hint(stack: Stack) -> None:
-    with pytest.raises(PlanError, match="no mpiexec"):
-        decide(stack, node=make_node(facts=replace(make_facts(), mpiexec=None)))
+    with pytest.raises(PlanError, match=r"node0 has no Intel MPI beside .*: no MPI"):
+        decide(stack, node=make_node(facts=replace(make_facts(), mpi={})))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plan_train import TrainRequest, plan_train
+from orchestrator.plan_train import plan_train
 from orchestrator.provenance import git_state, provenance, scripts, seeds
 from orchestrator.stack import Stack
+from orchestrator.train_request import TrainRequest
 from tests.conftest import make_cluster
 from tests.unit.test_plan_train import QA, SITE
 

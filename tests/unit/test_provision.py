@@ -19,7 +19,7 @@ from orchestrator.plan_provision import (
 )
 from orchestrator.preflight import GIB, Limits, problems
 from orchestrator.probe import Peer, Probe
-from orchestrator.report.provision import Report, changes_of, explain, text
+from orchestrator.report.provision import Change, NodeReport, Report, changes_of, explain, text
 from orchestrator.wheelhouse import platform_tags
 
 STACK = load.stack("current")
@@ -196,6 +196,20 @@ def test_ssh_words_are_explained() -> None:
 def test_a_task_without_an_account_is_named_itself() -> None:
     (change,) = changes_of({}, "Install system packages")
     assert change.what == "install system packages"
+
+
+def test_equal_drift_is_told_once() -> None:
+    both, one = (Change(what=what, is_="missing", should="present") for what in ("rank.py", "x"))
+    nodes = (NodeReport(node="a", changes=[both, one]), NodeReport(node="b", changes=[both]))
+    report = Report(cluster="lab", check=True, state="drift", seconds=1.0, log="log", nodes=nodes)
+    rows = [line.split() for line in text(report).splitlines() if "missing" in line]
+    assert rows == [["all", "rank.py", "missing", "present"], ["a", "x", "missing", "present"]]
+
+
+def test_of_a_node_that_does_not_answer_no_drift_is_told() -> None:
+    nodes = (NodeReport(node="a", failed=1, problem="it does not answer"),)
+    report = Report(cluster="lab", check=True, state="failed", seconds=1.0, log="log", nodes=nodes)
+    assert "drift" not in text(report)
 
 
 @pytest.mark.parametrize(

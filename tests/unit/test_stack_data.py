@@ -9,6 +9,7 @@ import pytest
 from packaging.version import Version
 
 from orchestrator import load
+from orchestrator.choose_launch import ccl_of
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
 from orchestrator.matrix import XPU_ONLY_BINDINGS, index_of
@@ -139,7 +140,7 @@ def test_gloo_needs_no_bindings() -> None:
     assert BINDINGS not in stack.requirements
     assert BINDINGS in load.stack("intel-2.7").for_backend("ccl").requirements
     with pytest.raises(PlanError, match="has ccl and gloo"):
-        load.stack("intel-2.7").for_backend("nccl")
+        load.stack("intel-2.7").with_own_backend("nccl")
 
 
 @pytest.mark.parametrize(
@@ -180,3 +181,11 @@ def test_ipex_is_taken_where_it_trains_rightly(
 def test_a_stack_without_ipex_refuses_it() -> None:
     with pytest.raises(PlanError, match="stack 'current' has no IPEX"):
         load.stack("current").check_ipex(precision="fp32", through="ddp", world_size=1)
+
+
+def test_only_intels_bindings_have_their_setvars_sourced() -> None:
+    for stack in STACKS_LOADED:
+        if stack.bindings and "ccl" in stack.backends:
+            found = ccl_of(stack).setvars
+            ours = stack.name == "current"
+            assert found == ("" if ours else f"{stack.bindings.module}/env/setvars.sh")

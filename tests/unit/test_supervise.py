@@ -165,6 +165,17 @@ def test_stopping(ground: Ground) -> None:
     assert ground.living() == []
 
 
+def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:
+    run = ground.base / "run"
+    command = [sys.executable, str(TRAIN / "sweep.py"), "end", str(run), "--patience", "0"]
+    run.mkdir()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=20)
+    run.joinpath("layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
+    supervise = [sys.executable, str(TRAIN / "supervise.py"), str(run), "--", "/no/such/mpiexec"]
+    assert subprocess.run(supervise, timeout=20).returncode == 130
+    assert ground.outcome()["state"] == "stopped"
+
+
 def test_without_its_supervisor_nothing_lives_on(ground: Ground) -> None:
     process = ground.start(SLEEP)
     ground.await_event("started", 2)

@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass, field, fields
 
 import torch.distributed as dist
-from errors import ArgumentError
-from ranks import note
+from training.errors import ArgumentError
+from training.ranks import note
 from transformers import Trainer, TrainingArguments
 
 KNOWN = frozenset(f.name for f in fields(TrainingArguments) if f.init)

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 import sys
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
 
 from answers import Search
 from compat import Extras, TrainingOptions, translate
-from errors import ArgumentError
-from ranks import note
-from transformers import HfArgumentParser
-
-
-def option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
-@dataclass
-class ModelArguments:
-    model_name_or_path: str = option(
-        "", "A folder, a name on the hub, or package:NAME/FOLDER inside an installed package."
-    )
-    config_name: str | None = option(None, "Configuration, if not that of the model.")
-    tokenizer_name: str | None = option(None, "Tokenizer, if not that of the model.")
-    cache_dir: str | None = option(None, "Where models of the hub are kept.")
-    model_revision: str = option("main", "Branch, tag or commit on the hub.")
-    token: str | None = option(None, "Access token for the hub.")
-    trust_remote_code: bool = option(False, "Allow code that comes with a model of the hub.")
-    dropout: float | None = option(None, "Set all dropout probabilities of the model.")
+from training.arguments import ModelArguments, option, parse, refuse
+from training.ranks import note
 
 
 @dataclass
@@ -76,40 +54,19 @@ class Config:
     extras: Extras
 
 
-class Parser(HfArgumentParser):  # type: ignore[misc]
-    """Errors are one line, without the usage of two hundred options."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ArgumentError(re.sub(r"/--[\w-]+", "", message) + ".")
-
-
 def parse_arguments(argv: list[str]) -> Config:
     """-> Config. Raises ArgumentError for anything that can be seen before reading a file."""
     rest, extras = translate(argv)
-    parser = Parser((ModelArguments, DataArguments, RunArguments, TrainingOptions))
-    try:
-        model, data, run, training, unknown = parser.parse_args_into_dataclasses(
-            rest, return_remaining_strings=True, look_for_args_file=False
-        )
-    except (ValueError, ImportError, RuntimeError) as error:  # TrainingArguments' own checks
-        raise ArgumentError(" ".join(str(error).split())) from error
-    if unknown:
-        raise ArgumentError(unknown_argument(unknown[0], parser))
+    model, data, run, training = parse(
+        rest, (ModelArguments, DataArguments, RunArguments, TrainingOptions)
+    )
     config = Config(model=model, data=data, run=run, training=training, extras=extras)
     check(config)
     return config
 
 
-def unknown_argument(token: str, parser: Parser) -> str:
-    names = [name for action in parser._actions for name in action.option_strings]
-    near = difflib.get_close_matches(token, names, n=1)
-    return f"unknown argument {token!r}." + (f" Did you mean {near[0]}?" if near else "")
-
-
 def check(config: Config) -> None:
-    problem = next((text for wrong, text in requirements(config) if wrong), None)
-    if problem:
-        raise ArgumentError(problem)
+    refuse(requirements(config))
     if config.data.overwrite_cache or config.data.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ranks
 import torch
 from answers import Prediction, Scores, Search, predict
-from events import Progress
 from features import Collator, Window, make_windows
 from scoring import score
 from squad import Question
+from training import ranks
+from training.events import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

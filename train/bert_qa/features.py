@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from errors import RecipeError
 from squad import Question
+from training.errors import RecipeError
 
 Offset = tuple[int, int]
 CHUNK = 1000  # questions given to the tokenizer at once; bounds memory, not the result

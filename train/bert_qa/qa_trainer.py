@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import checkpoint
 import numpy
-import ranks
 import torch
-from errors import RecipeError
 from evaluation import Evaluator, evaluate
-from events import Progress, note
-from shuffling import EpochFollower, EpochSampler
+from safetensors.torch import save_model
+from shuffling import EpochFollower
 from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler
+from training import checkpoint, copies, ranks
+from training.errors import RecipeError
+from training.events import Progress, note
+from training.shuffling import EpochSampler
+from training.snapshot import rng_file
 from transformers import PrinterCallback, ProgressCallback, Trainer
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 class QaTrainer(Trainer):  # type: ignore[misc]
@@ -90,15 +92,26 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         Progress("save", self.state.max_steps).tell(step, now=True)
         name, staging = f"checkpoint-{step}", output_dir / checkpoint.STAGING
         try:
-            with ranks.together(), telling_of_failure(name, output_dir):
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
                 self._stage(staging, model, trial, *args, **kwargs)
-            with ranks.together(), telling_of_failure(name, output_dir):
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+                copies.random_states(staging / name, rng_file(), owner=self.args.writes)
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
                 if self.args.writes:
                     checkpoint.seal(staging / name, step=step, world_size=ranks.world_size())
                     checkpoint.publish(staging / name, output_dir / name)
                     checkpoint.rotate(output_dir, self.args.save_total_limit)
         finally:
             self._clear(staging)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """On every file system: newer transformers give the weights to rank 0 alone."""
+        super()._save(output_dir, state_dict)
+        folder = Path(output_dir or self.args.output_dir)
+        if self.args.writes and not any((folder / name).is_file() for name in WEIGHTS):
+            model = self.accelerator.unwrap_model(self.model)
+            save_model(model, str(folder / WEIGHTS[0]), metadata={"format": "pt"})
+            model.config.save_pretrained(folder)
 
     def _clear(self, staging: Path) -> None:
         """After all ranks are done with it, and before any of them stages the next one."""
@@ -120,10 +133,10 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """
         if path is None:
             return
-        name = f"rng_state_{ranks.rank()}.pth" if ranks.world_size() > 1 else "rng_state.pth"
-        if not (Path(path) / name).is_file():  # another world size; resume.tell has said so
+        file = Path(path) / rng_file()
+        if not file.is_file():  # another world size; resume.tell has said so
             return
-        state = torch.load(Path(path) / name, weights_only=False)
+        state = torch.load(file, weights_only=False)
         random.setstate(state["python"])
         numpy.random.set_state(state["numpy"])
         torch.random.set_rng_state(state["cpu"])
@@ -132,15 +145,3 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """Drop the DDP wrapper; it must not outlive the process group."""
         self.model_wrapped = self.model
         self.accelerator.free_memory()
-
-
-@contextlib.contextmanager
-def telling_of_failure(name: str, folder: Path) -> Iterator[None]:
-    """One message for whatever torch, safetensors or the system raise when a write fails."""
-    try:
-        yield
-    except Exception as error:
-        reason = checkpoint.write_failure(error, folder / checkpoint.STAGING)
-        raise RecipeError(
-            f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact."
-        ) from error

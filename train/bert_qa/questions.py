@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from config import DataArguments
-from errors import RecipeError
-from ranks import note
 from squad import BadFieldError, Node, Question, flat_question, read_questions, unique
+from training.errors import RecipeError
+from training.hub import hub_rows
+from training.ranks import note
 
 
 def load_training(args: DataArguments) -> list[Question]:
@@ -42,7 +42,7 @@ def excluding(questions: Sequence[Question], others: Sequence[Question]) -> list
 
 
 def hub_questions(args: DataArguments, split: str) -> list[Question]:
-    rows = hub_rows(args, split)
+    rows = hub_rows(str(args.dataset_name), args.dataset_config_name, split)
     name = f"{args.dataset_name} ({split})"
     questions = []
     for number, row in enumerate(rows, start=1):
@@ -51,18 +51,3 @@ def hub_questions(args: DataArguments, split: str) -> list[Question]:
         except BadFieldError as error:
             raise RecipeError(f"{name}, row {number}: {error}.") from error
     return unique(Path(name), ((None, question) for question in questions))
-
-
-def hub_rows(args: DataArguments, split: str) -> Any:
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise RecipeError(
-            "--dataset_name needs the package `datasets`; install it, or pass --train_file and "
-            "--validation_file."
-        ) from error
-    try:
-        return load_dataset(args.dataset_name, args.dataset_config_name, split=split)
-    except Exception as error:  # network, name, split and script errors have no common class
-        reason = str(error).splitlines()[0]
-        raise RecipeError(f"cannot load the data set {args.dataset_name!r}: {reason}") from error

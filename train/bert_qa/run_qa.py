@@ -8,64 +8,50 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import checkpoint
-import ranks
-import resume
-import torch.distributed as dist
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for the package `training`
+
 from config import Config, from_command_line
-from errors import RecipeError
 from evaluation import Evaluator, evaluate
-from events import report
 from features import Collator, Window, make_windows
 from metrics import TrainingMetrics
-from models import load_model, load_tokenizer, save_model, window_length
 from qa_trainer import QaTrainer
 from questions import load_training, load_validation
 from squad import Question
-from transformers import set_seed
-from transformers.utils.logging import disable_progress_bar
+from training import checkpoint, ranks, resume
+from training.errors import RecipeError
+from training.events import report
+from training.metrics import Course
+from training.models import load_model, load_tokenizer, save_model, sequence_length
+from training.script import run_script
+from training.snapshot import prepare_output
+from transformers import AutoModelForQuestionAnswering, set_seed
 
 # Tokens. Against 1, a rank of MiniLM needs 2.0 GB instead of 2.6 after 100 steps, at equal speed.
 LENGTH_MULTIPLE = 32
 
 
 def main() -> int:
-    if not sys.stderr.isatty():
-        disable_progress_bar()  # of loading and saving weights
-    group_is_ours = not (dist.is_available() and dist.is_initialized())
-    try:
-        run(from_command_line())
-    except RecipeError as error:
-        return end(tell(error), group_is_ours)
-    except OSError as error:  # a full disk, a folder that vanished
-        where = f" ({error.filename})" if error.filename else ""
-        told = tell(RecipeError(f"{error.strerror or error}{where}."))
-        return end(told, group_is_ours)
-    if group_is_ours:
-        ranks.leave()
-    return 0
+    return run_script(lambda: run(from_command_line()))
 
 
 def run(config: Config) -> None:
     # ranks
     _ = config.training.device  # accelerate joins the ranks here, unless they are joined already
     output_dir = Path(config.training.output_dir)
-    config.training.writes = ranks.owner_of(output_dir) == ranks.rank()
-    tidy(output_dir, owner=config.training.writes)
+    config.training.writes = prepare_output(output_dir)
 
     # data, model
     with ranks.together():
         train = load_training(config.data) if config.training.do_train else []
         validation = load_validation(config.data) if config.training.do_eval else []
         tokenizer = load_tokenizer(config.model)
-        model = load_model(config.model, config.training.seed)
-        length = window_length(config.data, tokenizer)
+        model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
+        length = sequence_length(config.data.max_seq_length, tokenizer)
         windows = make_windows(train, tokenizer, max_length=length, stride=config.data.doc_stride)
     collate = Collator(
         pad_token_id=tokenizer.pad_token_id,
@@ -89,14 +75,6 @@ def run(config: Config) -> None:
     if config.training.do_eval:
         summary |= evaluate_after(model, evaluator, output_dir)
     finish(output_dir, summary)
-
-
-def tidy(output_dir: Path, *, owner: bool) -> None:
-    """Remove what a killed process left half-written."""
-    removed = checkpoint.remove_rubbish(output_dir) if owner else []
-    if removed:
-        ranks.note(f"removed what an earlier process left half-written: {', '.join(removed)}.")
-    ranks.gather(None)
 
 
 def make_evaluator(
@@ -162,7 +140,7 @@ def train_model(
     """Trains `model` in place; -> speed, steps and the last loss."""
     training = config.training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    metrics = TrainingMetrics(
+    course = Course(
         Path(training.output_dir),
         samples_per_step=batch * ranks.world_size(),
         start_step=checkpoint.step_of(start) if start else 0,
@@ -172,7 +150,7 @@ def train_model(
         args=training,
         train_dataset=windows,
         data_collator=evaluator.collate,
-        callbacks=[metrics],
+        callbacks=[TrainingMetrics(course)],
         evaluator=evaluator if training.do_eval else None,
         warmup_ratio=config.extras.warmup_ratio,
     )
@@ -181,12 +159,7 @@ def train_model(
     trainer.train(resume_from_checkpoint=str(start) if start else None)
     steps = trainer.state.global_step
     trainer.release()
-    return {
-        "steps": steps,
-        "final_loss": metrics.final_loss,
-        "train_seconds": round(metrics.seconds, 3),
-        "train_samples_per_second": round(metrics.samples_per_second(steps), 3),
-    }
+    return course.summary(steps)
 
 
 def save(model: Any, tokenizer: Any, target: Path) -> str:
@@ -215,24 +188,6 @@ def finish(output_dir: Path, summary: dict[str, Any]) -> None:
     for when in ("before", "after"):
         if when in summary:
             print("{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]), flush=True)
-
-
-def end(code: int, group_is_ours: bool) -> int:
-    """After an error the group still stands; gloo often aborts in its teardown, so leave it out."""
-    if group_is_ours and dist.is_available() and dist.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
-
-
-def tell(error: RecipeError) -> int:
-    """On the screen once, to the supervisor from every rank; -> exit code."""
-    report("exception", text=f"error: {error}")
-    if ranks.is_main() or not error.shared:
-        where = "" if ranks.is_main() else f"rank {ranks.rank()}: "
-        print(f"error: {where}{error}", file=sys.stderr, flush=True)
-    return error.code
 
 
 if __name__ == "__main__":

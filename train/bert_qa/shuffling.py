@@ -1,37 +1,15 @@
-"""The order of the training data: a function of seed and epoch alone.
-
-Trainer's own sampler takes its seed from the global random state, which differs between one rank
-and two, and between a fresh and a resumed process.
-"""
+"""Trainer tells the sampler which epoch it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch.utils.data import Sampler
+from training.shuffling import EpochSampler
 from transformers import TrainerCallback
 
 
-class EpochSampler(Sampler[int]):
-    """The same permutation on all ranks; accelerate deals its batches out to them."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.size = size
-        self.seed = seed
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        yield from torch.randperm(self.size, generator=generator).tolist()
-
-
 class EpochFollower(TrainerCallback):  # type: ignore[misc]
-    """Tells the sampler the epoch; how Trainer itself does so differs between versions."""
+    """How Trainer itself tells the epoch differs between versions."""
 
     def __init__(self, sampler: EpochSampler) -> None:
         self.sampler = sampler

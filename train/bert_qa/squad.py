@@ -13,7 +13,7 @@ from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
-from errors import RecipeError
+from training.errors import RecipeError
 
 Step = str | int
 

@@ -23,9 +23,9 @@ from orchestrator.load.kube import kube_settings
 from orchestrator.operations.kube.watch import KubeWatch
 from orchestrator.plan import ApplyObjects, Plan
 from orchestrator.plan_kube import KubeSite, plan_kube
-from orchestrator.plan_train import TrainRequest
 from orchestrator.recipe import Recipe, Value
 from orchestrator.share import TRAIN
+from orchestrator.train_request import TrainRequest
 
 LAUNCHER = "pytorchjob"
 

@@ -19,6 +19,7 @@ def fill_shm() -> None:
     with open("/dev/shm/faulty", "wb+") as file:
         file.truncate(size)
         memory = mmap.mmap(file.fileno(), size)
+        time.sleep(1)
         for page in range(0, size, 1 << 20):
             memory[page : page + (1 << 20)] = b"x" * (1 << 20)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import time
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # rank_events.py is one folder up
-rank_events = importlib.import_module("rank_events")
-report, note = rank_events.report, rank_events.note
+from rank_events import note, report
+
+__all__ = ["Progress", "note", "report"]
 
 EVERY_SECONDS = 1.0
 

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from errors import RecipeError
+
+from training.errors import RecipeError
 
 
 def grouped() -> bool:
@@ -37,6 +39,32 @@ def note(message: str) -> None:
         print(f"note: {message}", flush=True)
 
 
+def join() -> None:
+    """Join the ranks that a launcher has started, unless they are joined already."""
+    if not dist.is_initialized() and world_size() > 1:
+        dist.init_process_group("gloo")
+
+
+def total(value: float) -> float:
+    """The sum over all ranks."""
+    if not grouped():
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(tensor)
+    return float(tensor)
+
+
+def bytes_from(source: int, content: bytes) -> bytes:
+    """What rank `source` holds; the other ranks' own content does not count."""
+    if not grouped():
+        return content
+    sizes = gather(len(content))
+    held = torch.frombuffer(bytearray(content or b" "), dtype=torch.uint8)
+    tensor = held if rank() == source else torch.empty(max(1, sizes[source]), dtype=torch.uint8)
+    dist.broadcast(tensor, src=source)
+    return tensor.numpy().tobytes()[: sizes[source]]
+
+
 def gather(value: Any) -> list[Any]:
     """The value of every rank, on every rank."""
     if not grouped():
@@ -48,10 +76,15 @@ def gather(value: Any) -> list[Any]:
 
 def from_main(value: Any) -> Any:
     """The value of rank 0."""
+    return value_of(0, value)
+
+
+def value_of(source: int, value: Any) -> Any:
+    """The value of rank `source`."""
     if not grouped():
         return value
     values = [value]
-    dist.broadcast_object_list(values, src=0)
+    dist.broadcast_object_list(values, src=source)
     return values[0]
 
 

@@ -1,13 +1,12 @@
-"""Which checkpoint to go on from: the newest one that is whole on every node."""
+"""Which checkpoint to go on from: the newest one that is whole on some node."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-import checkpoint
-import ranks
-from errors import RecipeError
+from training import checkpoint, copies, ranks
+from training.errors import RecipeError
 
 
 def choose(wanted: str | None, output_dir: Path) -> Path | None:
@@ -34,21 +33,23 @@ def exactly(path: Path) -> Path:
 
 
 def newest_whole(folder: Path) -> Path | None:
-    """The newest checkpoint that verifies on all ranks; each worse one is reported.
+    """The newest checkpoint that verifies on some node, brought to the nodes that lack it.
 
-    A node that lacks what the others have is an error: starting afresh in silence, or from
-    different checkpoints, would spoil the run.
+    Each worse one is reported. If there are checkpoints and none is whole, that is an error:
+    starting afresh in silence would spoil the run.
     """
     names = ranks.gather([path.name for path in checkpoint.saved_in(folder)])
-    everywhere = set(names[0]).intersection(*names)
     candidates = sorted({name for rank in names for name in rank}, key=lambda n: -int(n[11:]))
     for name in candidates:
-        lacking = [rank for rank, held in enumerate(names) if name not in held]
-        problems = [f"not on the node of ranks {lacking}"] if name not in everywhere else []
-        problems = problems or [found for found in ranks.gather(checked(folder / name)) if found]
-        if not problems:
+        problems = ranks.gather(checkpoint.problem_with(folder / name))
+        whole = [rank for rank, problem in enumerate(problems) if problem is None]
+        if whole:
+            if len(whole) < len(problems):
+                lacking = [rank for rank, problem in enumerate(problems) if problem]
+                ranks.note(f"{name} of rank {whole[0]} is copied to the nodes of ranks {lacking}.")
+                copies.share(folder / name, whole[0])
             return folder / name
-        ranks.note(f"{name} is not used: {problems[0]}.")
+        ranks.note(f"{name} is not used: {next(one for one in problems if one)}.")
     if candidates:
         raise RecipeError(
             f"none of the {len(candidates)} checkpoints in {folder} can be used; repair them, or "
@@ -56,14 +57,6 @@ def newest_whole(folder: Path) -> Path | None:
             shared=True,
         )
     return None
-
-
-def checked(path: Path) -> str | None:
-    problem = checkpoint.problem_with(path)
-    if problem or checkpoint.facts_of(path).get("world_size") != ranks.world_size():
-        return problem
-    rng = path / ("rng_state.pth" if ranks.world_size() == 1 else f"rng_state_{ranks.rank()}.pth")
-    return None if rng.is_file() else f"{rng.name} is missing"
 
 
 def tell(path: Path | None) -> None:

@@ -12,8 +12,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from training.errors import RecipeError
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -95,6 +98,18 @@ def rotate(folder: Path, limit: int | None) -> None:
     """Keep the `limit` newest checkpoints; None or 0 keeps all."""
     for old in saved_in(folder)[limit:] if limit else []:
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def telling_of_failure(name: str, folder: Path) -> Iterator[None]:
+    """One message for whatever torch, safetensors or the system raise when a write fails."""
+    try:
+        yield
+    except Exception as error:
+        reason = write_failure(error, folder / STAGING)
+        raise RecipeError(
+            f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact."
+        ) from error
 
 
 def write_failure(error: BaseException, folder: Path) -> str:

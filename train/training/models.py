@@ -6,11 +6,12 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import checkpoint
-from config import DataArguments, ModelArguments
-from errors import RecipeError
-from ranks import note
-from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoTokenizer, set_seed
+
+from training import checkpoint
+from training.arguments import ModelArguments
+from training.errors import RecipeError
+from training.ranks import note
 
 PACKAGE = "package:"
 
@@ -29,14 +30,18 @@ def locate(name: str) -> str:
     return str(folder)
 
 
-def load_model(args: ModelArguments, seed: int) -> Any:
-    """In fp32. Weights that the model does not have, like a fresh QA head, come from the seed."""
+def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> Any:
+    """A model of an Auto class in fp32; weights that are not there, as of a fresh head, come from
+    the seed. `settings` go to its configuration.
+    """
     set_seed(seed)
     hub = hub_arguments(args)
     try:
-        config = AutoConfig.from_pretrained(locate(args.config_name or place(args)), **hub)
+        config = AutoConfig.from_pretrained(
+            locate(args.config_name or place(args)), **settings, **hub
+        )
         set_dropout(config, args.dropout)
-        model = AutoModelForQuestionAnswering.from_pretrained(place(args), config=config, **hub)
+        model = kind.from_pretrained(place(args), config=config, **hub)
     except (OSError, ValueError) as error:
         raise not_loaded("model", args.model_name_or_path, error) from error
     return model.float()
@@ -51,17 +56,15 @@ def load_tokenizer(args: ModelArguments) -> Any:
     except (OSError, ValueError) as error:
         raise not_loaded("tokenizer", name, error) from error
     if not tokenizer.is_fast:
-        raise RecipeError(f"{name} has no fast tokenizer, and windows need its offsets.")
+        raise RecipeError(f"{name} has no fast tokenizer, which this recipe needs.")
     return tokenizer
 
 
-def window_length(args: DataArguments, tokenizer: Any) -> int:
+def sequence_length(wanted: int, tokenizer: Any) -> int:
     limit = int(tokenizer.model_max_length)
-    if args.max_seq_length > limit:
-        note(
-            f"--max_seq_length {args.max_seq_length} is over the model's {limit}; {limit} is used."
-        )
-    return min(args.max_seq_length, limit)
+    if wanted > limit:
+        note(f"--max_seq_length {wanted} is over the model's {limit}; {limit} is used.")
+    return min(wanted, limit)
 
 
 def place(args: ModelArguments) -> str:

@@ -1,4 +1,4 @@
-"""The one error that this recipe shows to people."""
+"""The one error that recipes show to people."""
 
 from __future__ import annotations
 

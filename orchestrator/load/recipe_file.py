@@ -1,0 +1,60 @@
+"""recipe.toml: its keys, and the JSON schema by which editors check and complete them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import Field
+
+from orchestrator.load.files import StrictModel
+from orchestrator.recipe import Value
+
+SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
+
+
+class RecipeFile(StrictModel):
+    """What can be trained: a script, its defaults, and how they may be changed."""
+
+    summary: str = Field(description="One line, shown by `orch recipes`.")
+    script: str = Field(description="The training script, relative to this file.")
+    resumes: bool = Field(
+        default=False,
+        description="The script goes on from the newest checkpoint in --output_dir.",
+    )
+    elastic: bool = Field(
+        default=False, description="It may go on from a checkpoint with fewer ranks."
+    )
+    stacks: list[str] = Field(
+        default_factory=list, description="The stacks it runs on; none: all of them."
+    )
+    paths: list[str] = Field(
+        default_factory=list,
+        description="Settings whose values are files; they are sent to the nodes.",
+    )
+    accepts: list[str] = Field(
+        default_factory=list,
+        description="Names that --set knows besides those of [arguments].",
+    )
+    excludes: dict[str, list[str]] = Field(
+        default_factory=dict, description="A name that is set -> names whose defaults it drops."
+    )
+    precisions: dict[str, list[str]] = Field(
+        description="bf16, fp32 -> the arguments that choose it. The first one is the default."
+    )
+    arguments: dict[str, Value] = Field(
+        description="Defaults; each becomes --name=value for the script, true the flag alone."
+    )
+    presets: dict[str, dict[str, Value]] = Field(
+        default_factory=dict, description="Named sets of settings for --preset."
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of recipe.toml."""
+    made = RecipeFile.model_json_schema()
+    return {"$schema": SCHEMA_URL, **made, "title": "recipe.toml of orch"}
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=2) + "\n"

@@ -1,0 +1,30 @@
+"""`orch recipes new`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from orchestrator.errors import RequestError
+from orchestrator.load.recipe_file import schema_text
+from orchestrator.share import TEMPLATES
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def new(name: str, into: Path) -> Path:
+    """Make the folder of a recipe; -> the folder. Raises RequestError."""
+    if not NAME.fullmatch(name):
+        raise RequestError(
+            f"A recipe cannot be called '{name}'.",
+            hint="Small letters and digits, words joined by dashes: my-recipe.",
+        )
+    folder = into / name.replace("-", "_")
+    if folder.exists():
+        raise RequestError(f"{folder} is there already.", hint="Choose another name or --in.")
+    folder.mkdir(parents=True)
+    for template in sorted((TEMPLATES / "recipe").iterdir()):
+        text = template.read_text(encoding="utf-8").replace("NAME", name)
+        (folder / template.name.removesuffix(".in")).write_text(text, encoding="utf-8")
+    (folder / "recipe.schema.json").write_text(schema_text(), encoding="utf-8")
+    return folder

@@ -1,0 +1,119 @@
+"""The steps of a training run: its files on every node, then its start on node0. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from orchestrator import rank_files
+from orchestrator.backend import Backend
+from orchestrator.cluster import Node
+from orchestrator.command import Command
+from orchestrator.launchers import Job, Launch
+from orchestrator.plan import PutFile, SendFile, StartRun, Step, Target
+from orchestrator.recipe import Recipe, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Absolute folders: the run's on its nodes, train/ there, train/ on this machine, and the
+    claims of all runs on a node's cores. `started_by`: user@host; `created`: since the epoch."""
+
+    run_id: str
+    run_dir: str
+    train: str
+    train_here: str
+    claims: str
+    started_by: str
+    created: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where files of this machine are found by the ranks, and the copies that this takes."""
+
+    paths: Mapping[str, str]
+    sent: tuple[SendFile, ...]
+
+
+def target(node: Node) -> Target:
+    return Target(node=node.name, via=node.via)
+
+
+def targets(nodes: tuple[Node, ...]) -> tuple[Target, ...]:
+    return tuple(map(target, nodes))
+
+
+def reachable_files(
+    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site
+) -> Files:
+    """The script and the data files as the ranks see them.
+
+    What lies in train/ has been provisioned; other files of this machine are sent to the nodes.
+    The files of a plug-in recipe stay as they are to each other.
+    """
+    data = [str(settings[name]) for name in recipe.paths if name in settings]
+    paths: dict[str, str] = {}
+    sent: list[SendFile] = []
+    for path in dict.fromkeys([recipe.script, *recipe.files, *data]):
+        inside = PurePosixPath(path).is_relative_to(site.train_here)
+        if nodes[0].local:
+            paths[path] = path
+        elif inside:
+            paths[path] = f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
+        else:
+            paths[path] = f"{site.run_dir}/files/{place_of(path, recipe, len(paths))}"
+            sent.append(SendFile(at=targets(nodes), source=path, path=paths[path]))
+    return Files(paths=paths, sent=tuple(sent))
+
+
+def place_of(path: str, recipe: Recipe, number: int) -> str:
+    if path in recipe.files:
+        return f"recipe/{PurePosixPath(path).relative_to(recipe.folder)}"
+    return f"{number}/{PurePosixPath(path).name}"
+
+
+def map_paths(recipe: Recipe, settings: Mapping[str, Value], files: Files) -> dict[str, Value]:
+    return {
+        name: files.paths[str(value)] if name in recipe.paths else value
+        for name, value in settings.items()
+    }
+
+
+def plan_steps(
+    site: Site,
+    job: Job,
+    launch: Launch,
+    *,
+    spares: tuple[Node, ...],
+    backend: Backend,
+    preload: tuple[str, ...],
+    options: tuple[str, ...],
+) -> tuple[Step, ...]:
+    """The run's files on every node, then its start on node0. `options`: of supervise.py."""
+    node0, everywhere = job.nodes[0], targets((*job.nodes, *spares))
+    shared = {
+        "env.json": rank_files.env_json(
+            job.address, job.port, backend, preload, launch.environment
+        ),
+        "layout.json": rank_files.layout_json(job.layout, backend, job.nodes, spares, job.links),
+        **launch.shared,
+    }
+    supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, *options, "--")
+    return (
+        *put((target(node0),), site.run_dir, launch.files),
+        *put(everywhere, site.run_dir, shared),
+        StartRun(
+            at=target(node0),
+            run_dir=site.run_dir,
+            command=Command(argv=(*supervise, *launch.command.argv), env=launch.command.env),
+        ),
+    )
+
+
+def put(at: tuple[Target, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
+    return tuple(
+        PutFile(at=at, path=f"{folder}/{name}", content=content)
+        for name, content in contents.items()
+    )

@@ -1,0 +1,53 @@
+"""The matrix of tests/matrix.py between two real nodes: every launcher, with ccl and gloo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from lab import ON_TWO
+from sites import ORCH, Site
+
+from tests import matrix
+
+pytestmark = pytest.mark.cluster
+FLAVOURS = ["intel", "mpich", "openmpi"]
+
+
+@pytest.fixture(scope="module")
+def flavours(lab_session: Site) -> Iterator[Site]:
+    """The lab with all flavours of MPI; afterwards as it was."""
+    lab_session.describe("node0", "node1", "node2", orch_mpi=FLAVOURS)
+    lab_session.orch()
+    yield lab_session
+    lab_session.describe("node0", "node1", "node2")
+    lab_session.orch()
+
+
+def test_a_second_provision_changes_nothing_and_finds_all_flavours(flavours: Site) -> None:
+    again = flavours.orch()
+    assert not any(node["changes"] for node in again["nodes"])
+
+
+@pytest.mark.parametrize(("starter", "backend"), matrix.CELLS)
+def test_on_two_nodes(flavours: Site, starter: str, backend: str) -> None:
+    def start(script: str, *words: str) -> matrix.Cell:
+        split = words.index("--")
+        asked = (script, *words[:split], *ON_TWO, "--fresh", *words[split:])
+        report = flavours.train(*asked, code=1)
+        return matrix.Cell(code=1, report=report, logs=logs(flavours, report["run_id"]))
+
+    matrix.check(start, starter, backend, nodes=2)
+
+
+def logs(site: Site, run_id: str) -> dict[int, str]:
+    done = subprocess.run(
+        [*ORCH, "logs", run_id, "--json"], env=site.environment, cwd=site.folder,
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    found: dict[int, str] = {}
+    for line in map(json.loads, done.stdout.splitlines()):
+        found[line["rank"]] = found.get(line["rank"], "") + line["line"] + "\n"
+    return found

@@ -1,0 +1,64 @@
+"""Where `orch train` is run in tests that compare launchers: this machine, or two hosts on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import hosts, matrix
+from tests.conftest import orch_environment
+
+ORCH = (sys.executable, "-m", "orchestrator.cli.main")
+
+
+class Ground:
+    """A folder, a controller that has seen nothing else, and the flags that choose the nodes."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder = folder
+        self.flags = flags
+        self.lab: hosts.Hosts | None = None
+
+    def start(self, script: str, *words: str) -> matrix.Cell:
+        split = words.index("--") if "--" in words else len(words)
+        asked = (script, *words[:split], *self.flags, "--fresh", "--json", *words[split:])
+        done = self.orch("train", *asked)
+        assert done.stdout.startswith("{"), done.stderr
+        report = json.loads(done.stdout)
+        lines = self.orch("logs", report["run_id"], "--json").stdout.splitlines()
+        logs: dict[int, str] = {}
+        for line in map(json.loads, lines):
+            logs[line["rank"]] = logs.get(line["rank"], "") + line["line"] + "\n"
+        return matrix.Cell(code=done.returncode, report=report, logs=logs)
+
+    def orch(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*ORCH, *words], cwd=self.folder, env=orch_environment(self.folder),
+            capture_output=True, text=True, timeout=180,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    return Ground(tmp_path_factory.mktemp("one"), "--ppn", "2")
+
+
+@pytest.fixture(scope="session")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    if why := hosts.possible():
+        if "CI" in os.environ:
+            pytest.fail(why)
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("two")
+    lab = hosts.Hosts(folder / "hosts")
+    inventory = lab.inventory(orch_environment(folder))
+    ground = Ground(folder, "--ppn", "1", "--inventory", str(inventory))
+    ground.lab = lab
+    yield ground
+    lab.end()

@@ -1,0 +1,67 @@
+"""Unmodified scripts with Trainer and with Accelerator on two nodes, through each launcher.
+
+One with plain DDP is what the matrix runs. And a backend of a third party.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers import LAUNCHERS
+from tests.local.grounds import Ground
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+SEEN: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("script", ["with_trainer.py", "with_accelerator.py"])
+def test_an_unmodified_script_trains_alike_below_every_launcher(
+    two: Ground, launcher: str, script: str
+) -> None:
+    cell = two.start(str(SCRIPTS / script), "--launcher", launcher, "--backend", "ccl", "--", "out")
+    assert cell.code == 0, cell.report
+    told = cell.said("DONE", 0)
+    assert told.startswith("ccl 2 [")
+    losses = [float(one) for one in told[7:-1].split(",")]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] / 2
+    assert told == SEEN.setdefault(script, told), "the same curve below every launcher"
+
+
+PLUGIN = """
+import torch.distributed as dist
+
+BACKEND = {"name": "toy", "summary": "gloo by another name", "module": "toy_backend",
+           "env": {"TOY_MODE": "on"}, "requirements": {"toy-backend": "1.0"}}
+
+
+def create(store, rank, size, timeout):
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+dist.Backend.register_backend("toy", create, devices=["cpu"])
+"""
+
+
+def test_a_backend_of_a_third_party(
+    one: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A distribution with a module and an entry point; of orch it needs nothing."""
+    (tmp_path / "toy_backend.py").write_text(PLUGIN)
+    metadata = tmp_path / "toy_backend-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[orch.backends]\ntoy = toy_backend:BACKEND\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    script = str(SCRIPTS / "curve.py")
+    refused = one.orch("train", script, "--backend", "toy", "--dry-run")
+    assert "node0 has no toy-backend" in refused.stderr, "it is not in the stack's environment"
+    text = PLUGIN.replace('"requirements": {"toy-backend": "1.0"}', '"requirements": {}')
+    (tmp_path / "toy_backend.py").write_text(text)
+    cell = one.start(script, "--backend", "toy")
+    assert cell.code == 0, cell.report
+    assert cell.said("BACKEND", 1) == "toy"
+    assert '"TOY_MODE": "on"' in cell.said("ENVIRONMENT", 0)

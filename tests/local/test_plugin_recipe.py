@@ -1,0 +1,47 @@
+"""`orch recipes new`, and the recipe that it makes, trained."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import make_cluster, make_node, make_stack
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_new_recipe_trains(orch: Orch, tmp_path: Path) -> None:
+    made = orch("recipes", "new", "my-own")
+    assert made.returncode == 0, made.stderr
+    assert "orch train my-own --recipe-path my_own --ppn 2" in made.stdout
+    assert "my-own" in orch("recipes", "--recipe-path", "my_own").stdout
+    done = orch("train", "my-own", "--recipe-path", "my_own", "--ppn", "2", "--precision", "fp32",
+                "--preset", "long", "--json", timeout=200)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)["result"]
+    assert result["world_size"] == 2
+    assert result["after"]["loss"] < result["before"]["loss"] / 2
+
+
+def test_its_files_are_sent_to_other_nodes_together(tmp_path: Path) -> None:
+    from orchestrator import load
+    from orchestrator.operations import recipes
+    from orchestrator.plan import SendFile
+    from orchestrator.plan_train import Site, TrainRequest, plan_train
+
+    folder = recipes.new("my-own", tmp_path)
+    (folder / "parts").mkdir()
+    (folder / "parts" / "loss.py").write_text("")
+    plan = plan_train(
+        TrainRequest(recipe="my-own", settings={}, precision="fp32"),
+        cluster=make_cluster(make_node(via=("ssh", "node0"))),
+        recipe=load.recipe("my-own", (folder,)),
+        stack=make_stack(),
+        site=Site(run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train",
+                  train_here="/here/train"),
+    )  # fmt: skip
+    sent = {step.path for step in plan.steps if isinstance(step, SendFile)}
+    assert {"/opt/orch/runs/r/files/recipe/train.py",
+            "/opt/orch/runs/r/files/recipe/parts/loss.py"} <= sent  # fmt: skip

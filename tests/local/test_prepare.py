@@ -1,0 +1,237 @@
+"""The data preparation of bert-pretrain: its parts as values, and whole preparations."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jobs import MINILM, TRAIN, ended, flags, run, started
+
+SCRIPT = TRAIN / "bert_data" / "prepare.py"
+TEXT = TRAIN / "bert_pretrain" / "data" / "text.txt"
+sys.path[:0] = [str(SCRIPT.parent), str(TRAIN)]
+
+from blocks import Block, blocks_of, text_documents  # noqa: E402
+from instances import Recipe, Words, instances  # noqa: E402
+from sentences import sentences  # noqa: E402
+from shards import share  # noqa: E402
+from wikipedia import plain_text, wikipedia_documents  # noqa: E402
+
+
+def arguments(out: Path, **more: object) -> list[str]:
+    values: dict[str, object] = {
+        "input_file": TEXT,
+        "tokenizer_name": MINILM,
+        "output_dir": out,
+        "data_dir": out / "data",
+        "lengths": "128:20,256:40",
+        "shards": 3,
+        "dupe_factor": 2,
+        "block_mb": 0.01,
+    }
+    return flags(**(values | more))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("prepared")
+    run(SCRIPT, *arguments(out))
+    return out / "data"
+
+
+def test_two_ranks_make_the_same_data_as_one(prepared: Path, tmp_path: Path) -> None:
+    run(SCRIPT, *arguments(tmp_path), ranks=2)
+    assert files_of(tmp_path / "data") == files_of(prepared)
+
+
+def test_shards_are_balanced_and_hold_every_row(prepared: Path) -> None:
+    manifest = json.loads((prepared / "manifest.json").read_text())
+    for name in ("seq128", "seq256"):
+        counts = [pq.read_metadata(path).num_rows for path in sorted((prepared / name).iterdir())]
+        assert counts == list(manifest["sets"][name]["rows"].values())
+        assert len(counts) == 3
+        assert max(counts) - min(counts) <= 1
+        rows = pq.read_table(prepared / name).to_pylist()
+        assert all(len(row["positions"]) <= (20 if name == "seq128" else 40) for row in rows)
+
+
+def test_what_is_there_is_not_done_again(prepared: Path, tmp_path: Path) -> None:
+    run(SCRIPT, *arguments(tmp_path))
+    data = tmp_path / "data"
+    (data / "manifest.json").unlink()
+    (data / "seq128" / "shard-00001.parquet").unlink()
+    kept = (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns
+    run(SCRIPT, *arguments(tmp_path), ranks=2)
+    assert files_of(data) == files_of(prepared)
+    assert (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns == kept
+    ((_, out, _),) = run(SCRIPT, *arguments(tmp_path))
+    assert "is prepared already" in out
+
+
+def test_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
+    command = arguments(tmp_path, data_dir=prepared, seed=1)
+    ((code, _, err),) = ended(started(SCRIPT, *command))
+    assert code == 1
+    assert "was prepared with seed = 12345, not 1" in err
+
+
+def test_nodes_without_a_shared_file_system_all_get_everything(
+    prepared: Path, tmp_path: Path
+) -> None:
+    nodes = [tmp_path / "a", tmp_path / "b"]
+    for node in nodes:
+        node.mkdir()
+    command = arguments(Path("."), data_dir="data")
+    run(SCRIPT, *command, ranks=2, folders=nodes)
+    for node in nodes:
+        assert files_of(node / "data") == files_of(prepared)
+
+
+@given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 9))
+def test_shares_of_parts_add_up(parts: list[int], shards: int) -> None:
+    totals, before = [0] * shards, 0
+    for count in parts:
+        shares = [share(before, count, shard, shards) for shard in range(shards)]
+        assert sum(shares) == count
+        assert min(shares) >= 0
+        totals = [a + b for a, b in zip(totals, shares, strict=True)]
+        before += count
+    assert max(totals) - min(totals) <= 1
+
+
+@given(st.lists(st.text("ab c.\u00e4", max_size=12), max_size=12), st.integers(1, 40))
+def test_each_document_is_in_one_block(lines: list[str], size: int) -> None:
+    import tempfile
+
+    text = "\n".join(lines)
+    whole = [found.strip() for found in text.split("\n\n") if found.strip()]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "t.txt"
+        file.write_text(text)
+        found = [d for block in blocks_of([file], size) for d in text_documents(block)]
+    assert sorted(found) == sorted(whole)
+
+
+WORDS = Words(cls=1, sep=2, mask=3, ordinary=tuple(range(10, 99)))
+
+
+def documents(seed: int) -> list[list[list[int]]]:
+    rng = random.Random(seed)
+    return [
+        [
+            [rng.randrange(10, 99) for _ in range(rng.randint(1, 30))]
+            for _ in range(rng.randint(1, 9))
+        ]
+        for _ in range(12)
+    ]  # fmt: skip
+
+
+def test_instances_are_those_of_bert() -> None:
+    recipe = Recipe(length=64, predictions=10, masked_lm_prob=0.15, short_seq_prob=0.1)
+    rows = [row for seed in range(20)
+            for row in instances(documents(seed), WORDS, recipe, random.Random(seed))]  # fmt: skip
+    kinds = {"masked": 0, "same": 0, "other": 0}
+    for row in rows:
+        ids = row["input_ids"]
+        assert len(ids) <= 64
+        assert ids[0] == 1
+        assert ids[-1] == 2
+        assert ids[row["first_segment"] - 1] == 2
+        assert ids.count(2) == 2
+        assert 1 <= len(row["positions"]) <= min(10, max(1, round(len(ids) * 0.15)))
+        for position, label in zip(row["positions"], row["labels"], strict=True):
+            assert label >= 10
+            found = ids[position]
+            kinds["masked" if found == 3 else "same" if found == label else "other"] += 1
+    total = sum(kinds.values())
+    assert kinds["masked"] / total == pytest.approx(0.8, abs=0.03)
+    assert kinds["same"] / total == pytest.approx(0.1, abs=0.03)
+    assert 0.45 < sum(row["is_random_next"] for row in rows) / len(rows) < 0.7
+
+
+def test_sentences_end_where_they_end() -> None:
+    text = 'Dr. No met J. Smith. "Who are you?" he asked. It was 3.5 km away!\nA new line'
+    assert sentences(text) == [
+        "Dr. No met J. Smith.", '"Who are you?" he asked.', "It was 3.5 km away!", "A new line",
+    ]  # fmt: skip
+
+
+# --- Wikipedia --------------------------------------------------------------------------------
+
+WIKI = """{{Infobox|x=1}}'''The mole''' is a [[mammal]] of [[soil|the soil]].<ref>A book.</ref> It
+digs.
+[[File:Mole.jpg|thumb|A mole.]]
+== Life ==
+* a list
+It lives ''alone'' and sleeps {{convert|4|h}} at a time.
+
+{| class="wikitable"
+| cell.
+|}
+[[Category:Moles]]"""
+PLAIN = "digs.\nIt lives alone and sleeps  at a time."
+
+
+def page(title: str, text: str, ns: int = 0, redirect: str = "") -> str:
+    from xml.sax.saxutils import escape
+
+    return (f"  <page>\n<title>{title}</title><ns>{ns}</ns>{redirect}<revision>"
+            f"<text>{escape(text)}</text></revision>\n  </page>\n")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The same dump as XML, as one bz2 stream, and as many; streams need not end with a page."""
+    body = "".join(page(f"p{n}", f"Article {n} has a text. " + "Words. " * (n % 7))
+                   for n in range(60))  # fmt: skip
+    body += page("Talk:x", "Not an article.", ns=1)
+    body += page("r", "#REDIRECT [[p1]].", redirect='<redirect title="p1" />')
+    data = f"<mediawiki>\n<siteinfo/>\n{body}</mediawiki>\n".encode()
+    folder = tmp_path_factory.mktemp("dumps")
+    pieces = [data[at : at + 700] for at in range(0, len(data), 700)]
+    contents = {"d.xml": data, "one.xml.bz2": bz2.compress(data),
+                "many.xml.bz2": b"".join(map(bz2.compress, pieces))}  # fmt: skip
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return [folder / name for name in contents]
+
+
+@pytest.mark.parametrize("size", [150, 997, 10**6])
+def test_every_article_is_read_once_however_the_dump_is_cut(dumps: list[Path], size: int) -> None:
+    for dump in dumps:
+        found = [d for block in blocks_of([dump], size) for d in wikipedia_documents(block, 5)]
+        assert sorted(int(d.split()[1]) for d in found) == list(range(60)), dump.name
+
+
+def test_many_streams_are_shared_out(dumps: list[Path]) -> None:
+    blocks: list[Block] = blocks_of([dumps[2]], dumps[2].stat().st_size // 4 + 1)
+    counts = [len(list(wikipedia_documents(block, 5))) for block in blocks]
+    assert min(counts) > 5
+
+
+def test_markup_goes() -> None:
+    assert plain_text(WIKI).split() == PLAIN.split()
+
+
+def test_a_dump_becomes_data(dumps: list[Path], tmp_path: Path) -> None:
+    run(SCRIPT, *arguments(tmp_path, kind="wikipedia", input_file=dumps[2], min_article_chars=5,
+                           block_mb=0.001), ranks=2)  # fmt: skip
+    result: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
+    assert result["rows_seq128"] >= 60

@@ -1,0 +1,134 @@
+"""What must be the same whatever starts the ranks and whatever they talk through.
+
+One run of tests/scripts/curve.py is one cell: its loss curve against that of a single process, the
+report of its failure against a fixed one, its environment against that of the other cells. What
+holds is written down in docs/matrix.json if ORCH_WRITE_MATRIX is set; README's table is made of it
+(`python -m tests.matrix README.md`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scripts.curve import curve
+
+SCRIPT = Path(__file__).parent / "scripts" / "curve.py"
+RESULTS = Path(__file__).parent.parent / "docs" / "matrix.json"
+BEGIN, END = "<!-- matrix: made by tests/matrix.py -->", "<!-- end of matrix -->"
+# fp32, 2 ranks: the mean of two halves of the data rounds otherwise than the mean of the whole.
+TOLERANCE = 1e-5
+STARTERS: dict[str, tuple[str, ...]] = {
+    "mpirun, Intel MPI": ("--mpi", "intel"),
+    "mpirun, MPICH": ("--mpi", "mpich"),
+    "mpirun, Open MPI": ("--mpi", "openmpi"),
+    "torchrun": ("--launcher", "torchrun"),
+    "accelerate, Intel MPI": ("--launcher", "accelerate", "--mpi", "intel"),
+    "accelerate, MPICH": ("--launcher", "accelerate", "--mpi", "mpich"),
+    "accelerate, Open MPI": ("--launcher", "accelerate", "--mpi", "openmpi"),
+    "mpirun starts accelerate": ("--launcher", "mpirun-accelerate"),
+}
+BACKENDS = ("ccl", "gloo")
+CELLS = [(starter, backend) for starter in STARTERS for backend in BACKENDS]
+# What every rank must find, the same below all launchers; and what only says how oneCCL talks.
+SHARED = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS",
+    "PYTHONUNBUFFERED", "TOKENIZERS_PARALLELISM", "LD_PRELOAD", "KMP_", "CCL_", "GLOO_", "TP_",
+    "FI_TCP",
+)  # fmt: skip
+TRANSPORT = (
+    "CCL_ATL_TRANSPORT", "CCL_PROCESS_LAUNCHER", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE",
+    "CCL_ALLREDUCE", "CCL_RS_CHUNK_COUNT",
+)  # fmt: skip
+
+
+@dataclass
+class Cell:
+    """How a run of the script ended, and what its ranks printed."""
+
+    code: int
+    report: dict[str, Any]
+    logs: dict[int, str]
+
+    def said(self, word: str, rank: int) -> Any:
+        lines = self.logs[rank].splitlines()
+        found = [line[len(word) + 1 :] for line in lines if line.startswith(f"{word} ")]
+        assert found, f"rank {rank} printed no {word}:\n{self.logs[rank]}"
+        return found[0]
+
+
+Start = Callable[..., Cell]
+SEEN: dict[tuple[str, int, int], dict[str, str]] = {}
+
+
+def check(start: Start, starter: str, backend: str, *, nodes: int) -> None:
+    """All that is said of one cell; `start` runs orch train with these arguments."""
+    cell = start(str(SCRIPT), *STARTERS[starter], "--backend", backend, "--", "--fail", "1")
+    for rank in (0, 1):
+        assert cell.said("BACKEND", rank) == backend
+        losses = json.loads(cell.said("LOSSES", rank))
+        assert losses == pytest.approx(curve(0, 1), rel=TOLERANCE)
+        check_environment(json.loads(cell.said("ENVIRONMENT", rank)), backend, rank, nodes)
+    assert cell.code == 1
+    failure = cell.report["failure"]
+    assert (failure["rank"], failure["node"]) == (1, f"node{nodes - 1}")
+    assert (failure["code"], failure["signal"]) == (1, None)
+    assert failure["text"].splitlines()[-1] == "ValueError: boom of this script"
+    assert all(not one["left"] for one in cell.report["nodes"].values())
+    note(starter, backend, nodes)
+
+
+def check_environment(found: dict[str, str], backend: str, rank: int, nodes: int) -> None:
+    """The same as of the first cell with this backend on so many nodes."""
+    shared = {
+        name: value
+        for name, value in found.items()
+        if name.startswith(SHARED) and name not in TRANSPORT
+    }
+    assert shared["RANK"] == str(rank)
+    assert shared == SEEN.setdefault((backend, nodes, rank), shared)
+
+
+def note(starter: str, backend: str, nodes: int) -> None:
+    """Write down that this holds."""
+    if not os.environ.get("ORCH_WRITE_MATRIX"):
+        return
+    held = read()
+    key = f"{backend}, {nodes} node{'s' * (nodes > 1)}"
+    held.setdefault(starter, [])
+    held[starter] = sorted({*held[starter], key})
+    RESULTS.write_text(json.dumps(held, indent=1) + "\n")
+
+
+def read() -> dict[str, list[str]]:
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+
+
+def table() -> str:
+    """README's table: a tick where a test has seen it."""
+    columns = [f"{backend}, {nodes}" for backend in BACKENDS for nodes in ("1 node", "2 nodes")]
+    lines = ["| started by | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    held = read()
+    for starter, words in STARTERS.items():
+        flags = " ".join(words)
+        ticks = ["yes" if column in held.get(starter, ()) else "-" for column in columns]
+        lines.append(f"| {starter}: `{flags}` | " + " | ".join(ticks) + " |")
+    return "\n".join(lines)
+
+
+def with_table(text: str) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        Path(name).write_text(with_table(Path(name).read_text()))

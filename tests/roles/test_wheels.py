@@ -1,0 +1,90 @@
+"""Wheels on their way to a node: in packs, and again where the connection broke."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.roles.modules import load_file, load_module
+
+RECEIVER = load_file("roles/stack/files/receive.py")
+WHEELS = {"a b.whl": os.urandom(700), "empty.whl": b"", "large.whl": os.urandom(3000)}
+
+
+@pytest.fixture
+def sender(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = load_file("action_plugins/orch_wheels.py")
+    monkeypatch.setattr(module, "PACK_BYTES", 1000)
+    return module
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheelhouse"
+    folder.mkdir()
+    for name, content in WHEELS.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def missing(folder: Path) -> dict[str, int]:
+    return {wheel["file"]: load_module("orch_wheels").size(str(folder), wheel) for wheel in lock()}
+
+
+def lock() -> list[dict[str, Any]]:
+    return [
+        {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in WHEELS.items()
+        if content
+    ]
+
+
+def messages(sender: ModuleType, source: Path, folder: Path) -> list[bytes]:
+    parts = {wheel["file"]: "." + wheel["sha256"] for wheel in lock()}
+    return [
+        sender.message(str(folder), str(source), pieces, parts)
+        for pieces in sender.packs(str(source), missing(folder))
+    ]
+
+
+def test_all_wheels_arrive(sender: ModuleType, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    packs = messages(sender, source, folder)
+    assert len(packs) == 4
+    for pack in packs:
+        RECEIVER.main(io.BytesIO(pack))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        name: content for name, content in WHEELS.items() if content
+    }
+    assert set(missing(folder).values()) == {-1}
+
+
+def test_what_arrived_before_a_cut_is_not_sent_again(
+    sender: ModuleType, source: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "node"
+    first, second, *_ = messages(sender, source, folder)
+    RECEIVER.main(io.BytesIO(first))
+    with pytest.raises(EOFError, match="arrived short"):
+        RECEIVER.main(io.BytesIO(second[:-600]))
+    assert missing(folder) == {"a b.whl": -1, "large.whl": 300 + 400}
+    for pack in messages(sender, source, folder):
+        RECEIVER.main(io.BytesIO(pack))
+    assert set(missing(folder).values()) == {-1}
+
+
+def test_a_pack_that_is_sent_twice_does_no_harm(
+    sender: ModuleType, source: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "node"
+    first, *rest = messages(sender, source, folder)
+    RECEIVER.main(io.BytesIO(first))
+    for pack in (rest[0], rest[0], *rest[1:], rest[-1]):
+        RECEIVER.main(io.BytesIO(pack))
+    assert set(missing(folder).values()) == {-1}

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.load.mpi import mpi_flavours
+from orchestrator.share import TRAIN
+from orchestrator.stack import Stack
+from tests.unit.test_on_nodes import module
+
+
+def test_one_flavour_or_several_the_same_for_all_hosts(test_stack: Stack) -> None:
+    assert mpi_flavours({"a": {}, "b": {}}) == ()
+    assert mpi_flavours({"a": {"orch_mpi": "mpich"}}) == ("mpich",)
+    several = mpi_flavours({"a": {"orch_mpi": ["openmpi", "intel"]}})
+    assert several == ("openmpi", "intel")
+    assert test_stack.with_mpi(several).requirements == {"torch": "2.13.0", "openmpi": "5.0.11"}
+    with pytest.raises(RequestError, match=r"differs .*a: mpich, b: none"):
+        mpi_flavours({"a": {"orch_mpi": "mpich"}, "b": {}})
+    with pytest.raises(RequestError, match="orch_mpi mpic is none of") as caught:
+        mpi_flavours({"a": {"orch_mpi": "mpic"}})
+    assert "mpich" in caught.value.hint
+
+
+def test_a_flavour_is_found_in_its_own_folder_or_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(TRAIN))
+    facts = module("facts")
+
+    def program(path: str) -> str:
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("")
+        target.chmod(0o755)
+        return str(target)
+
+    intel, mpich = program("bin/mpiexec.hydra"), program("mpi/mpich/bin/mpiexec.hydra")
+    found = facts.launchers(tmp_path, {"impi-rt": "1", "mpich": "5"})
+    assert found == {"intel": intel, "mpich": mpich}
+    assert facts.launchers(tmp_path, {}) == {"mpich": mpich}
+    assert facts.launchers(tmp_path / "mpi/mpich", {"mpich": "5"}) == {"mpich": mpich}
