@@ -14,6 +14,7 @@ from orchestrator.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.stack import Stack
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` runs two folders of tests at a time: those of a folder share machines, built
     wheels and the order in which they change these, and much of their time is waiting."""
