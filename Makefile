@@ -16,7 +16,7 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
 test: .venv/.dev    ## run all tests
 	@command -v chromium-browser google-chrome google-chrome-stable >/dev/null \
 		|| (cd cluster && bash -c '. ./common && need_package chromium chromium')
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 --dist loadgroup
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
 
 lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .
