@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""What several commands share: options, and what is said beside the answer."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,3 +21,7 @@ OfInventory = Annotated[
     ),
 ]
 RUNS_DIR = Path("runs")
+
+
+def complain(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
