@@ -25,8 +25,8 @@ ORDER = [
     "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "launchers",
     "rank_files", "plan", "card", "choices", "plan_train", "task_result", "probe", "preflight",
-    "plan_provision", "share", "state", "wheelhouse", "load", "execute", "provenance", "runs",
-    "measures", "collect", "mirror", "backends", "report", "operations", "cli",
+    "plan_provision", "share", "state", "digest", "wheelhouse", "load", "execute", "provenance",
+    "runs", "measures", "collect", "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 
