@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,10 @@ def end(run_dir: str, patience: float) -> dict[str, Any]:
     supervisors = [one for one in before if one.role == "supervisor"]
     for one in supervisors:
         processes.send(one.pid, signal.SIGTERM)
-    wait_until_gone(run_dir, SUPERVISOR_SECONDS if supervisors else patience)
+    wait(
+        lambda: about_to_start(Path(run_dir)) or bool(processes.of_run(run_dir)),
+        SUPERVISOR_SECONDS if supervisors else patience,
+    )
     ended = processes.end(
         lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS
     )
@@ -71,9 +75,14 @@ def tell_the_end(run_dir: Path, pid: int) -> None:
         write_atomically(run_dir / "outcome.json", {"schema": 1, **outcome, **now})
 
 
-def wait_until_gone(run_dir: str, seconds: float) -> None:
+def about_to_start(run_dir: Path) -> bool:
+    """Whether its supervisor is to run here and has not begun: only node0 has the hostfile."""
+    return (run_dir / "hostfile").exists() and not (run_dir / "supervisor.json").exists()
+
+
+def wait(still: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and processes.of_run(run_dir):
+    while time.monotonic() < deadline and still():
         time.sleep(processes.SCAN_SECONDS)
 
 

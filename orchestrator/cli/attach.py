@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
+from orchestrator.cli.options import (
+    RUNS_DIR,
+    AsJson,
+    OfInventory,
+    RunName,
+    RunsDir,
+    complain,
+)
 
 
 def attach(
@@ -91,9 +97,8 @@ def logs(
     from orchestrator.report.listing import SCHEMA
 
     pattern = operation.compiled(grep)
-    where, _ = find(runs_dir, run, inventory)
     found = operation.log_lines(
-        where, rank=rank, follow=follow, tell=lambda line: print(line, file=sys.stderr)
+        *find(runs_dir, run, inventory), rank=rank, follow=follow, tell=complain
     )
     try:
         for line in found:
