@@ -185,9 +185,16 @@ def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:
 def test_a_stop_waits_for_a_supervisor_that_is_about_to_start(ground: Ground) -> None:
     run = ground.base / "run"
     run.mkdir()
-    (run / "hostfile").write_text("node0:2\n")
     (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
-    sweep = [sys.executable, str(TRAIN / "sweep.py"), "end", str(run), "--patience", "10"]
+    sweep = [
+        sys.executable,
+        str(TRAIN / "sweep.py"),
+        "end",
+        str(run),
+        "--node0",
+        "--patience",
+        "10",
+    ]
     with subprocess.Popen(sweep, stdout=subprocess.PIPE) as stop:
         while not (run / "stop").exists():
             time.sleep(0.01)
