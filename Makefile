@@ -14,9 +14,8 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
 	$(BIN)/orch train bert-qa --ppn 2 --allow-slow-bf16 --fresh
 
 test: .venv/.dev    ## run all tests
-	@command -v chromium-browser google-chrome google-chrome-stable >/dev/null \
-		|| (cd cluster && bash -c '. ./common && need_package chromium chromium')
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --numprocesses 2 --dist loadgroup
+	@tests/prepare
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
 
 lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .

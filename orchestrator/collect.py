@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from orchestrator.command import Answer
+from orchestrator.digest import sha256
 from orchestrator.errors import ExecuteError
 from orchestrator.share import TRAIN
 
-CHUNK = 1 << 20
 HASH_SECONDS = 3600.0
 PART = ".part"  # a file that is not whole yet; the next time goes on where it ends
 
@@ -65,7 +64,7 @@ def collect(
     for the folder that it begins with.
     """
     entries = tuple(entry for entry in entries_of(remote, folder) if wanted(entry.path, only))
-    missing = [entry for entry in entries if sha256(target / entry.path) != entry.sha256]
+    missing = [entry for entry in entries if known(target / entry.path) != entry.sha256]
     listener.total(len(missing), sum(entry.size for entry in missing))
     for entry in missing:
         listener.file(entry.path)
@@ -120,13 +119,9 @@ def append(part: Path, remote: Remote, source: str, listener: Listener) -> None:
             listener.advance(len(chunk))
 
 
-def sha256(path: Path) -> str | None:
-    """None if it is not there."""
-    digest = hashlib.sha256()
+def known(path: Path) -> str | None:
+    """The hash of a file here; None if it is not there."""
     try:
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
+        return sha256(path)
     except FileNotFoundError:
         return None
-    return digest.hexdigest()

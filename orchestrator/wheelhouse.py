@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
+from orchestrator.digest import sha256
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.plan_provision import Platform
 from orchestrator.share import SHARE
@@ -21,7 +23,6 @@ from orchestrator.stack import BINDINGS, Stack
 UV = "uv==0.13.8"
 FORMAT = 1  # part of a wheelhouse's name: another format is another wheelhouse
 LOCK = "lock.json"
-CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,25 +171,12 @@ def run(command: list[str]) -> None:
 def describe(path: Path) -> Wheel:
     name, version, *_ = path.name.split("-")
     return Wheel(
-        name=normalized(name),
+        name=canonicalize_name(name),
         version=version,
         file=path.name,
         sha256=sha256(path),
         size=path.stat().st_size,
     )
-
-
-def normalized(name: str) -> str:
-    """PEP 503."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def sha256(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(CHUNK), b""):
-            total.update(block)
-    return total.hexdigest()
 
 
 # Our own bindings: built once from the sources beside us, when the stack names them.
@@ -203,11 +191,11 @@ def needs_build(stack: Stack, find_links: tuple[str, ...]) -> bool:
 def own_packages(stack: Stack, find_links: tuple[str, ...]) -> frozenset[str]:
     """Names of the packages whose wheels are here and at no index."""
     given = {
-        normalized(path.name.partition("-")[0])
+        canonicalize_name(path.name.partition("-")[0])
         for folder in find_links
         for path in Path(folder).glob("*.whl")
     }
-    built = {normalized(BINDINGS)} if needs_build(stack, find_links) else set()
+    built = {canonicalize_name(BINDINGS)} if needs_build(stack, find_links) else set()
     return frozenset(given | built)
 
 

@@ -18,15 +18,6 @@ from orchestrator.load.clusters import local_facts
 from orchestrator.network import links
 from orchestrator.stack import Stack
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` runs two folders of tests at a time: those of a folder share machines, built
-    wheels and the order in which they change these, and much of their time is waiting."""
-    for item in items:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        item.add_marker(pytest.mark.xdist_group(folder))
-
-
 # Arguments and names that break what is glued together from strings.
 HOSTILE = (
     "two words", "$(touch PWNED)", "`touch PWNED`", "it's", 'a "quote"', "new\nline", "*", "-n",

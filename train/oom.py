@@ -62,6 +62,12 @@ def read(path: str | Path) -> str:
         return ""
 
 
+def message(record: bytes) -> str:
+    """The words of one read of /dev/kmsg, "PREFIX;WORDS\\n KEY=VALUE\\n ...":
+    Documentation/ABI/testing/dev-kmsg."""
+    return record.decode(errors="replace").partition(";")[2].partition("\n")[0]
+
+
 def kernel_log() -> list[str]:
     """The messages that the kernel still holds; none where we may not read them."""
     try:
@@ -72,13 +78,11 @@ def kernel_log() -> list[str]:
     try:
         while True:
             try:
-                record = os.read(
-                    log, 8192
-                )  # one message a read, Documentation/ABI/testing/dev-kmsg
+                record = os.read(log, 8192)
             except BrokenPipeError:  # overwritten while we read: go on with the next
                 continue
-            lines.append(record.decode(errors="replace").partition(";")[2].splitlines()[0])
-    except (OSError, IndexError):
+            lines.append(message(record))
+    except OSError:  # BlockingIOError: that was all
         pass
     finally:
         os.close(log)

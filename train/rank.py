@@ -116,7 +116,7 @@ def rank_environment(
 
 
 def setvars_environment(layout: dict[str, Any]) -> dict[str, str]:
-    """Intel's bindings want their setvars.sh sourced; what is set already wins nothing over it."""
+    """Intel's bindings want their setvars.sh sourced; what a plan sets comes after it."""
     if "setvars" not in layout:
         return {}
     try:

@@ -16,6 +16,14 @@ from processes import PROC, Process
 SHM = "/dev/shm/"
 
 
+def names() -> set[str]:
+    """What lies in /dev/shm; nothing where a container has none."""
+    try:
+        return set(os.listdir(SHM))
+    except OSError:
+        return set()
+
+
 def note(notes: Path, processes: Iterable[Process]) -> None:
     """Add the segments of these processes to the file `notes`: path -> inode."""
     known = noted(notes)

@@ -88,6 +88,10 @@ class Supervisor:
         self.roll = RollCall(self.layout, time.monotonic())
 
     def run(self) -> int:
+        """-> exit code. A run that was stopped before it began touches no other node."""
+        return self.finish(Ending("stopped") if self.stop_signal else self.supervise())
+
+    def supervise(self) -> Ending:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*nodes_of(self.layout), *layouts.spares_of(self.layout)]
         self.wardens = Wardens(self.run_dir, nodes, claims, self.pipes)
@@ -95,7 +99,8 @@ class Supervisor:
         ending = start.claim(queue=self.options.queue, tell=self.story.tell)
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
-        return self.finish(ending)
+        self.wardens.leave()  # the cores are free before outcome.json says that it has ended
+        return ending
 
     def ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stop_signal = number
@@ -290,8 +295,7 @@ class Supervisor:
         return set(answers) >= set(nodes_of(self.layout))
 
     def finish(self, ending: Ending) -> int:
-        """Give the cores back, then write outcome.json; -> exit code."""
-        self.wardens.leave()
+        """Write outcome.json; -> exit code."""
         self.story.end(
             {
                 "state": ending.state,

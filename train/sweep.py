@@ -1,6 +1,7 @@
 """What is left of runs on this node, and its end: `python sweep.py COMMAND FOLDER ...`.
 
-  end RUN_DIR [--patience S]         end a run's processes here, the supervisor first if it is here
+  end RUN_DIR [--node0]              end a run's processes here; on node0 its supervisor first,
+                                     which may be about to start
   look RUNS_DIR                      leftovers of runs that nobody watches any more
   clean RUNS_DIR [--except ID ...]   end them, and remove their segments in /dev/shm
 
@@ -14,6 +15,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ TERM_SECONDS = 2.0
 END_SECONDS = 3.5  # with the two above, below 10 s
 
 
-def end(run_dir: str, patience: float) -> dict[str, Any]:
+def end(run_dir: str, patience: float, *, node0: bool) -> dict[str, Any]:
     """End the run here. Its supervisor does it best, on all nodes: it is asked where it lives, and
     given time where it does not."""
     began = time.monotonic()
@@ -37,7 +39,10 @@ def end(run_dir: str, patience: float) -> dict[str, Any]:
     supervisors = [one for one in before if one.role == "supervisor"]
     for one in supervisors:
         processes.send(one.pid, signal.SIGTERM)
-    wait_until_gone(run_dir, SUPERVISOR_SECONDS if supervisors else patience)
+    wait(
+        lambda: (node0 and about_to_start(Path(run_dir))) or bool(processes.of_run(run_dir)),
+        SUPERVISOR_SECONDS if supervisors else patience,
+    )
     ended = processes.end(
         lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS
     )
@@ -71,9 +76,14 @@ def tell_the_end(run_dir: Path, pid: int) -> None:
         write_atomically(run_dir / "outcome.json", {"schema": 1, **outcome, **now})
 
 
-def wait_until_gone(run_dir: str, seconds: float) -> None:
+def about_to_start(run_dir: Path) -> bool:
+    """Whether the run's files are here but its supervisor has not begun."""
+    return run_dir.is_dir() and not (run_dir / "supervisor.json").exists()
+
+
+def wait(still: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and processes.of_run(run_dir):
+    while time.monotonic() < deadline and still():
         time.sleep(processes.SCAN_SECONDS)
 
 
@@ -168,10 +178,11 @@ def main() -> None:
     parser.add_argument("command", choices=("end", "look", "clean"))
     parser.add_argument("folder")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
+    parser.add_argument("--node0", action="store_true")
     parser.add_argument("--except", dest="kept", nargs="*", default=[])
     options = parser.parse_args()
     if options.command == "end":
-        found = end(options.folder, options.patience)
+        found = end(options.folder, options.patience, node0=options.node0)
     elif options.command == "look":
         found = look(options.folder)
     else:

@@ -104,7 +104,7 @@ class Warden:
         return self.run_dir / f"shm-{self.node}.json"
 
     def note_segments(self, *, now: bool = False) -> None:
-        names = set(os.listdir(shared_memory.SHM))
+        names = shared_memory.names()
         new, self.names = names - self.names, names
         if now or new or time.monotonic() - self.noted > SHM_SECONDS:
             self.noted = time.monotonic()

@@ -129,8 +129,7 @@ class Ssh:
         """The file's bytes from `offset` on: one stream, as fast as the line is."""
         what = f"read {path}"
         command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
-        self.attempt(self.connection.open, what)
-        channel = self.attempt(self.connection.transport.open_session, what)
+        channel = self.attempt(lambda: self.connection.transport.open_session(), what)
         with channel:
             self.attempt(lambda: channel.exec_command(command), what)
             while chunk := self.attempt(lambda: channel.recv(CHUNK), what):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
+from orchestrator.cli.options import (
+    RUNS_DIR,
+    AsJson,
+    OfInventory,
+    RunName,
+    RunsDir,
+    complain,
+)
 
 
 def attach(
@@ -92,13 +98,12 @@ def logs(
 
     pattern = operation.compiled(grep)
     where, folder = find(runs_dir, run, inventory)
-    tell = lambda line: print(line, file=sys.stderr)  # noqa: E731
     if where.kube is None:
-        found = operation.log_lines(where, rank=rank, follow=follow, tell=tell)
+        found = operation.log_lines(where, folder, rank=rank, follow=follow, tell=complain)
     else:
         from orchestrator.operations.kube import logs as kube
 
-        found = kube.log_lines(where, folder, rank=rank, follow=follow, tell=tell)
+        found = kube.log_lines(where, folder, rank=rank, follow=follow, tell=complain)
     try:
         for line in found:
             if not pattern.search(line.text):

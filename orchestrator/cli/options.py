@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""What several commands share: options, and what is said beside the answer."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,3 +28,7 @@ RecipePath = Annotated[
         help="A folder with a recipe.toml, or of several such folders; may be repeated.",
     ),
 ]
+
+
+def complain(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

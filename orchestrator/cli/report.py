@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
 
 
 def report(
@@ -26,6 +26,7 @@ def report(
     from orchestrator.operations import report as operation
     from orchestrator.report.listing import SCHEMA
 
-    path = str(operation.report(runs_dir, run, inventory=inventory, output=output))
+    made = operation.report(runs_dir, run, inventory=inventory, output=output, tell=complain)
+    path = str(made)
     value = {"schema": SCHEMA, "kind": "report", "path": path}
     typer.echo(json.dumps(value) if as_json else path)

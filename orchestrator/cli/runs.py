@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
+from orchestrator.cli import attach
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
 
 app = typer.Typer(help="What was run: list, show, logs.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
@@ -19,24 +20,25 @@ def runs(
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs, oldest first: those recorded here, or those of an inventory's nodes."""
+    """List the runs, oldest first: those recorded here, or those of an inventory's nodes.
+
+    Exit code 1 if a node did not answer.
+    """
     from orchestrator.operations import runs as operation
     from orchestrator.report import listing
 
     context.obj = runs_dir
     if context.invoked_subcommand:
         return
-    rows = operation.rows(runs_dir) if inventory is None else nodes_rows(inventory)
+    silent: list[str] = []
+    if inventory is None:
+        rows = operation.rows(runs_dir)
+    else:
+        rows, silent = operation.rows_of_inventory(inventory)
     typer.echo(listing.as_json("runs", rows) if as_json else listing.table(rows, COLUMNS))
-
-
-def nodes_rows(inventory: str) -> list[dict[str, Any]]:
-    from orchestrator.operations import runs as operation
-
-    rows, silent = operation.rows_of_inventory(inventory)
     for line in silent:
         typer.echo(f"no answer from {line}", err=True)
-    return rows
+    raise typer.Exit(1 if silent else 0)
 
 
 @app.command()
@@ -50,7 +52,7 @@ def show(
     from orchestrator.operations import runs as operation
     from orchestrator.report import training
 
-    outcome = operation.outcome(context.obj, run, inventory)
+    outcome = operation.outcome(context.obj, run, inventory, complain)
     typer.echo(training.as_json(outcome) if as_json else training.whole(outcome))
 
 
@@ -60,8 +62,5 @@ def logs(
     run: RunName = "last",
     rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
 ) -> None:
-    """Print the logs of a run's ranks, each line with its rank."""
-    from orchestrator.operations import runs as operation
-
-    for number, line in operation.log_lines(context.obj, run, rank):
-        typer.echo(f"[{number}] {line}")
+    """Print the logs of a run's ranks: `orch logs` has more options."""
+    attach.logs(run=run, rank=rank, runs_dir=context.obj)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator import wheelhouse
 from orchestrator.command import Command
+from orchestrator.digest import sha256
 from orchestrator.errors import ExecuteError
 from orchestrator.image import GLIBC, Image, python_of
 from orchestrator.plan_provision import Platform
@@ -53,7 +54,7 @@ def build(image: Image, context: Path) -> str:
 def save(image: Image, path: Path) -> str:
     """-> SHA-256 of the file. Raises ExecuteError."""
     run(image.save(str(path)))
-    return wheelhouse.sha256(path)
+    return sha256(path)
 
 
 def run(command: Command, *, capture: bool = False) -> str:

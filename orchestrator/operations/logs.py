@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from orchestrator import runs
 from orchestrator.card import Whereabouts
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
@@ -69,6 +71,9 @@ class Stream:
                 time.sleep(RETRY_SECONDS)
 
 
+Miss = Callable[[Stream, ExecuteError], None]  # told of a node that keeps its lines
+
+
 def compiled(pattern: str | None) -> re.Pattern[str]:
     try:
         return re.compile(pattern or "")
@@ -78,28 +83,75 @@ def compiled(pattern: str | None) -> re.Pattern[str]:
 
 def log_lines(
     where: Whereabouts,
+    folder: Path,
     *,
     rank: int | None,
     follow: bool,
     tell: Callable[[str], None],
 ) -> Iterator[Line]:
-    """Lines rank by rank; with `follow` as they are written, each rank's in its order."""
+    """Lines rank by rank; with `follow` as they are written, each rank's in its order.
+
+    Of a run that has ended, the copies in `folder` are read if all are there. Raises RequestError
+    for a rank that the run does not have, and at the end ExecuteError if a node kept its lines.
+    """
+    run = runs.load(folder)
+    copies = ended_logs(run, rank)
+    if copies:
+        yield from copied(copies)
+        return
     options = (
         *(["--follow"] if follow else []),
         *(["--rank", str(rank)] if rank is not None else []),
     )
     streams = [Stream(where=where, target=target, options=options) for target in where.nodes]
-    if follow:
-        yield from together(streams, tell)
-        return
+    silent: list[str] = []
+
+    def miss(stream: Stream, error: ExecuteError) -> None:
+        silent.append(stream.target.node)
+        tell(error.message)
+
+    yield from (together(streams, tell, miss) if follow else in_turn(streams, miss))
+    if silent:
+        raise ExecuteError(f"Lines are missing: no answer from {', '.join(silent)}.")
+
+
+def ended_logs(run: runs.Run, rank: int | None) -> list[tuple[int, str, Path]]:
+    """(rank, node, log) of the ranks asked for, if the run has ended and all logs are here.
+
+    Raises RequestError for a rank that the run does not have.
+    """
+    found = [
+        (number, node, run.folder / "ranks" / f"rank-{number}.log")
+        for number, node in asked_for(run, rank).items()
+    ]
+    ended = run.outcome is not None
+    return found if ended and all(path.exists() for _, _, path in found) else []
+
+
+def asked_for(run: runs.Run, rank: int | None) -> dict[int, str]:
+    """Rank -> node. Raises RequestError for a rank that the run does not have."""
+    nodes = {place["rank"]: place["node"] for place in run.plan["layout"]}
+    if rank is not None and rank not in nodes:
+        raise RequestError(f"Run {run.id} has ranks 0 to {max(nodes)}.")
+    return nodes if rank is None else {rank: nodes[rank]}
+
+
+def copied(logs: list[tuple[int, str, Path]]) -> Iterator[Line]:
+    for rank, node, path in logs:
+        with path.open(errors="replace", newline="\n") as lines:
+            for line in lines:
+                yield Line(rank=rank, node=node, text=line.rstrip("\n"))
+
+
+def in_turn(streams: list[Stream], miss: Miss) -> Iterator[Line]:
     for stream in streams:
         try:
             yield from stream.lines()
         except ExecuteError as error:
-            tell(error.message)
+            miss(stream, error)
 
 
-def together(streams: list[Stream], tell: Callable[[str], None]) -> Iterator[Line]:
+def together(streams: list[Stream], tell: Callable[[str], None], miss: Miss) -> Iterator[Line]:
     """The lines of all streams as they come."""
     # Bounded: a terminal that is slow holds the nodes back instead of filling this memory.
     arrived: queue.Queue[Line | None] = queue.Queue(maxsize=10_000)
@@ -109,7 +161,7 @@ def together(streams: list[Stream], tell: Callable[[str], None]) -> Iterator[Lin
             for line in stream.patiently(tell):
                 arrived.put(line)
         except ExecuteError as error:
-            tell(error.message)
+            miss(stream, error)
         finally:
             arrived.put(None)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import load, wheelhouse
+from orchestrator.digest import sha256
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
@@ -120,7 +121,7 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
         "orch_wheelhouses": houses,
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
-        "orch_verify_version": wheelhouse.sha256(TRAIN / "verify.py")[:12],
+        "orch_verify_version": sha256(TRAIN / "verify.py")[:12],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
@@ -11,9 +12,16 @@ from orchestrator.report import page
 from orchestrator.report.outcome import outcome_of
 
 
-def report(base: Path, name: str, *, inventory: str | None, output: Path | None) -> Path:
+def report(
+    base: Path,
+    name: str,
+    *,
+    inventory: str | None,
+    output: Path | None,
+    tell: Callable[[str], None],
+) -> Path:
     """Write the page, by default into the run's folder; -> its path. Raises OrchError."""
-    run = renewed(base, name, inventory)
+    run = renewed(base, name, inventory, tell)
     target = output or run.folder / "report.html"
     text = page.render(run, outcome_of(run), measures(run))
     try:

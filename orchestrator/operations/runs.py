@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator import runs
-from orchestrator.errors import RequestError
 from orchestrator.operations.find import ask_inventory, is_cluster
 from orchestrator.operations.watch import renewed
 from orchestrator.report.outcome import Outcome, outcome_of
@@ -68,18 +67,5 @@ def told(progress: dict[str, Any] | None) -> str:
     return f"{progress['phase']} {progress['step']}/{progress.get('steps') or '?'}"
 
 
-def outcome(base: Path, name: str, inventory: str | None) -> Outcome:
-    return outcome_of(renewed(base, name, inventory))
-
-
-def log_lines(base: Path, name: str, rank: int | None) -> Iterator[tuple[int, str]]:
-    """(rank, line) of each rank's log, rank by rank. Raises RequestError for an unknown rank."""
-    run = runs.find(base, name)
-    ranks = range(len(run.plan["layout"])) if rank is None else [rank]
-    for number in ranks:
-        if not 0 <= number < len(run.plan["layout"]):
-            raise RequestError(f"Run {run.id} has ranks 0 to {len(run.plan['layout']) - 1}.")
-        path = run.folder / "ranks" / f"rank-{number}.log"
-        if path.exists():
-            for line in path.read_text(errors="replace").splitlines():
-                yield number, line
+def outcome(base: Path, name: str, inventory: str | None, tell: Callable[[str], None]) -> Outcome:
+    return outcome_of(renewed(base, name, inventory, tell))

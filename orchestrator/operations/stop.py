@@ -31,7 +31,9 @@ def stop(where: Whereabouts, folder: Path) -> Swept:
     began = time.monotonic()
     said = ask_all(
         where.nodes,
-        lambda target: where.program("sweep.py", "end", where.run_dir),
+        lambda target: where.program(
+            "sweep.py", "end", where.run_dir, *(["--node0"] if target == where.node0 else [])
+        ),
         seconds=SWEEP_SECONDS,
         connect_seconds=CONNECT_SECONDS,
     )

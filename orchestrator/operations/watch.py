@@ -86,10 +86,11 @@ def watch_of(
     return KubeWatch(where, folder, tell)
 
 
-def renewed(
-    base: Path, name: str, inventory: str | None, tell: Callable[[str], None] = ignore
-) -> runs.Run:
-    """A run, as its nodes know it now if it was not seen to end. Raises RequestError."""
+def renewed(base: Path, name: str, inventory: str | None, tell: Callable[[str], None]) -> runs.Run:
+    """A run, as its nodes know it now if it was not seen to end; `tell` says which did not answer.
+
+    Raises RequestError.
+    """
     folder = find(base, name, inventory)[1] if inventory else runs.find(base, name).folder
     run = runs.load(folder)
     if run.outcome is None and (run.plan["node0"]["via"] or "kube" in run.plan):

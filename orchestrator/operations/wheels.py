@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -10,12 +9,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from orchestrator.digest import sha256
 from orchestrator.errors import ExecuteError
 from orchestrator.stack import Stack
 from orchestrator.wheels import Download, Places, obstacle, plan_downloads
 
 HASHES = "hashes.json"
-BLOCK = 1 << 20
 
 
 def fetch(
@@ -40,7 +39,7 @@ def fetch(
     for download in plan:
         tell(f"fetching {', '.join(download.wanted)}")
         run_pip(stack, download, stacks)
-    hashes = {path.name: digest(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
+    hashes = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
     value = {"schema": 1, "stack": stack.name, "sha256": hashes}
     (folder / HASHES).write_text(json.dumps(value, indent=1) + "\n")
     return hashes
@@ -56,11 +55,3 @@ def run_pip(stack: Stack, download: Download, stacks: Sequence[Stack]) -> None:
             words = log.read_text(errors="replace") if log.exists() else ""
             found = obstacle(stack, download, words, stacks)
             raise ExecuteError(found.message, hint=found.hint)
-
-
-def digest(path: Path) -> str:
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            sha.update(block)
-    return sha.hexdigest()

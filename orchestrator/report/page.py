@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.command import Command
 from orchestrator.measures import Measures, RankMeasures
-from orchestrator.report import charts, timeline
+from orchestrator.report import charts, spread, timeline
 from orchestrator.report.outcome import Outcome
 from orchestrator.report.scales import time_unit
 from orchestrator.report.training import failure_lines
@@ -48,7 +48,7 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
     )  # fmt: skip
     drawn = (
         charts.loss_chart(measured), charts.throughput_chart(measured),
-        charts.spread_chart(measured), charts.memory_chart(measured), timeline.timeline(measured),
+        spread.spread_chart(measured), charts.memory_chart(measured), timeline.timeline(measured),
     )  # fmt: skip
     return environment.get_template("report.html.j2").render(
         outcome=outcome,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
+PORTS = 4  # in a row: a program may serve one store after another
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.executable).parent
 SET_BY_LAUNCHERS = (
@@ -44,19 +46,17 @@ class Outcome:
     codes: tuple[int, ...] = ()
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 def clean_environment(extra: dict[str, str]) -> dict[str, str]:
     env = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(SET_BY_LAUNCHERS) and name not in SET_FOR_RANKS
     }
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    env |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port(PORTS)),
+        "OMP_NUM_THREADS": "1",
+    }
     return env | {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "PYTHONUNBUFFERED": "1"} | extra
 
 

@@ -94,7 +94,9 @@ def browser(tmp_path: Path) -> Browser:
 @pytest.mark.parametrize("case", CASES)
 def test_it_can_be_read(browser: Browser, tmp_path: Path, case: str, scheme: str) -> None:
     make_run(tmp_path / "runs", **CASES[case])
-    page = report(tmp_path / "runs", "last", inventory=None, output=tmp_path / "page.html")
+    page = report(
+        tmp_path / "runs", "last", inventory=None, output=tmp_path / "page.html", tell=print
+    )
     text = page.read_text()
     assert "NaN" not in text
     copy = page.with_name("looked-at.html")
@@ -116,7 +118,9 @@ def test_it_can_be_read(browser: Browser, tmp_path: Path, case: str, scheme: str
 
 def test_it_needs_nothing_else_and_complains_of_nothing(browser: Browser, tmp_path: Path) -> None:
     make_run(tmp_path / "runs", straggler=5)
-    page = report(tmp_path / "runs", "last", inventory=None, output=tmp_path / "page.html")
+    page = report(
+        tmp_path / "runs", "last", inventory=None, output=tmp_path / "page.html", tell=print
+    )
     picture = tmp_path / "page.png"
     done = browser(f"--screenshot={picture}", page.as_uri())
     assert "CONSOLE" not in done.stderr, "not even a refused request"
@@ -128,7 +132,9 @@ def test_it_needs_nothing_else_and_complains_of_nothing(browser: Browser, tmp_pa
 def test_the_browser_would_complain(browser: Browser, tmp_path: Path) -> None:
     """The test above can fail: a page that asks for more is told off in the console."""
     make_run(tmp_path / "runs")
-    page = report(tmp_path / "runs", "last", inventory=None, output=tmp_path / "page.html")
+    page = report(
+        tmp_path / "runs", "last", inventory=None, output=tmp_path / "page.html", tell=print
+    )
     page.write_text(page.read_text().replace("</body>", "<script>nowhere()</script></body>"))
     done = browser(f"--screenshot={tmp_path / 'page.png'}", page.as_uri())
     assert "CONSOLE" in done.stderr

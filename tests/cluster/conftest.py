@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from lab import processes
-from sites import ROOT, Site
+from sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"
@@ -203,6 +203,7 @@ def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathF
 def lab(lab_session: Site, cluster: TestCluster) -> Iterator[Site]:
     """What a test that failed has left running does not stand in the way of the next one."""
     yield lab_session
-    for pid in processes(f"{ROOT}/runs/"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for run in (lab_session.folder / "runs").glob("*"):
+        for pid in processes(run.name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -80,7 +80,7 @@ def test_stop(lab: Site, moment: str) -> None:
     if moment == "evaluation":
         running.await_event("progress", phase="evaluate before")
     elif moment == "checkpoint":
-        running.await_event("progress", 2, phase="save")
+        running.await_event("progress", phase="save", step=2)  # the first one is whole
     swept = ask(lab, "stop", running.id)
     assert swept["seconds"] < 10
     assert {node["node"]: node["state"] for node in swept["nodes"]} == {

@@ -76,7 +76,7 @@ def test_a_plan(orch: Orch, tmp_path: Path) -> None:
 
 
 def test_logs_carry_their_rank(orch: Orch, finished: dict[str, Any]) -> None:
-    assert orch("runs", "logs").stdout == "[0] line one\n[0] line two\n"
+    assert orch("runs", "logs").stdout == "[0 node0] line one\n[0 node0] line two\n"
     assert orch("runs", "logs", "last", "--rank", "0").stdout.count("\n") == 2
     wrong = orch("runs", "logs", "last", "--rank", "4")
     assert wrong.returncode == 2

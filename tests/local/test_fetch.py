@@ -20,7 +20,8 @@ from orchestrator.backends.local import Local
 from orchestrator.backends.ssh import Ssh
 from orchestrator.collect import Listener
 from orchestrator.command import Answer
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError
+from tests.ports import free_port
 from tests.recorded import make_run
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
@@ -72,9 +73,7 @@ def sshd(tmp_path: Path) -> Iterator[str]:
     for name in ("host", "user"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(make, check=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     shutil.copy(folder / "user.pub", folder / "authorized")
     key = (folder / "host.pub").read_text()
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {key}")
@@ -112,6 +111,13 @@ def remote(request: pytest.FixtureRequest) -> Iterator[Counted]:
     connection = Ssh("far", request.getfixturevalue("sshd"))
     yield Counted(connection)
     connection.close()
+
+
+def test_a_node_that_nobody_serves_is_an_error_with_its_name(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"Host far\n  HostName 127.0.0.1\n  Port {free_port()}\n")
+    with pytest.raises(ConnectionLost, match="far: could not read /etc/hostname"):
+        list(Ssh("far", str(config)).chunks("/etc/hostname", 0))
 
 
 def bring(remote: Counted, far: Path, target: Path, *only: str) -> collect.Collected:

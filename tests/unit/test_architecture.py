@@ -33,8 +33,8 @@ ORDER = [
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
     "launchers", "rank_files", "plan", "card", "accelerate_file", "train_request", "choices",
     "choose_launch", "plan_steps", "plan_train", "kube_choices", "plan_kube", "kube_checks",
-    "task_result", "probe", "preflight", "plan_provision", "share", "state", "wheelhouse", "load",
-    "execute", "provenance", "runs", "measures", "collect", "mirror", "backends", "report",
+    "task_result", "probe", "preflight", "plan_provision", "share", "state", "digest", "wheelhouse",
+    "load", "execute", "provenance", "runs", "measures", "collect", "mirror", "backends", "report",
     "operations", "cli",
 ]  # fmt: skip
 

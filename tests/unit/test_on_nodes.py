@@ -193,6 +193,21 @@ def test_an_oom_kill_is_seen_in_the_counters(
     assert memory.killed(1) == f"oom_kill in {events} rose from 0 to 1"
 
 
+def test_the_words_of_a_kernel_message() -> None:
+    oom = module("oom")
+    record = b"6,339,5140900,-;Killed process 7 (a;b)\n SUBSYSTEM=acpi\n DEVICE=+acpi:1\n"
+    assert oom.message(record) == "Killed process 7 (a;b)"
+    assert oom.message(b"6,340,5140901,-;\n") == oom.message(b"") == ""
+
+
+def test_no_segments_where_there_is_no_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = module("shared_memory")
+    monkeypatch.setattr(memory, "SHM", f"{tmp_path}/none/")
+    assert memory.names() == set()
+
+
 def test_a_layout_without_its_lost_node() -> None:
     layouts = module("layouts")
     whole = layout("node0", "node1", "node1", "node2")

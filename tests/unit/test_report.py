@@ -16,7 +16,7 @@ from orchestrator import runs
 from orchestrator.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.operations.compare import comparison
 from orchestrator.operations.report import report
-from orchestrator.report import charts, timeline
+from orchestrator.report import charts, spread, timeline
 from orchestrator.report.comparison import as_json, text
 from orchestrator.report.scales import scale, short, thin
 from tests.recorded import make_run
@@ -79,7 +79,7 @@ def test_a_rank_sums_up_its_samples() -> None:
 @pytest.mark.parametrize("straggler", [None, 0, 5])
 def test_the_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
     found = measured(tmp_path, straggler=straggler)
-    chart = charts.spread_chart(found)
+    chart = spread.spread_chart(found)
     assert chart
     slow = {bar.title.split(":")[0] for bar in chart.bars if bar.css == "bar hot"}
     expected = set() if straggler is None else {f"rank {straggler} on node{straggler // 4}"}
@@ -129,7 +129,7 @@ def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
 
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     make_run(tmp_path, fails=1, recipe="<i>qa</i>")
-    page = report(tmp_path, "last", inventory=None, output=None)
+    page = report(tmp_path, "last", inventory=None, output=None, tell=print)
     assert page == tmp_path / "20260101-120000-qa-0000" / "report.html"
     assert "&lt;b&gt;boom&lt;/b&gt;" in page.read_text()
     assert "<b>boom" not in page.read_text()
@@ -144,7 +144,9 @@ def test_a_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
     for path in folder.glob("ranks/*"):
         path.unlink()
-    assert "Timeline" in report(tmp_path, "last", inventory=None, output=None).read_text()
+    assert (
+        "Timeline" in report(tmp_path, "last", inventory=None, output=None, tell=print).read_text()
+    )
     assert "no setting differs" in text(comparison(tmp_path, "last", "last"))
 
 

@@ -58,8 +58,14 @@ class Ground:
         (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
         lines = body.strip().splitlines()
         (run / "fake.py").write_text(LAUNCHER % "\n    ".join(lines))
+        return self.supervise(run, sys.executable, str(run / "fake.py"), options=options)
+
+    @staticmethod
+    def supervise(
+        run: Path, *launcher: str, options: tuple[str, ...] = ()
+    ) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(TRAIN / "supervise.py"), str(run), *options, "--"]
-        return subprocess.Popen([*command, sys.executable, str(run / "fake.py")])
+        return subprocess.Popen([*command, *launcher])
 
     def run(self, body: str, *options: str, name: str = "run") -> dict[str, Any]:
         self.start(body, *options, name=name).wait(30)
@@ -171,8 +177,32 @@ def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:
     run.mkdir()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=20)
     run.joinpath("layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
-    supervise = [sys.executable, str(TRAIN / "supervise.py"), str(run), "--", "/no/such/mpiexec"]
-    assert subprocess.run(supervise, timeout=20).returncode == 130
+    assert ground.supervise(run, "/no/such/mpiexec").wait(20) == 130
+    assert ground.outcome()["state"] == "stopped"
+    assert ground.events("waiting") == ground.events("launched") == []
+
+
+def test_a_stop_waits_for_a_supervisor_that_is_about_to_start(ground: Ground) -> None:
+    run = ground.base / "run"
+    run.mkdir()
+    (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
+    sweep = [
+        sys.executable,
+        str(TRAIN / "sweep.py"),
+        "end",
+        str(run),
+        "--node0",
+        "--patience",
+        "10",
+    ]
+    with subprocess.Popen(sweep, stdout=subprocess.PIPE) as stop:
+        while not (run / "stop").exists():
+            time.sleep(0.01)
+        assert ground.supervise(run, "/no/such/mpiexec").wait(20) == 130
+        answer, _ = stop.communicate(timeout=20)
+    assert stop.returncode == 0
+    assert json.loads(answer)["left"] == []
+    assert ground.living() == []
     assert ground.outcome()["state"] == "stopped"
 
 

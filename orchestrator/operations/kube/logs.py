@@ -9,14 +9,18 @@ from orchestrator import runs
 from orchestrator.card import Whereabouts
 from orchestrator.errors import OrchError
 from orchestrator.operations.kube.watch import KubeWatch
-from orchestrator.operations.logs import Line
+from orchestrator.operations.logs import Line, asked_for
 
 
 def log_lines(
     where: Whereabouts, folder: Path, *, rank: int | None, follow: bool,
     tell: Callable[[str], None],
 ) -> Iterator[Line]:  # fmt: skip
-    """Lines rank by rank; with `follow` as the pods give them. Kept in the run's folder, too."""
+    """Lines rank by rank; with `follow` as the pods give them. Kept in the run's folder, too.
+
+    Raises RequestError for a rank that the run does not have.
+    """
+    asked_for(runs.load(folder), rank)
     watch = KubeWatch(where, folder, tell)
     sizes: dict[Path, int] = {}
     if follow:
