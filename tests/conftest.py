@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,11 @@ HOSTILE = (
     "two words", "$(touch PWNED)", "`touch PWNED`", "it's", 'a "quote"', "new\nline", "*", "-n",
     "semi;colon", "a&&b", "#hash", "tab\there", "back\\slash", "ünïcödé", "%s", "{x}", "",
 )  # fmt: skip
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would all that tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=HOSTILE, ids=repr)

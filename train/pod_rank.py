@@ -54,7 +54,7 @@ def place_of(config: dict[str, Any], rank: int, allowed: list[int]) -> dict[str,
         "local_world_size": local_size,
         "cpus": allowed[local * threads : (local + 1) * threads] if own else [],
         "threads": threads,
-        "env": local_numbers(config, local, local_size),
+        "env": {**local_numbers(config, local, local_size), **met_by_torchrun()},
     }
 
 
@@ -63,6 +63,12 @@ def local_numbers(config: dict[str, Any], local: int, local_size: int) -> dict[s
     if config["env"].get("CCL_PROCESS_LAUNCHER") != "none":
         return {}
     return {"CCL_LOCAL_RANK": str(local), "CCL_LOCAL_SIZE": str(local_size)}
+
+
+def met_by_torchrun() -> dict[str, str]:
+    """The ranks are torchrun's own here, also after its restarts, and so is their store."""
+    names = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def environment(config: dict[str, Any]) -> dict[str, str]:

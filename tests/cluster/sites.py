@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,11 +22,6 @@ ROOT = "/home/vagrant/orch"
 LOCK = f"{ROOT}/.lock"
 SITE = f"{ROOT}/stacks/current/lib/python3.11/site-packages"
 ORCH = (sys.executable, "-m", "orchestrator.cli.main")
-
-
-def interruptible() -> None:
-    """What a terminal starts is; what a script starts in the background is not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +78,6 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=interruptible,
         )
 
     def orch(self, *flags: str, command: str = "provision", code: int = 0) -> dict[str, Any]:

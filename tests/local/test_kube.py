@@ -339,7 +339,10 @@ def test_ctrl_c_stops_the_run(api: Api, orch: Orch, tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, out + err
     assert api.names("pytorchjobs") == api.names("configmaps") == []
 

@@ -219,11 +219,6 @@ def test_one_rank_needs_no_group(orch: Orch, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def interruptible() -> None:
-    """What a terminal starts is; what a script starts in the background is not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_interrupting_stops_all_ranks(tmp_path: Path) -> None:
     write_script(tmp_path, "time.sleep(100)\n")
     process = subprocess.Popen(
@@ -231,7 +226,6 @@ def test_interrupting_stops_all_ranks(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=orch_environment(tmp_path),
         stdout=subprocess.PIPE,
-        preexec_fn=interruptible,
         stderr=subprocess.PIPE,
         text=True,
     )
