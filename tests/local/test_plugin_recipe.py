@@ -29,7 +29,9 @@ def test_its_files_are_sent_to_other_nodes_together(tmp_path: Path) -> None:
     from orchestrator import load
     from orchestrator.operations import recipes
     from orchestrator.plan import SendFile
-    from orchestrator.plan_train import Site, TrainRequest, plan_train
+    from orchestrator.plan_steps import Site
+    from orchestrator.plan_train import plan_train
+    from orchestrator.train_request import TrainRequest
 
     folder = recipes.new("my-own", tmp_path)
     (folder / "parts").mkdir()
@@ -40,7 +42,8 @@ def test_its_files_are_sent_to_other_nodes_together(tmp_path: Path) -> None:
         recipe=load.recipe("my-own", (folder,)),
         stack=make_stack(),
         site=Site(run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train",
-                  train_here="/here/train"),
+                  train_here="/here/train", claims="/opt/orch/claims", started_by="me@here",
+                  created=1.0),
     )  # fmt: skip
     sent = {step.path for step in plan.steps if isinstance(step, SendFile)}
     assert {"/opt/orch/runs/r/files/recipe/train.py",
