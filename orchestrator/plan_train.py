@@ -10,12 +10,22 @@ from orchestrator import accelerate_file, choices, choose_launch, network
 from orchestrator.backend import Backend
 from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
+from orchestrator.docker import Docker
 from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.layout import lay_out
 from orchestrator.names import fold
 from orchestrator.plan import Decision, Plan
-from orchestrator.plan_steps import Site, map_paths, plan_steps, reachable_files, target, targets
+from orchestrator.plan_steps import (
+    Files,
+    Site,
+    container_folders,
+    map_paths,
+    plan_steps,
+    reachable_files,
+    target,
+    targets,
+)
 from orchestrator.rank_files import master_port
 from orchestrator.recipe import Recipe, Value, as_arguments
 from orchestrator.stack import Stack
@@ -44,7 +54,10 @@ def plan_train(
     stack = stack.for_backend(chosen.name)
     for node in everywhere:
         stack.check(node)
-    backend = choose_launch.below(chosen, request.launcher, mpi.value)
+    docker = request.docker
+    if docker:
+        docker.check()
+    backend = choose_launch.below(chosen, request.launcher, mpi.value, contained=docker is not None)
     precision = choices.choose_precision(
         recipe,
         everywhere,
@@ -55,7 +68,9 @@ def plan_train(
     layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
     if request.ipex:
         choices.check_ipex(recipe, stack, precision=precision.value, ranks=layout.world_size)
-    preload, tell_preload = choices.choose_preload(stack, everywhere)
+    preload, tell_preload = (
+        choices.leave_preload(stack) if docker else choices.choose_preload(stack, everywhere)
+    )
     settings = recipe.settings(request.preset, request.settings)
     files = reachable_files(recipe, settings, everywhere, site)
     output_dir = None if recipe.own_script else output_of(site, resume)
@@ -98,7 +113,10 @@ def plan_train(
             recipe=recipe,
             settings=settings,
             hosts=cluster.selection.hosts,
-            names=(stack.name, backend.name, precision.value),
+            names=(
+                *(stack.name, backend.name, precision.value),
+                *([docker.image] if docker else ()),
+            ),
         ),
         recipe=recipe.name,
         source=recipe.script,
@@ -120,6 +138,7 @@ def plan_train(
             *choices.tell_spares(spares),
             *choices.tell_ranks(layout, request.ppn),
             choose_launch.tell_launcher(request.launcher, launch, mpi),
+            *([docker.tell()] if docker else ()),
             *(accelerate_file.tell(wishes, job) if wishes else ()),
             choose_launch.tell_backend(backend),
             precision,
@@ -137,11 +156,17 @@ def plan_train(
                 spares=spares,
                 backend=backend,
                 preload=preload,
+                docker=container_file(docker, files, recipe, site, stack) if docker else None,
                 options=supervision(request, recipe, site, launch),
             ),
         ),
     )
     return with_card(plan)
+
+
+def container_file(docker: Docker, files: Files, recipe: Recipe, site: Site, stack: Stack) -> str:
+    folders = container_folders(files, recipe, site)
+    return docker.file(folders, site.run_dir, preload=stack.preload, environment={})
 
 
 def supervision(

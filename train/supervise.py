@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 import layouts
+from containers import START_SECONDS, read_spec
 from launcher import Launcher, launcher_environment
 from layouts import nodes_of
 from mending import Mended, mend
@@ -117,6 +118,9 @@ class Supervisor:
             ranks=self.layout["world_size"],
             nodes=nodes_of(self.layout),
         )
+        if problem := self.contain():
+            self.wardens.ask("end", seconds=END_SECONDS)
+            return Ending("failed", problem)
         try:
             launcher = Launcher(
                 self.launcher_argv,
@@ -134,6 +138,21 @@ class Supervisor:
         ending = self.watch(launcher)
         self.clear(launcher, ending)
         return self.judge(ending, launcher.close())
+
+    def contain(self) -> str:
+        """Start the containers of this attempt's nodes, if it has any; -> why that cannot be."""
+        if read_spec(self.run_dir) is None:
+            return ""
+        fields = {
+            node: {"cpus": layouts.claim_of(str(self.run_dir), self.layout, node)["cpus"]}
+            for node in nodes_of(self.layout)
+        }
+        answers = self.wardens.ask_each(fields, "contain", seconds=START_SECONDS)
+        words = {
+            node: answers.get(node, {"problem": "no answer"}).get("problem") for node in fields
+        }
+        told = [f"{node} started no container: {why}" for node, why in words.items() if why]
+        return "; ".join(told)
 
     def take(self, line: bytes) -> None:
         """One line of the launcher: an event of a rank, or the launcher's own words."""
