@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -99,24 +99,31 @@ class Docker:
         run_dir: str,
         *,
         preload: tuple[str, ...],
-        environment: dict[str, str],
+        processes: Mapping[str, int],
     ) -> str:
-        """container.json. `preload`: names of libraries, where the image has them. `environment`:
-        of an image that starts its ranks itself."""
+        """container.json. `preload`: names of libraries, where the image has them. `processes`:
+        node -> the ranks that the image itself starts there."""
         value = {
             "schema": 1,
             "image": self.image,
             "start": self.start,
             "python": self.python,
             "preload": list(preload),
-            "environment": environment,
+            "processes": dict(processes),
             "options": list(self.options(folders, run_dir)),
         }
         return json.dumps(value, indent=1) + "\n"
 
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether the image's own entrypoint does, and orch starts that alone."""
+        return self.start == "node"
+
     def tell(self) -> Decision:
-        what = "its ranks' own start" if self.start == "node" else f"{self.python} of the image"
-        why = f"one container on each node, as the node's user: {what}"
+        what = f"ranks on its {self.python}"
+        if self.starts_ranks:
+            what = "its entrypoint, told RANK = node, starts the ranks"
+        why = f"one container on each node, as the node's user; {what}"
         return Decision(topic="docker", value=self.image, reason=why)
 
 

@@ -50,13 +50,16 @@ def plan_train(
     choices.check_recipe_fits(recipe, stack)
     choose_launch.check_launcher(request.launcher, wishes)
     mpi = choose_launch.choose_mpi(cluster, stack, request.mpi)
-    chosen = choose_launch.choose_backend(stack, everywhere, request.backend, plugins or {})
-    stack = stack.for_backend(chosen.name)
-    for node in everywhere:
-        stack.check(node)
     docker = request.docker
     if docker:
         docker.check()
+        check_own_start(request, docker)
+    own_start = docker is not None and docker.starts_ranks
+    asked = "gloo" if own_start else request.backend
+    chosen = choose_launch.choose_backend(stack, everywhere, asked, plugins or {})
+    stack = stack.for_backend(chosen.name)
+    for node in everywhere:
+        stack.check(node)
     backend = choose_launch.below(chosen, request.launcher, mpi.value, contained=docker is not None)
     precision = choices.choose_precision(
         recipe,
@@ -65,7 +68,8 @@ def plan_train(
         allow_slow=request.allow_slow_bf16,
         launched=request.launcher in accelerate_file.WITH,
     )
-    layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
+    ppn = 1 if own_start else request.ppn
+    layout = lay_out(nodes, ppn, choices.choose_workers(backend, request.ccl_workers))
     if request.ipex:
         choices.check_ipex(recipe, stack, precision=precision.value, ranks=layout.world_size)
     preload, tell_preload = (
@@ -115,7 +119,7 @@ def plan_train(
             hosts=cluster.selection.hosts,
             names=(
                 *(stack.name, backend.name, precision.value),
-                *([docker.image] if docker else ()),
+                *([docker.image, docker.start] if docker else ()),
             ),
         ),
         recipe=recipe.name,
@@ -136,13 +140,13 @@ def plan_train(
                 topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
             ),
             *choices.tell_spares(spares),
-            *choices.tell_ranks(layout, request.ppn),
+            *(tell_own_ranks(request) if own_start else choices.tell_ranks(layout, ppn)),
             choose_launch.tell_launcher(request.launcher, launch, mpi),
             *([docker.tell()] if docker else ()),
             *(accelerate_file.tell(wishes, job) if wishes else ()),
-            choose_launch.tell_backend(backend),
+            *([] if own_start else [choose_launch.tell_backend(backend)]),
             precision,
-            tell_preload,
+            *([] if own_start else [tell_preload]),
             *choices.tell_network(links),
             *choices.tell_idle(nodes, layout),
             *tell_resume(resume),
@@ -156,7 +160,7 @@ def plan_train(
                 spares=spares,
                 backend=backend,
                 preload=preload,
-                docker=container_file(docker, files, recipe, site, stack) if docker else None,
+                docker=container_file(request, files, recipe, site, nodes=everywhere, stack=stack),
                 options=supervision(request, recipe, site, launch),
             ),
         ),
@@ -164,9 +168,45 @@ def plan_train(
     return with_card(plan)
 
 
-def container_file(docker: Docker, files: Files, recipe: Recipe, site: Site, stack: Stack) -> str:
-    folders = container_folders(files, recipe, site)
-    return docker.file(folders, site.run_dir, preload=stack.preload, environment={})
+def tell_own_ranks(request: TrainRequest) -> tuple[Decision, ...]:
+    value = f"{request.ppn} on each node" if request.ppn else "one for each NUMA node"
+    return (Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image"),)
+
+
+def check_own_start(request: TrainRequest, docker: Docker) -> None:
+    """Raises PlanError for what only orch's own ranks can do."""
+    given = {
+        f"--launcher {request.launcher}": request.launcher != "mpirun",
+        f"--backend {request.backend}": request.backend,
+        f"--ccl-workers {request.ccl_workers}": request.ccl_workers,
+        "--ipex": request.ipex,
+    }
+    flags = [flag for flag, there in given.items() if there]
+    if docker.starts_ranks and flags:
+        raise PlanError(
+            f"{flags[0]}: with start=node the entrypoint of {docker.image} starts the ranks.",
+            hint=f"Leave {' and '.join(flags)} out; what the image understands goes after --.",
+        )
+
+
+def container_file(
+    request: TrainRequest,
+    files: Files,
+    recipe: Recipe,
+    site: Site,
+    *,
+    nodes: tuple[Node, ...],
+    stack: Stack,
+) -> str | None:
+    """container.json; None without containers."""
+    if request.docker is None:
+        return None
+    return request.docker.file(
+        container_folders(files, recipe, site),
+        site.run_dir,
+        preload=stack.preload,
+        processes={node.name: request.ppn or len(node.facts.numa_nodes) for node in nodes},
+    )
 
 
 def supervision(

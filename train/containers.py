@@ -40,10 +40,10 @@ def read_spec(run_dir: Path) -> dict[str, Any] | None:
 def start(run_dir: Path, spec: dict[str, Any], *, node: str, cpus: list[int]) -> str:
     """Start this node's container, in the place of an earlier attempt's; -> its id."""
     remove(find(run_dir.name, node))
-    made = ask(
-        *run_options(run_dir, spec, node=node, cpus=cpus), *idle(spec), seconds=START_SECONDS
-    )
-    container = made.split()[-1]
+    options = run_options(run_dir, spec, node=node, cpus=cpus)
+    # It does nothing until ranks are started in it.
+    idle = ("--detach", "--entrypoint", "sleep", spec["image"], "infinity")
+    container = ask(*options, *idle, seconds=START_SECONDS).split()[-1]
     id_file(run_dir, node).write_text(container)
     return container
 
@@ -53,17 +53,12 @@ def run_options(run_dir: Path, spec: dict[str, Any], *, node: str, cpus: list[in
     labels = {RUN: run_dir.name, FOLDER: str(run_dir), NODE: node}
     return [
         "run",
-        *("--detach", "--pull", "never"),
+        *("--pull", "never"),
         *(word for name, value in labels.items() for word in ("--label", f"{name}={value}")),
         *("--user", f"{os.getuid()}:{os.getgid()}"),
         *("--cpuset-cpus", ",".join(map(str, cpus))),
         *spec["options"],
     ]
-
-
-def idle(spec: dict[str, Any]) -> list[str]:
-    """A container that does nothing, until ranks are started in it."""
-    return ["--entrypoint", "sleep", spec["image"], "infinity"]
 
 
 def id_file(run_dir: Path, node: str) -> Path:
@@ -78,6 +73,20 @@ def exec_command(run_dir: Path, spec: dict[str, Any], *, node: str, rank: int) -
         *("--env", f"ORCH_RUN_DIR={run_dir}", "--env", f"RANK={rank}"),
         id_file(run_dir, node).read_text(),
         *(spec["python"], "-u", program, str(run_dir)),
+    ]
+
+
+def entry_command(
+    run_dir: Path, spec: dict[str, Any], place: dict[str, Any], names: list[str], words: list[str]
+) -> list[str]:
+    """What starts the image's own entrypoint with these words. The values of the variables `names`
+    are taken from the engine's own environment, so that no secret is an argument."""
+    cpus = [*place["cpus"], *place["worker_cpus"]]
+    options = run_options(run_dir, spec, node=place["node"], cpus=cpus)
+    return [
+        *(ENGINE, *options, "--rm"),
+        *(word for name in names for word in ("--env", name)),
+        *(spec["image"], *words),
     ]
 
 

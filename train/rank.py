@@ -19,11 +19,11 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
+import rank_container
 from containers import read_spec
 from oom import Memory
-from rank_container import Contained, of_launcher
 from rank_events import report
 from setvars import SetvarsError, in_packages, sourced
 
@@ -48,13 +48,19 @@ def main(argv: list[str]) -> int:
     layout = json.loads((run_dir / "layout.json").read_text())
     place = find_place(layout, os.environ)
     spec = read_spec(run_dir)
-    base = {**os.environ, **setvars_environment(layout)} if not spec else of_launcher(os.environ)
-    environment = {**base, **rank_environment(run_dir, layout, place)}
+    environment = {
+        **(
+            rank_container.of_launcher(os.environ)
+            if spec
+            else {**os.environ, **setvars_environment(layout)}
+        ),
+        **rank_environment(run_dir, layout, place),
+    }
     os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
     log_path = run_dir / "ranks" / f"rank-{place['rank']}.log"
     log = open_log(log_path)
     memory = Memory()
-    child: Child | Contained
+    child: Process
     if spec:
         order = {
             "place": place,
@@ -64,7 +70,7 @@ def main(argv: list[str]) -> int:
             "preload": spec["preload"],
             "setvars": layout.get("setvars"),
         }
-        child = Contained(run_dir, spec, order, log_path)
+        child = rank_container.start(run_dir, spec, order, log_path)
     else:
         child = Child(start(place, environment, log, command))
     report(
@@ -205,6 +211,15 @@ def start(place: dict[str, Any], environment: dict[str, str], log: int, command:
     os._exit(71)  # EX_OSERR
 
 
+class Process(Protocol):
+    """The training process, wherever it is."""
+
+    pid: int
+
+    def wait(self) -> tuple[int, int, float]:
+        """-> exit code (negative: a signal), most memory in bytes, CPU seconds."""
+
+
 class Child:
     """The training process where it is a child of this one."""
 
@@ -212,13 +227,12 @@ class Child:
         self.pid = pid
 
     def wait(self) -> tuple[int, int, float]:
-        """-> exit code (negative: a signal), most memory in bytes, CPU seconds."""
         _, status, usage = os.wait4(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         return code, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
 
 
-def wait(child: Child | Contained, place: dict[str, Any], memory: Memory, log: Path) -> int:
+def wait(child: Process, place: dict[str, Any], memory: Memory, log: Path) -> int:
     """Wait for the training process, forwarding SIGTERM and SIGINT; -> this process' exit code."""
     stop = Stop(child.pid)
     code, most_memory, cpu_seconds = child.wait()

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import containers
+from rank_events import report
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PULSE_SECONDS = 2.0
 # Of the launcher's environment; the rest is the node's, and not that of the image.
 CARRIED = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
 
@@ -73,6 +75,55 @@ class Contained:
         else:
             code = as_signal(code) or 1
         return code, self.told.get("max_rss_bytes", 0), self.told.get("cpu_seconds", 0.0)
+
+
+class Entry:
+    """A container whose own entrypoint starts the ranks of this node.
+
+    `pid` is that of `docker run`, which passes signals on. It says what orch's ranks would say.
+    """
+
+    def __init__(
+        self, run_dir: Path, spec: dict[str, Any], order: dict[str, Any], log: Path
+    ) -> None:
+        environment, place = order["environment"], order["place"]
+        processes = spec["processes"][place["node"]]
+        environment["NPROC_PER_NODE"] = str(processes)
+        environment["OMP_NUM_THREADS"] = str(max(1, place["threads"] // processes))
+        command = containers.entry_command(
+            run_dir, spec, place, sorted(environment), order["command"]
+        )
+        self.log = log
+        with log.open("ab") as words:
+            self.process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                preexec_fn=die_with_parent,
+            )
+        self.pid = self.process.pid
+        self.joined = {"node": place["node"], "pid": self.pid, "cpus": place["cpus"]}
+
+    def wait(self) -> tuple[int, int, float]:
+        """-> exit code (negative: a signal); memory and CPU seconds are not known."""
+        report("joined", **self.joined, threads=0, backend="the image's own", torch="its own")
+        size = 0
+        while True:
+            try:
+                return as_signal(self.process.wait(PULSE_SECONDS)), 0, 0.0
+            except subprocess.TimeoutExpired:
+                size, before = self.log.stat().st_size, size
+            if size != before:
+                report("pulse", collectives=0, steps=0, log=size)
+
+
+def start(
+    run_dir: Path, spec: dict[str, Any], order: dict[str, Any], log: Path
+) -> Contained | Entry:
+    kind = Contained if spec["start"] == "rank" else Entry
+    return kind(run_dir, spec, order, log)
 
 
 def as_signal(code: int) -> int:

@@ -141,7 +141,8 @@ class Supervisor:
 
     def contain(self) -> str:
         """Start the containers of this attempt's nodes, if it has any; -> why that cannot be."""
-        if read_spec(self.run_dir) is None:
+        spec = read_spec(self.run_dir)
+        if spec is None or spec["start"] == "node":  # rank.py starts those
             return ""
         fields = {
             node: {"cpus": layouts.claim_of(str(self.run_dir), self.layout, node)["cpus"]}
