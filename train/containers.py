@@ -119,10 +119,13 @@ def remove(containers: list[str]) -> None:
 
 def clear(run_dir: Path, node: str = "") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Remove the run's containers here; -> (removed, left), as records of processes are."""
+    spec = read_spec(run_dir)
+    if spec is None and run_dir.exists():
+        return [], []
     try:
         found = find(run_dir.name, node)
     except ContainerError as error:
-        return [], ([record(str(error))] if read_spec(run_dir) else [])
+        return [], ([record(str(error))] if spec else [])
     try:
         remove(found)
     except ContainerError:

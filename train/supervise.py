@@ -36,7 +36,7 @@ JOIN_SECONDS = 300.0
 STACKS_SECONDS = 1.0
 SETTLE_SECONDS = 0.3  # other ranks' failures that are on their way
 LAST_WORDS_SECONDS = 1.0  # between a rank's traceback and its exit code
-END_SECONDS = 9.0  # longer than a warden's own limit
+END_SECONDS = 12.0  # longer than a warden's own limit, and what its engine takes
 EXIT_CODES = {"done": 0, "failed": 1, "refused": 1, "stopped": 130}
 
 

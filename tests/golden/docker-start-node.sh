@@ -69,7 +69,11 @@ for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt
   "--env",
   "USER=orch",
   "--mount",
-  "type=bind,\"source=/opt/orch\",\"target=/opt/orch\""
+  "type=bind,\"source=/opt/orch/data\",\"target=/opt/orch/data\"",
+  "--mount",
+  "type=bind,\"source=/opt/orch/runs\",\"target=/opt/orch/runs\"",
+  "--mount",
+  "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\""
  ]
 }
 ORCH_END_OF_FILE

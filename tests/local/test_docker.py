@@ -48,7 +48,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def ground(tmp_path: Path, image: str) -> Iterator[Ground]:
-    yield in_image(tmp_path, image)
+    folder = tmp_path / "with, comma"  # what docker would take for the end of a mount
+    folder.mkdir()
+    yield in_image(folder, image)
     assert not images.containers(), "no test leaves a container"
 
 
