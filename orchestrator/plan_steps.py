@@ -15,21 +15,6 @@ from orchestrator.launchers import Job, Launch
 from orchestrator.plan import PutFile, SendFile, StartRun, Step, Target
 from orchestrator.recipe import Recipe, Value
 
-# Mounted over, an image would not be itself any more; a script there comes without its neighbours.
-OF_THE_IMAGE = (
-    "/",
-    "/bin",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/opt",
-    "/proc",
-    "/run",
-    "/sys",
-    "/usr",
-    "/var",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
@@ -84,20 +69,6 @@ def reachable_files(
             paths[path] = f"{site.run_dir}/files/{place_of(path, recipe, len(paths))}"
             sent.append(SendFile(at=targets(nodes), source=path, path=paths[path]))
     return Files(paths=paths, sent=tuple(sent))
-
-
-def container_folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
-    """What a container must have of its node, at the same paths: runs, programs and data; on this
-    machine also the folder of the script, its recipe and its data.
-
-    Not the whole folder of orch: where that is /opt/orch it would hide the image's own stack.
-    """
-    base = str(PurePosixPath(site.run_dir).parent)
-    if site.root:
-        return (base, site.train, f"{site.root}/data")
-    script = str(PurePosixPath(files.paths[recipe.script]).parent)
-    own = () if script in OF_THE_IMAGE else (script,)
-    return (base, site.train, *own, *files.paths.values())
 
 
 def place_of(path: str, recipe: Recipe, number: int) -> str:

@@ -6,20 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from orchestrator import accelerate_file, choices, choose_launch, network
+from orchestrator import accelerate_file, choices, choose_launch, network, plan_docker
 from orchestrator.backend import Backend
 from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
-from orchestrator.docker import Docker
 from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.layout import lay_out
 from orchestrator.names import fold
 from orchestrator.plan import Decision, Plan
 from orchestrator.plan_steps import (
-    Files,
     Site,
-    container_folders,
     map_paths,
     plan_steps,
     reachable_files,
@@ -51,11 +48,8 @@ def plan_train(
     choose_launch.check_launcher(request.launcher, wishes)
     mpi = choose_launch.choose_mpi(cluster, stack, request.mpi)
     docker = request.docker
-    if docker:
-        docker.check()
-        check_own_start(request, docker)
-    own_start = docker is not None and docker.starts_ranks
-    asked = "gloo" if own_start else request.backend
+    own_start = plan_docker.check(request)
+    asked = plan_docker.NO_BACKEND if own_start else request.backend
     chosen = choose_launch.choose_backend(stack, everywhere, asked, plugins or {})
     stack = stack.for_backend(chosen.name)
     for node in everywhere:
@@ -140,7 +134,11 @@ def plan_train(
                 topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
             ),
             *choices.tell_spares(spares),
-            *(tell_own_ranks(request) if own_start else choices.tell_ranks(layout, ppn)),
+            *(
+                plan_docker.tell_own_ranks(request)
+                if own_start
+                else choices.tell_ranks(layout, ppn)
+            ),
             choose_launch.tell_launcher(request.launcher, launch, mpi),
             *([docker.tell()] if docker else ()),
             *(accelerate_file.tell(wishes, job) if wishes else ()),
@@ -160,53 +158,14 @@ def plan_train(
                 spares=spares,
                 backend=backend,
                 preload=preload,
-                docker=container_file(request, files, recipe, site, nodes=everywhere, stack=stack),
+                docker=plan_docker.file(
+                    request, files, recipe, site, nodes=everywhere, preload=stack.preload
+                ),
                 options=supervision(request, recipe, site, launch),
             ),
         ),
     )
     return with_card(plan)
-
-
-def tell_own_ranks(request: TrainRequest) -> tuple[Decision, ...]:
-    value = f"{request.ppn} on each node" if request.ppn else "one for each NUMA node"
-    return (Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image"),)
-
-
-def check_own_start(request: TrainRequest, docker: Docker) -> None:
-    """Raises PlanError for what only orch's own ranks can do."""
-    given = {
-        f"--launcher {request.launcher}": request.launcher != "mpirun",
-        f"--backend {request.backend}": request.backend,
-        f"--ccl-workers {request.ccl_workers}": request.ccl_workers,
-        "--ipex": request.ipex,
-    }
-    flags = [flag for flag, there in given.items() if there]
-    if docker.starts_ranks and flags:
-        raise PlanError(
-            f"{flags[0]}: with start=node the entrypoint of {docker.image} starts the ranks.",
-            hint=f"Leave {' and '.join(flags)} out; what the image understands goes after --.",
-        )
-
-
-def container_file(
-    request: TrainRequest,
-    files: Files,
-    recipe: Recipe,
-    site: Site,
-    *,
-    nodes: tuple[Node, ...],
-    stack: Stack,
-) -> str | None:
-    """container.json; None without containers."""
-    if request.docker is None:
-        return None
-    return request.docker.file(
-        container_folders(files, recipe, site),
-        site.run_dir,
-        preload=stack.preload,
-        processes={node.name: request.ppn or len(node.facts.numa_nodes) for node in nodes},
-    )
 
 
 def supervision(

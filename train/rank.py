@@ -48,29 +48,16 @@ def main(argv: list[str]) -> int:
     layout = json.loads((run_dir / "layout.json").read_text())
     place = find_place(layout, os.environ)
     spec = read_spec(run_dir)
-    environment = {
-        **(
-            rank_container.of_launcher(os.environ)
-            if spec
-            else {**os.environ, **setvars_environment(layout)}
-        ),
-        **rank_environment(run_dir, layout, place),
-    }
+    environment = {**inherited(layout, spec), **rank_environment(run_dir, layout, place)}
     os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
     log_path = run_dir / "ranks" / f"rank-{place['rank']}.log"
     log = open_log(log_path)
     memory = Memory()
     child: Process
     if spec:
-        order = {
-            "place": place,
-            "environment": environment,
-            "command": command,
-            "log": str(log_path),
-            "preload": spec["preload"],
-            "setvars": layout.get("setvars"),
-        }
-        child = rank_container.start(run_dir, spec, order, log_path)
+        order = {"place": place, "environment": environment, "command": command}
+        order |= {"log": str(log_path), "setvars": layout.get("setvars")}
+        child = rank_container.start(run_dir, spec, order)
     else:
         child = Child(start(place, environment, log, command))
     report(
@@ -113,6 +100,13 @@ def find_place(
     if place is None:
         fail("the layout has no local rank {1} on {0}.".format(*wanted))
     return dict(place)
+
+
+def inherited(layout: dict[str, Any], spec: dict[str, Any] | None) -> dict[str, str]:
+    """The launcher's environment; in a container only what is not the node's."""
+    if spec:
+        return rank_container.of_launcher(os.environ)
+    return {**os.environ, **setvars_environment(layout)}
 
 
 def rank_environment(

@@ -31,13 +31,11 @@ class Contained:
     `docker exec` passes on no signals, and its exit code tells no signal from an exit code.
     """
 
-    def __init__(
-        self, run_dir: Path, spec: dict[str, Any], order: dict[str, Any], log: Path
-    ) -> None:
+    def __init__(self, run_dir: Path, spec: dict[str, Any], order: dict[str, Any]) -> None:
         place = order["place"]
         command = containers.exec_command(run_dir, spec, node=place["node"], rank=place["rank"])
         self.told: dict[str, Any] = {}
-        with log.open("ab") as words:
+        with open(order["log"], "ab") as words:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -47,8 +45,9 @@ class Contained:
             )
         # Over a pipe: secrets are neither in arguments nor in a file more.
         assert self.process.stdin is not None
+        line = json.dumps({**order, "preload": spec["preload"]}).encode() + b"\n"
         try:
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.write(line)
             self.process.stdin.flush()
         except BrokenPipeError:  # it could not be started, and says why
             pass
@@ -80,21 +79,21 @@ class Contained:
 class Entry:
     """A container whose own entrypoint starts the ranks of this node.
 
-    `pid` is that of `docker run`, which passes signals on. It says what orch's ranks would say.
+    `pid` is that of `docker run`, which passes signals on. It says what orch's ranks would say, but
+    for events of the script, which have no way here.
     """
 
-    def __init__(
-        self, run_dir: Path, spec: dict[str, Any], order: dict[str, Any], log: Path
-    ) -> None:
+    def __init__(self, run_dir: Path, spec: dict[str, Any], order: dict[str, Any]) -> None:
         environment, place = order["environment"], order["place"]
+        del environment["ORCH_EVENTS_FD"]
         processes = spec["processes"][place["node"]]
         environment["NPROC_PER_NODE"] = str(processes)
         environment["OMP_NUM_THREADS"] = str(max(1, place["threads"] // processes))
         command = containers.entry_command(
             run_dir, spec, place, sorted(environment), order["command"]
         )
-        self.log = log
-        with log.open("ab") as words:
+        self.log = Path(order["log"])
+        with self.log.open("ab") as words:
             self.process = subprocess.Popen(
                 command,
                 env={**os.environ, **environment},
@@ -119,11 +118,9 @@ class Entry:
                 report("pulse", collectives=0, steps=0, log=size)
 
 
-def start(
-    run_dir: Path, spec: dict[str, Any], order: dict[str, Any], log: Path
-) -> Contained | Entry:
+def start(run_dir: Path, spec: dict[str, Any], order: dict[str, Any]) -> Contained | Entry:
     kind = Contained if spec["start"] == "rank" else Entry
-    return kind(run_dir, spec, order, log)
+    return kind(run_dir, spec, order)
 
 
 def as_signal(code: int) -> int:

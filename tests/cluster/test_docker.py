@@ -26,13 +26,14 @@ IN_IMAGE = (
 # No service manager runs on these nodes, so the test is their administrator. A disk of its own,
 # because there is no overlay over the one that a container has.
 ENGINE = """
+unset DOCKER_HOST
+mkdir -p /var/lib/docker
 mount -t tmpfs tmpfs /var/lib/docker
-mount -t tmpfs tmpfs /var/lib/containerd
-for group in /sys/fs/cgroup /sys/fs/cgroup/*; do mount -o remount,rw "$group" 2>/dev/null; done
+for group in /sys/fs/cgroup /sys/fs/cgroup/*; do mount -o remount,bind,rw "$group" 2>/dev/null; done
 rm -f /var/run/docker.pid
 setsid dockerd --bridge=none --iptables=false --ip6tables=false \\
     >/var/log/dockerd.log 2>&1 </dev/null &
-for try in $(seq 100); do docker version >/dev/null 2>&1 && exit; sleep 0.1; done
+for try in $(seq 100); do docker version >/dev/null 2>&1 && exit; sleep 0.3; done
 tail -n 3 /var/log/dockerd.log >&2
 exit 1
 """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +17,12 @@ from orchestrator.docker import Docker, bind, outermost
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.plan import Plan, PutFile
 from orchestrator.plan_train import plan_train
+from orchestrator.preflight import Limits, problems
 from orchestrator.stack import Stack
 from tests.conftest import HOSTILE, make_cluster
 from tests.unit.test_launchers import ONE, TWO
 from tests.unit.test_plan_train import OWN, QA, REMOTE, REQUEST, SITE
+from tests.unit.test_provision import STACK, make_probe
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 DOCKER = Docker(image="orch:current")
@@ -159,3 +163,36 @@ def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.Monkey
         load.docker(None, ("shm=1g",), lab)
     with pytest.raises(RequestError, match=re.escape("orch_docker.smh")):
         load.docker("x", (), inventory(tmp_path, "{smh: 2g}"))
+
+
+def archive(folder: Path, manifest: object, name: str = "image file.tar") -> str:
+    """What `docker save` writes, as far as the name and the id of the image go."""
+    content = json.dumps(manifest).encode()
+    with tarfile.open(folder / name, "w") as tar:
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return str(folder / name)
+
+
+def test_the_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
+    old = [{"Config": "0123.json", "RepoTags": ["orch:current", "orch:latest"]}]
+    new = [{"Config": "blobs/sha256/4567", "RepoTags": ["orch:current"]}]
+    for manifest, image in ((old, "0123"), (new, "4567")):
+        found = load.image_file(archive(tmp_path, manifest))
+        assert (found.name, found.id) == ("orch:current", f"sha256:{image}")
+    assert load.image_file(archive(tmp_path, old), "orch").name == "orch:latest"
+    with pytest.raises(RequestError, match="has orch:current, not other:latest"):
+        load.image_file(archive(tmp_path, new), "other")
+    with pytest.raises(RequestError, match="no image with a name"):
+        load.image_file(archive(tmp_path, [{"Config": "0.json", "RepoTags": None}]))
+    for wrong in (__file__, str(tmp_path / "none.tar"), archive(tmp_path, {"a": 1}, "x.tar")):
+        with pytest.raises(RequestError, match="is no file of an image"):
+            load.image_file(wrong)
+
+
+def test_without_root_an_administrator_is_asked_for_the_engine() -> None:
+    probe = make_probe(docker=True, missing=("dockerd",), sudo=False)
+    (problem,) = problems((probe,), STACK, limits={"node0": Limits()}, becoming=())
+    assert "lacks dockerd" in problem.text
+    assert "apt-get install docker.io" in problem.hint
