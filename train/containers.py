@@ -16,6 +16,7 @@ MARK = b'{"contained": '  # how a line of contained.py itself begins
 RUN, FOLDER, NODE = "orch.run", "orch.folder", "orch.node"  # labels
 START_SECONDS = 60.0
 SECONDS = 20.0
+LOOK_SECONDS = 5.0
 CURES = {
     "No such image": "Load it: `orch provision --docker-load FILE.tar`, or `docker pull` there.",
     "permission denied while trying to connect": "The user must be in the group docker there.",
@@ -94,7 +95,7 @@ def find(run_id: str, node: str = "") -> list[str]:
     """Ids of the run's containers here, running or not. Raises ContainerError."""
     filters = [f"label={RUN}={run_id}", *([f"label={NODE}={node}"] if node else [])]
     words = [word for one in filters for word in ("--filter", one)]
-    return ask("ps", "--all", "--quiet", "--no-trunc", *words).split()
+    return ask("ps", "--all", "--quiet", "--no-trunc", *words, seconds=LOOK_SECONDS).split()
 
 
 def by_folder() -> dict[str, list[str]]:
@@ -102,7 +103,7 @@ def by_folder() -> dict[str, list[str]]:
     form = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
     words = ("ps", "--all", "--no-trunc", "--filter", f"label={RUN}", "--format", form)
     try:
-        lines = ask(*words).splitlines()
+        lines = ask(*words, seconds=LOOK_SECONDS).splitlines()
     except ContainerError:
         return {}
     found: dict[str, list[str]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -48,9 +49,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def ground(tmp_path: Path, image: str) -> Iterator[Ground]:
-    folder = tmp_path / "with, comma"  # what docker would take for the end of a mount
-    folder.mkdir()
-    yield in_image(folder, image)
+    yield in_image(tmp_path, image)
     assert not images.containers(), "no test leaves a container"
 
 
@@ -93,9 +92,12 @@ def test_a_recipe_trains_with_the_packages_of_the_image(ground: Ground, backend:
 
 
 def test_arguments_and_the_end_of_a_rank_survive_the_way_into_the_container(
-    ground: Ground,
+    image: str, tmp_path: Path
 ) -> None:
-    script = ground.folder / "tell me.py"
+    folder = tmp_path / 'with, comma "and" quotes'  # ends of a mount, to docker
+    folder.mkdir()
+    ground = in_image(folder, image)
+    script = folder / "tell me.py"
     script.write_text(TELL)
     cell = ground.start(str(script), "--backend", "gloo", "--", "137", *HOSTILE)
     assert json.loads(cell.said("ARGUMENTS", 0)) == list(HOSTILE)
@@ -115,8 +117,7 @@ def test_an_image_starts_the_ranks_of_a_node_itself(
     ground = in_image(tmp_path, own, "--docker", "start=node")
     cell = ground.start(str(SCRIPTS / "curve.py"), "--", "--fail", "9")
     assert cell.code == 0, cell.logs
-    losses = [line for line in cell.logs[0].splitlines() if line.startswith("LOSSES ")]
-    assert len(losses) == 2, "NPROC_PER_NODE ranks, in one log"
+    assert cell.logs[0].count("LOSSES") == 2, "NPROC_PER_NODE ranks, in one log"
     cell = ground.start(str(SCRIPTS / "curve.py"), "--", "--fail", "1")
     assert cell.code == 1
     assert "boom of this script" in cell.logs[0]
@@ -179,8 +180,13 @@ def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
 
 def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
     run = waiting(ground)
-    for program in ("warden.py", "supervise.py", "mpiexec", "rank.py"):
-        for pid in pids(run, program):
+    # Stopped first: neither may see the other's end.
+    watchers = [*pids(run, "supervise.py"), *pids(run, "warden.py")]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in watchers:
+            os.kill(pid, number)
+    for pid in (*pids(run, "mpiexec"), *pids(run, "rank.py")):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     until(lambda: not pids(run, "rank_main.py"))  # they end with the pipe to their rank.py
     looked = ground.orch("clean", "--check")
