@@ -157,4 +157,4 @@ def ask(*words: str, seconds: float = SECONDS) -> str:
 def explained(text: str) -> str:
     """The engine's last words, and what to do about it."""
     words = text.replace("\nRun 'docker run --help' for more information", "").splitlines()[-1]
-    return " ".join([words, *(cure for sign, cure in CURES.items() if sign in text)])
+    return ". ".join([words.rstrip("."), *(cure for sign, cure in CURES.items() if sign in text)])
