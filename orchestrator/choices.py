@@ -95,6 +95,12 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> tuple[tuple[str, ..
     )
 
 
+def leave_preload(stack: Stack) -> tuple[tuple[str, ...], Decision]:
+    """In a container each rank looks for the libraries itself: the image's are not the node's."""
+    value, why = ", ".join(stack.preload) or "nothing", "as far as the image has them"
+    return (), Decision(topic="preload", value=value, reason=why if stack.preload else "")
+
+
 def choose_workers(backend: Backend, asked: int) -> int:
     """Cores of each rank that oneCCL's workers have for themselves. Raises PlanError."""
     if asked and not backend.workers:

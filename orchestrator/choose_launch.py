@@ -112,11 +112,18 @@ def lacks(backend: Backend, node: Node) -> list[str]:
     return missing
 
 
-def below(backend: Backend, launcher: str, mpi: str) -> Backend:
-    """The backend with what this launcher makes necessary."""
+def below(backend: Backend, launcher: str, mpi: str, *, contained: bool = False) -> Backend:
+    """The backend with what this launcher makes necessary. Raises PlanError for one that needs the
+    launcher's socket where ranks start in containers."""
+    if contained and backend.name == "mpi":
+        raise PlanError(
+            "--backend mpi: the launcher's socket (PMI) does not reach into a container.",
+            hint="Take --backend ccl, which talks over libfabric there, or gloo; or leave "
+            "--docker-image out.",
+        )
     if backend.name != "ccl":
         return backend
-    how = transport(launcher, mpi)
+    how = transport(launcher, mpi, contained=contained)
     return replace(
         backend,
         summary=f"{backend.summary}, {TRANSPORT_NAMES[how]}",

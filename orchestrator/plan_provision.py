@@ -17,7 +17,8 @@ NO_MASK = "# Written by orch provision. Only for ssh between the nodes of this c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionRequest:
-    """The flags of the command line. `index`: install from uv's index instead of pushed wheels."""
+    """The flags of the command line. `index`: install from uv's index instead of pushed wheels;
+    `docker_load`: the file of an image."""
 
     inventory: str
     stack: str = "current"
@@ -27,6 +28,7 @@ class ProvisionRequest:
     data: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     may_become: bool = False
+    docker_load: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,13 @@ def plan_provision(
             "orch_names": names(probes, seen),
             "orch_nodes": {
                 host.name: {
-                    **node_variables(probe, host, address=seen[host.name], stack=stack.name),
+                    **node_variables(
+                        probe,
+                        host,
+                        address=seen[host.name],
+                        stack=stack.name,
+                        may_become=request.may_become,
+                    ),
                     "names_due": not has_names(probe, names(probes, seen)),
                 }
                 for host in hosts
@@ -125,7 +133,9 @@ def address_of(name: str, probes: tuple[Probe, ...]) -> str:
     return next((address for address in seen if address), "127.0.0.1")
 
 
-def node_variables(probe: Probe, host: Host, *, address: str, stack: str) -> dict[str, Any]:
+def node_variables(
+    probe: Probe, host: Host, *, address: str, stack: str, may_become: bool
+) -> dict[str, Any]:
     """What the roles must know of one node; `record` joins its recorded facts."""
     route, detours = routes(probe)
     prefix = f"{probe.root}/stacks/{stack}"
@@ -133,6 +143,9 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str) -> dic
         "missing": list(packages(probe)),
         "family": probe.family,
         "become": probe.uid != 0,
+        "sudo": probe.sudo or host.may_become or may_become,
+        "docker": probe.docker,
+        "systemd": probe.systemd,
         "python": probe.python_path,
         "wheelhouse": platform_of(probe).key,
         "verified": dict(host.verified),

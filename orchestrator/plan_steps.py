@@ -10,6 +10,7 @@ from orchestrator import rank_files
 from orchestrator.backend import Backend
 from orchestrator.cluster import Node
 from orchestrator.command import Command
+from orchestrator.docker import FILE as CONTAINER_FILE
 from orchestrator.launchers import Job, Launch
 from orchestrator.plan import PutFile, SendFile, StartRun, Step, Target
 from orchestrator.recipe import Recipe, Value
@@ -17,8 +18,9 @@ from orchestrator.recipe import Recipe, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Absolute folders: the run's on its nodes, train/ there, train/ on this machine, and the
-    claims of all runs on a node's cores. `started_by`: user@host; `created`: since the epoch."""
+    """Absolute folders: the run's on its nodes, train/ there, train/ on this machine, the claims
+    of all runs on a node's cores, and orch's on nodes that are other machines. `started_by`:
+    user@host; `created`: since the epoch."""
 
     run_id: str
     run_dir: str
@@ -27,6 +29,7 @@ class Site:
     claims: str
     started_by: str
     created: float
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,11 @@ def plan_steps(
     spares: tuple[Node, ...],
     backend: Backend,
     preload: tuple[str, ...],
+    docker: str | None,
     options: tuple[str, ...],
 ) -> tuple[Step, ...]:
-    """The run's files on every node, then its start on node0. `options`: of supervise.py."""
+    """The run's files on every node, then its start on node0. `docker`: container.json, if ranks
+    are in containers. `options`: of supervise.py."""
     node0, everywhere = job.nodes[0], targets((*job.nodes, *spares))
     shared = {
         "env.json": rank_files.env_json(
@@ -99,6 +104,7 @@ def plan_steps(
         ),
         "layout.json": rank_files.layout_json(job.layout, backend, job.nodes, spares, job.links),
         **launch.shared,
+        **({CONTAINER_FILE: docker} if docker else {}),
     }
     supervise = (node0.python, f"{site.train}/supervise.py", site.run_dir, *options, "--")
     return (

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from orchestrator import accelerate_file, choices, choose_launch, network
+from orchestrator import accelerate_file, choices, choose_launch, network, plan_docker
 from orchestrator.backend import Backend
 from orchestrator.card import with_card
 from orchestrator.cluster import Cluster, Node
@@ -15,7 +15,14 @@ from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.layout import lay_out
 from orchestrator.names import fold
 from orchestrator.plan import Decision, Plan
-from orchestrator.plan_steps import Site, map_paths, plan_steps, reachable_files, target, targets
+from orchestrator.plan_steps import (
+    Site,
+    map_paths,
+    plan_steps,
+    reachable_files,
+    target,
+    targets,
+)
 from orchestrator.rank_files import master_port
 from orchestrator.recipe import Recipe, Value, as_arguments
 from orchestrator.stack import Stack
@@ -40,11 +47,14 @@ def plan_train(
     choices.check_recipe_fits(recipe, stack)
     choose_launch.check_launcher(request.launcher, wishes)
     mpi = choose_launch.choose_mpi(cluster, stack, request.mpi)
-    chosen = choose_launch.choose_backend(stack, everywhere, request.backend, plugins or {})
+    docker = request.docker
+    own_start = plan_docker.check(request)
+    asked = plan_docker.NO_BACKEND if own_start else request.backend
+    chosen = choose_launch.choose_backend(stack, everywhere, asked, plugins or {})
     stack = stack.for_backend(chosen.name)
     for node in everywhere:
         stack.check(node)
-    backend = choose_launch.below(chosen, request.launcher, mpi.value)
+    backend = choose_launch.below(chosen, request.launcher, mpi.value, contained=docker is not None)
     precision = choices.choose_precision(
         recipe,
         everywhere,
@@ -52,10 +62,13 @@ def plan_train(
         allow_slow=request.allow_slow_bf16,
         launched=request.launcher in accelerate_file.WITH,
     )
-    layout = lay_out(nodes, request.ppn, choices.choose_workers(backend, request.ccl_workers))
+    ppn = 1 if own_start else request.ppn
+    layout = lay_out(nodes, ppn, choices.choose_workers(backend, request.ccl_workers))
     if request.ipex:
         choices.check_ipex(recipe, stack, precision=precision.value, ranks=layout.world_size)
-    preload, tell_preload = choices.choose_preload(stack, everywhere)
+    preload, tell_preload = (
+        choices.leave_preload(stack) if docker else choices.choose_preload(stack, everywhere)
+    )
     settings = recipe.settings(request.preset, request.settings)
     files = reachable_files(recipe, settings, everywhere, site)
     output_dir = None if recipe.own_script else output_of(site, resume)
@@ -98,7 +111,10 @@ def plan_train(
             recipe=recipe,
             settings=settings,
             hosts=cluster.selection.hosts,
-            names=(stack.name, backend.name, precision.value),
+            names=(
+                *(stack.name, backend.name, precision.value),
+                *([docker.image, docker.start] if docker else ()),
+            ),
         ),
         recipe=recipe.name,
         source=recipe.script,
@@ -118,12 +134,17 @@ def plan_train(
                 topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
             ),
             *choices.tell_spares(spares),
-            *choices.tell_ranks(layout, request.ppn),
+            *(
+                plan_docker.tell_own_ranks(request)
+                if own_start
+                else choices.tell_ranks(layout, ppn)
+            ),
             choose_launch.tell_launcher(request.launcher, launch, mpi),
+            *([docker.tell()] if docker else ()),
             *(accelerate_file.tell(wishes, job) if wishes else ()),
-            choose_launch.tell_backend(backend),
+            *([] if own_start else [choose_launch.tell_backend(backend)]),
             precision,
-            tell_preload,
+            *([] if own_start else [tell_preload]),
             *choices.tell_network(links),
             *choices.tell_idle(nodes, layout),
             *tell_resume(resume),
@@ -137,6 +158,9 @@ def plan_train(
                 spares=spares,
                 backend=backend,
                 preload=preload,
+                docker=plan_docker.file(
+                    request, files, recipe, site, nodes=everywhere, preload=stack.preload
+                ),
                 options=supervision(request, recipe, site, launch),
             ),
         ),

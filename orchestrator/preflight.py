@@ -35,6 +35,7 @@ PACKAGES = {
     "numactl": ("numactl", "numactl"),
     "rsync": ("rsync", "rsync"),
     "ssh": ("openssh-client", "openssh-clients"),
+    "dockerd": ("docker.io", "moby-engine"),
     "libhwloc.so.15": ("libhwloc15", "hwloc-libs"),
     "libtcmalloc_minimal.so.4": ("libtcmalloc-minimal4", "gperftools-libs"),
 }

@@ -19,7 +19,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One node. Sizes in bytes; `skew`: seconds that its clock is off; `facts`: of facts.py."""
+    """One node. Sizes in bytes; `skew`: seconds that its clock is off; `facts`: of facts.py.
+
+    `docker`: whether it shall have an engine; `systemd`: whether that can start it.
+    """
 
     name: str
     user: str
@@ -40,6 +43,8 @@ class Probe:
     peers: Mapping[str, Peer]
     skew: float
     facts: Mapping[str, Any]
+    docker: bool = False
+    systemd: bool = False
 
 
 def parse(name: str, record: Mapping[str, Any], skew: float) -> Probe:
@@ -67,6 +72,8 @@ def parse(name: str, record: Mapping[str, Any], skew: float) -> Probe:
         peers={peer: parse_peer(seen) for peer, seen in record["peers"].items()},
         skew=skew,
         facts=record["facts"],
+        docker=record.get("docker", False),
+        systemd=record.get("systemd", False),
     )
 
 

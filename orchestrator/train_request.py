@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.accelerate_file import Wishes
+from orchestrator.docker import Docker
 from orchestrator.recipe import Value
 
 # Half of the time after which torch.distributed gives a collective up by itself, and longer than
@@ -39,6 +40,7 @@ class TrainRequest:
     spare_nodes: int = 0
     min_nodes: int = 0
     wishes: Wishes | None = None
+    docker: Docker | None = None
     queue: bool = False
 
 

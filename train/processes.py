@@ -20,11 +20,12 @@ ROLES = {
     "supervise.py": "supervisor",
     "warden.py": "warden",
     "rank.py": "wrapper",
+    "contained.py": "wrapper",
     "rank_main.py": "rank",
 }
 WATCHERS = ("supervisor", "warden")
 NAMED_AT = {"supervisor": 2, "warden": 2, "wrapper": 3}  # where in argv the run's folder stands
-LAUNCHERS = ("mpiexec", "mpirun", "prte", "hydra_", "ssh")
+LAUNCHERS = ("mpiexec", "mpirun", "prte", "hydra_", "ssh", "docker")
 # Daemons of the launchers on other nodes, where their environment names no run.
 PROXIES = ("hydra_", "prted")
 SCAN_SECONDS = 0.05

@@ -4,7 +4,8 @@ This process stays small (standard library only). It finds its place in RUN_DIR/
 the environment from RUN_DIR/env.json, starts rank_main.py pinned to its cores with a log file of
 its own, and outlives it: whatever happens to the training process, also SIGKILL, this one reports
 it with an exit code or a signal. It keeps the launcher's PMI socket open until the report is out,
-so that hydra does not kill the other ranks before the first failing one has been named.
+so that hydra does not kill the other ranks before the first failing one has been named. Where the
+run has containers, the training process is in that of this node (rank_container.py).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
+import rank_container
+from containers import read_spec
 from oom import Memory
 from rank_events import report
 from setvars import SetvarsError, in_packages, sourced
@@ -44,13 +47,22 @@ def main(argv: list[str]) -> int:
     run_dir, command = parse(argv)
     layout = json.loads((run_dir / "layout.json").read_text())
     place = find_place(layout, os.environ)
-    environment = rank_environment(run_dir, layout, place)
+    spec = read_spec(run_dir)
+    environment = {**inherited(layout, spec), **rank_environment(run_dir, layout, place)}
     os.environ.update({name: environment[name] for name in ("RANK", "ORCH_EVENTS_FD")})
     log_path = run_dir / "ranks" / f"rank-{place['rank']}.log"
     log = open_log(log_path)
     memory = Memory()
-    child = start(place, environment, log, command)
-    report("started", node=place["node"], pid=child, wrapper=os.getpid(), host=socket.gethostname())
+    child: Process
+    if spec:
+        order = {"place": place, "environment": environment, "command": command}
+        order |= {"log": str(log_path), "setvars": layout.get("setvars")}
+        child = rank_container.start(run_dir, spec, order)
+    else:
+        child = Child(start(place, environment, log, command))
+    report(
+        "started", node=place["node"], pid=child.pid, wrapper=os.getpid(), host=socket.gethostname()
+    )
     return wait(child, place, memory, log_path)
 
 
@@ -90,14 +102,19 @@ def find_place(
     return dict(place)
 
 
+def inherited(layout: dict[str, Any], spec: dict[str, Any] | None) -> dict[str, str]:
+    """The launcher's environment; in a container only what is not the node's."""
+    if spec:
+        return rank_container.of_launcher(os.environ)
+    return {**os.environ, **setvars_environment(layout)}
+
+
 def rank_environment(
     run_dir: Path, layout: dict[str, Any], place: dict[str, Any]
 ) -> dict[str, str]:
-    """The launcher's environment, then the node's, the run's, and this rank's own on top."""
+    """What orch sets: the node's, the run's, and this rank's own on top."""
     planned = read_env_file(run_dir / "env.json")
     return {
-        **os.environ,
-        **setvars_environment(layout),
         **provisioned_environment(),
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
@@ -188,11 +205,31 @@ def start(place: dict[str, Any], environment: dict[str, str], log: int, command:
     os._exit(71)  # EX_OSERR
 
 
-def wait(child: int, place: dict[str, Any], memory: Memory, log: Path) -> int:
+class Process(Protocol):
+    """The training process, wherever it is."""
+
+    pid: int
+
+    def wait(self) -> tuple[int, int, float]:
+        """-> exit code (negative: a signal), most memory in bytes, CPU seconds."""
+
+
+class Child:
+    """The training process where it is a child of this one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self) -> tuple[int, int, float]:
+        _, status, usage = os.wait4(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return code, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
+
+
+def wait(child: Process, place: dict[str, Any], memory: Memory, log: Path) -> int:
     """Wait for the training process, forwarding SIGTERM and SIGINT; -> this process' exit code."""
-    stop = Stop(child)
-    _, status, usage = os.wait4(child, 0)
-    code = os.waitstatus_to_exitcode(status)
+    stop = Stop(child.pid)
+    code, most_memory, cpu_seconds = child.wait()
     name = signal.Signals(-code).name if code < 0 else None
     report(
         "exit",
@@ -201,9 +238,9 @@ def wait(child: int, place: dict[str, Any], memory: Memory, log: Path) -> int:
         signal=name,
         stopped=stop.asked,
         text=last_words(log) if code and not stop.asked else "",
-        oom=memory.killed(child) if name == "SIGKILL" and not stop.asked else None,
-        max_rss_bytes=usage.ru_maxrss * 1024,
-        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        oom=memory.killed(child.pid) if name == "SIGKILL" and not stop.asked else None,
+        max_rss_bytes=most_memory,
+        cpu_seconds=cpu_seconds,
     )
     if code != 0:
         stop.linger()

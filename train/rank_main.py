@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 import rank_metrics
 import rank_pulse
+from containers import read_spec
 from rank_events import report
 
 ENDING_THEMSELVES = ("ccl", "mpi")
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> None:
         check_environment(environment)
         check_preload()
         torch = importlib.import_module("torch")
-        check_torch(node, torch.__version__)
+        check_torch(node, torch.__version__, read_spec(run_dir))
         torch.set_num_threads(place["threads"])
         join(torch, layout)
         check_environment(environment)  # the backend has been imported, and has not changed it
@@ -113,13 +114,21 @@ def check_node(node: dict[str, Any]) -> None:
             ) from None
 
 
-def check_torch(node: dict[str, Any], version: str) -> None:
-    """Another version on one node can hang the others, or train wrongly."""
+def check_torch(node: dict[str, Any], version: str, spec: dict[str, Any] | None) -> None:
+    """Another version on one node can hang the others, or train wrongly. An image may well have
+    another build of the same version."""
     planned = node.get("torch")
-    if planned and planned != version:
+    if not planned or planned == version:
+        return
+    if spec is None:
         raise RankError(
             f"{node['name']} has torch {version}, and was planned with {planned}. "
             "Run `orch provision`."
+        )
+    if planned.partition("+")[0] != version.partition("+")[0]:
+        raise RankError(
+            f"image {spec['image']} has torch {version}, and was planned with {planned}. "
+            "`orch image build` makes one with the stack's."
         )
 
 

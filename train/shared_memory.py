@@ -57,7 +57,9 @@ def used_by(pid: int) -> dict[str, int]:
     for path in paths:
         if path.startswith(SHM) and not path.endswith(" (deleted)"):
             try:
-                found[path] = os.stat(path).st_ino
+                # A container may have a /dev/shm of its own, with the same names.
+                if os.path.samefile(path, f"{PROC}/{pid}/root{path}"):
+                    found[path] = os.stat(path).st_ino
             except OSError:
                 continue
     return found

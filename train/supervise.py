@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 import layouts
+from containers import START_SECONDS, read_spec
 from launcher import Launcher, launcher_environment
 from layouts import nodes_of
 from mending import Mended, mend
@@ -35,7 +36,7 @@ JOIN_SECONDS = 300.0
 STACKS_SECONDS = 1.0
 SETTLE_SECONDS = 0.3  # other ranks' failures that are on their way
 LAST_WORDS_SECONDS = 1.0  # between a rank's traceback and its exit code
-END_SECONDS = 9.0  # longer than a warden's own limit
+END_SECONDS = 12.0  # longer than a warden's own limit, and what its engine takes
 EXIT_CODES = {"done": 0, "failed": 1, "refused": 1, "stopped": 130}
 
 
@@ -117,6 +118,9 @@ class Supervisor:
             ranks=self.layout["world_size"],
             nodes=nodes_of(self.layout),
         )
+        if problem := self.contain():
+            self.wardens.ask("end", seconds=END_SECONDS)
+            return Ending("failed", problem)
         try:
             launcher = Launcher(
                 self.launcher_argv,
@@ -134,6 +138,22 @@ class Supervisor:
         ending = self.watch(launcher)
         self.clear(launcher, ending)
         return self.judge(ending, launcher.close())
+
+    def contain(self) -> str:
+        """Start the containers of this attempt's nodes, if it has any; -> why that cannot be."""
+        spec = read_spec(self.run_dir)
+        if spec is None or spec["start"] == "node":  # rank.py starts those
+            return ""
+        fields = {
+            node: {"cpus": layouts.claim_of(str(self.run_dir), self.layout, node)["cpus"]}
+            for node in nodes_of(self.layout)
+        }
+        answers = self.wardens.ask_each(fields, "contain", seconds=START_SECONDS)
+        words = {
+            node: answers.get(node, {"problem": "no answer"}).get("problem") for node in fields
+        }
+        told = [f"{node} started no container: {why}" for node, why in words.items() if why]
+        return "; ".join(told)
 
     def take(self, line: bytes) -> None:
         """One line of the launcher: an event of a rank, or the launcher's own words."""

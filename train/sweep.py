@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import containers
 import processes
 import shared_memory
 from processes import Process
@@ -47,11 +48,12 @@ def end(run_dir: str, patience: float, *, node0: bool) -> dict[str, Any]:
         lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS
     )
     left = {one.key for one in ended.left}
+    removed, kept = containers.clear(Path(run_dir))
     if supervisors and not ended.left:
         tell_the_end(Path(run_dir), supervisors[0].pid)
     return {
-        "ended": [record(one) for one in before if one.key not in left],
-        "left": [record(one) for one in ended.left],
+        "ended": [*(record(one) for one in before if one.key not in left), *removed],
+        "left": [*map(record, ended.left), *kept],
         "supervisor": bool(supervisors),
         "segments": [
             path for notes in notes_of(Path(run_dir)) for path in shared_memory.remove(notes)
@@ -95,7 +97,20 @@ def look(runs_dir: str) -> dict[str, Any]:
     """Processes of runs below `runs_dir` that neither a supervisor nor a warden watches here."""
     found = leftovers(runs_dir)
     runs = {run: [record(one) for one in left] for run, left in found.items()}
-    return {"runs": runs, "segments": segments(runs_dir, set(watched(runs_dir)))}
+    living = set(watched(runs_dir))
+    for run, left in contained(runs_dir, living).items():
+        runs.setdefault(run, []).extend(containers.record(one[:12]) for one in left)
+    return {"runs": runs, "segments": segments(runs_dir, living)}
+
+
+def contained(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
+    """Run id -> its containers here, of runs that do not live."""
+    bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
+    return {
+        os.path.basename(folder): found
+        for folder, found in containers.by_folder().items()
+        if os.path.dirname(folder) in bases and os.path.basename(folder) not in living
+    }
 
 
 def leftovers(runs_dir: str) -> dict[str, list[Process]]:
@@ -154,6 +169,11 @@ def clean(runs_dir: str, kept: list[str]) -> dict[str, Any]:
                 "ended": [record(one) for one in ended.ended],
                 "left": [record(one) for one in ended.left],
             }
+    for run in contained(runs_dir, living):
+        ended, left = containers.clear(Path(runs_dir, run))
+        known = runs.setdefault(run, {"ended": [], "left": []})
+        known["ended"] += ended
+        known["left"] += left
     gone = {
         run: [
             path for notes in notes_of(Path(runs_dir) / run) for path in shared_memory.remove(notes)

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import containers
 import processes
 import shared_memory
 import stacks
@@ -82,10 +83,31 @@ class Warden:
         ranks = [one for one in self.others() if one.role == "rank" and one.rank in asked]
         return {"ranks": stacks.collect(self.run_dir, ranks)}
 
+    def contain(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Start the container of this node."""
+        spec = containers.read_spec(self.run_dir)
+        assert spec is not None
+        try:
+            cpus = question["cpus"]
+            return {"id": containers.start(self.run_dir, spec, node=self.node, cpus=cpus)}
+        except containers.ContainerError as error:
+            return {"problem": str(error)}
+
     def end(self, question: dict[str, Any]) -> dict[str, Any]:
         self.note_segments(now=True)
-        ended = processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-        return {**ended.record(), "segments": shared_memory.remove(self.notes)}
+        ended = processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS).record()
+        removed, left = self.clear_containers()
+        return {
+            **ended,
+            "ended": [*ended["ended"], *removed],
+            "left": [*ended["left"], *left],
+            "segments": shared_memory.remove(self.notes),
+        }
+
+    def clear_containers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        if containers.read_spec(self.run_dir) is None:
+            return [], []
+        return containers.clear(self.run_dir, self.node)
 
     def write(self, question: dict[str, Any]) -> dict[str, Any]:
         target = self.run_dir / question["name"]
@@ -115,6 +137,7 @@ class Warden:
         if self.supervisor_here is None:
             time.sleep(RETURN_SECONDS)  # its next warden ends this one
         processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        self.clear_containers()
         shared_memory.remove(self.notes)
 
 
@@ -123,6 +146,7 @@ ANSWERS = {
     "release": Warden.release,
     "ping": Warden.ping,
     "stacks": Warden.stacks,
+    "contain": Warden.contain,
     "end": Warden.end,
     "write": Warden.write,
     "leave": Warden.release,

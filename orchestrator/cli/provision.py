@@ -40,6 +40,13 @@ def provision(
         typer.Option(metavar="FOLDER", help="Wheels that no index has; repeatable."),
     ] = None,
     data: Data = None,
+    docker_load: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.tar",
+            help="An image for runs in containers: engines are installed and load it.",
+        ),
+    ] = None,
     ask_become_pass: AskBecomePass = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -65,6 +72,7 @@ def provision(
                 data=tuple(data or ()),
                 find_links=tuple(find_links or ()),
                 may_become=bool(environment),
+                docker_load=docker_load,
             ),
             progress.listener(),
             environment,

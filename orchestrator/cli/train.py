@@ -93,6 +93,20 @@ def train(
             help="Your configuration of accelerate: honoured or, aloud, contradicted.",
         ),
     ] = None,
+    docker_image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Run the ranks in a container of this image on each node."
+        ),
+    ] = None,
+    docker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A setting of these containers, such as shm, memlock, mounts, env_file, python; "
+            "may be repeated. The inventory's orch_docker has them for all runs.",
+        ),
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(help="Process-group backend; default: the stack's first.")
     ] = None,
@@ -201,6 +215,7 @@ def train(
     )
     pairs = tuple(settings or ())
     if on_cluster(on, launcher=launcher, given=(k8s, k8s_file), output=output):
+        check_no_docker(docker_image, docker)
         from orchestrator.operations.kube import train as kube
 
         asked = kube.KubeAsked(
@@ -216,6 +231,8 @@ def train(
         pairs=pairs,
         runs_dir=runs_dir,
         accelerate_config=accelerate_config,
+        docker_image=docker_image,
+        docker=tuple(docker or ()),
         recipe_path=tuple(recipe_path or ()),
     )
     show_or_run(
@@ -236,6 +253,17 @@ def on_cluster(
     if on is None and (launcher in JOBS or any(given) or output == "yaml"):
         raise RequestError(f"{', '.join(JOBS)}, --k8s, --k8s-file and -o yaml are for --on k8s.")
     return on == "k8s"
+
+
+def check_no_docker(*given: object) -> None:
+    """Raises RequestError: pods are containers already."""
+    from orchestrator.errors import RequestError
+
+    if any(given):
+        raise RequestError(
+            "--docker-image and --docker are for nodes; pods have an image already.",
+            hint="--k8s image=NAME",
+        )
 
 
 def number_or_auto(ppn: str) -> int | None:

@@ -18,9 +18,10 @@ DIALECTS = tuple(mpirun.DIALECTS)
 __all__ = ["DIALECTS", "LAUNCHERS", "NAMES", "RESTARTING", "Job", "Launch", "transport"]
 
 
-def transport(launcher: str, mpi: str) -> str:
+def transport(launcher: str, mpi: str, *, contained: bool = False) -> str:
     """How oneCCL can talk below this launcher: MPI starts only right under hydra, where Intel's
-    library serves both flavours. Open MPI's daemon speaks PMIx, torchrun none of these, and an
-    `accelerate launch` between hydra and a rank closes hydra's socket."""
-    hydra = launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
+    library serves both flavours. Open MPI's daemon speaks PMIx, torchrun none of these, and neither
+    an `accelerate launch` between hydra and a rank nor the start in a container keeps hydra's
+    socket."""
+    hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
     return "mpi" if hydra else "ofi"

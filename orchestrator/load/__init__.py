@@ -5,6 +5,8 @@ from __future__ import annotations
 from orchestrator.load.accelerate import accelerate_config
 from orchestrator.load.backends import plugins
 from orchestrator.load.clusters import cluster, connections
+from orchestrator.load.docker import docker, docker_variable
+from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
 from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.recipes import recipe, recipe_folders, settings
@@ -15,6 +17,9 @@ __all__ = [
     "all_stacks",
     "cluster",
     "connections",
+    "docker",
+    "docker_variable",
+    "image_file",
     "limits",
     "mpi_flavours",
     "plugins",

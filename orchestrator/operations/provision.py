@@ -30,17 +30,47 @@ def provision(
     flavours = load.mpi_flavours({name: session.hosts[name] for name in session.nodes})
     stack = load.stack(request.stack).with_mpi(flavours)
     cluster = session.source.stem
+    image = image_of(session)
     hosts = tuple(host_of(session, name) for name in session.nodes)
     with session.state.lock("provision"):
         session.run(
-            "preflight", {"orch_stack": stack.name, "preflight_facts_script": facts_script()}
+            "preflight",
+            {
+                "orch_stack": stack.name,
+                "orch_docker_asked": bool(request.docker_load),
+                "preflight_facts_script": facts_script(),
+            },
         )
         if session.probes and not session.stopped:
-            go_on(session, cluster, stack, hosts)
+            go_on(session, cluster, stack, hosts, image)
     return session.report(cluster)
 
 
-def go_on(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...]) -> None:
+def image_of(session: Session) -> dict[str, Any]:
+    """What the role docker must know of the image that runs take. Raises RequestError."""
+    found = [
+        one
+        for name in session.nodes
+        if (one := load.docker_variable(name, session.hosts[name])) is not None
+    ]
+    name = next((one.image for one in found if one.image), "")
+    path = session.request.docker_load or next((one.load for one in found if one.load), "")
+    if not path:
+        return {"image": name, "file": {}}
+    # A file of the flag's may hold another image than the one that the inventory names.
+    file = load.image_file(path, "" if session.request.docker_load else name)
+    record = {
+        "folder": str(file.path.parent),
+        "name": file.path.name,
+        "sha256": sha256(file.path),
+        "id": file.id,
+    }
+    return {"image": file.name, "file": record}
+
+
+def go_on(
+    session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...], image: dict[str, Any]
+) -> None:
     """What follows the preflight: nothing, if a node that was reached did not pass it."""
     plan = plan_provision(
         session.request,
@@ -57,7 +87,8 @@ def go_on(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...])
     session.state.write_trust(cluster, plan.trust)
     houses = prepare_wheels(session, stack, plan)
     note_packages(session, plan)
-    session.run_locked("provision", {**plan.variables, **files(session, houses)})
+    variables = {**plan.variables, **files(session, houses), "orch_image": image}
+    session.run_locked("provision", variables)
     compare_fingerprints(session)
 
 

@@ -32,6 +32,8 @@ class Asked:
     request: TrainRequest
     pairs: tuple[str, ...]
     accelerate_config: str | None = None
+    docker_image: str | None = None
+    docker: tuple[str, ...] = ()
     runs_dir: Path
     recipe_path: tuple[Path, ...] = ()
 
@@ -41,7 +43,11 @@ def plan(asked: Asked) -> Plan:
     recipe = load.recipe(asked.request.recipe, asked.recipe_path)
     stack = load.stack(asked.request.stack)
     settings = load.settings(list(asked.pairs), recipe)
-    request = replace(with_wishes(asked), settings=settings)
+    request = replace(
+        with_wishes(asked),
+        settings=settings,
+        docker=load.docker(asked.docker_image, asked.docker, asked.request.inventory),
+    )
     cluster = load.cluster(
         request.inventory,
         stack.name,
@@ -96,6 +102,7 @@ def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
         claims=f"{root}/claims" if root else str(state_home() / "claims"),
         started_by=f"{getpass.getuser()}@{socket.gethostname()}",
         created=round(time.time(), 3),
+        root=root or "",
         run_dir=f"{root}/runs/{run_id}" if root else str(base / run_id),
         train=f"{root}/train" if root else str(TRAIN),
         train_here=str(TRAIN),

@@ -31,6 +31,7 @@ options:
     type: list
     elements: dict
     default: []
+  docker: {description: Whether there shall be a docker engine., type: bool, default: false}
   seconds: {description: How long one connection may take., type: float, default: 4}
 author: [orch]
 """
@@ -57,6 +58,7 @@ def main():
             "root": {"type": "str", "default": ""},
             "stack": {"type": "str", "required": True},
             "peers": {"type": "list", "elements": "dict", "default": []},
+            "docker": {"type": "bool", "default": False},
             "seconds": {"type": "float", "default": 4.0},
         },
         supports_check_mode=True,
@@ -78,7 +80,9 @@ def main():
         "sudo": os.getuid() == 0 or sudo_without_password(),
         "disk_free": disk_free(root),
         "writable": writable(root),
-        "missing": missing(),
+        "missing": missing() + ([] if has_engine() or not given["docker"] else ["dockerd"]),
+        "docker": given["docker"],
+        "systemd": os.path.isdir("/run/systemd/system"),
         "host_keys": host_keys(),
         "hosts_file": read("/etc/hosts"),
         "peers": peers(given["peers"], given["seconds"]),
@@ -124,6 +128,14 @@ def missing():
         for name in LIBRARIES
         if not any(glob.glob(os.path.join(folder, name)) for folder in FOLDERS)
     ]
+
+
+def has_engine():
+    """Here, or one that answers from elsewhere."""
+    if shutil.which("dockerd", path=SEARCH):
+        return True
+    program = shutil.which("docker", path=SEARCH)
+    return bool(program) and subprocess.run([program, "info"], capture_output=True).returncode == 0
 
 
 def host_keys():

@@ -91,7 +91,7 @@ class Site:
     def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """Run `orch train` on the inventory; -> the run, as --json tells it."""
         done = subprocess.run(
-            [*ORCH, "train", *arguments, "--inventory", str(self.inventory), "--json"],
+            [*ORCH, "train", "--inventory", str(self.inventory), "--json", *arguments],
             env=self.environment,
             cwd=self.folder,
             capture_output=True,

@@ -16,12 +16,12 @@ PURE = [
     "launchers/job", "launchers/mpirun", "launchers/intel_mpi", "launchers/mpich",
     "launchers/open_mpi", "launchers/torchrun", "launchers/accelerate",
     "launchers/accelerate_config", "launchers/mpirun_accelerate", "rank_files", "plan", "card",
-    "accelerate_file", "train_request", "choices", "choose_launch", "plan_steps", "plan_train",
-    "report/scales", "report/charts", "report/timeline", "plan_kube", "kube/quantity",
-    "kube/names", "kube/settings", "kube/job", "kube/pods", "kube/card", "kube/status",
-    "kube/lines", "kube/outcome", "kube/setup", "launchers/pytorchjob", "launchers/mpijob",
-    "launchers/trainjob", "launchers/kubernetes_jobs", "kube/place", "kube/files", "kube_choices",
-    "image", "kube/reader", "kube_checks",
+    "docker", "accelerate_file", "train_request", "choices", "choose_launch", "plan_steps",
+    "plan_docker", "plan_train", "report/scales", "report/charts", "report/timeline", "plan_kube",
+    "kube/quantity", "kube/names", "kube/settings", "kube/job", "kube/pods", "kube/card",
+    "kube/status", "kube/lines", "kube/outcome", "kube/setup", "launchers/pytorchjob",
+    "launchers/mpijob", "launchers/trainjob", "launchers/kubernetes_jobs", "kube/place",
+    "kube/files", "kube_choices", "image", "kube/reader", "kube_checks",
 ]  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",
@@ -31,11 +31,11 @@ EFFECTS = {
 ORDER = [
     "errors", "names", "command", "cluster", "backend", "stack", "image", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
-    "launchers", "rank_files", "plan", "card", "accelerate_file", "train_request", "choices",
-    "choose_launch", "plan_steps", "plan_train", "kube_choices", "plan_kube", "kube_checks",
-    "task_result", "probe", "preflight", "plan_provision", "share", "state", "digest", "wheelhouse",
-    "load", "execute", "provenance", "runs", "measures", "collect", "mirror", "backends", "report",
-    "operations", "cli",
+    "launchers", "rank_files", "plan", "card", "docker", "accelerate_file", "train_request",
+    "choices", "choose_launch", "plan_steps", "plan_docker", "plan_train", "kube_choices",
+    "plan_kube", "kube_checks", "task_result", "probe", "preflight", "plan_provision", "share",
+    "state", "digest", "wheelhouse", "load", "execute", "provenance", "runs", "measures", "collect",
+    "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 

@@ -1,0 +1,90 @@
+"""What containers change of a training run's plan, and the file that describes them. Pure."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from orchestrator.cluster import Node
+from orchestrator.errors import PlanError
+from orchestrator.plan import Decision
+from orchestrator.plan_steps import Files, Site
+from orchestrator.recipe import Recipe
+from orchestrator.train_request import TrainRequest
+
+# An image that starts its ranks chooses one itself; this one sets no variables.
+NO_BACKEND = "gloo"
+# Mounted over, an image would not be itself any more; a script there comes without its neighbours.
+OF_THE_IMAGE = (
+    "/",
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/opt",
+    "/proc",
+    "/run",
+    "/sys",
+    "/usr",
+    "/var",
+)
+
+
+def check(request: TrainRequest) -> bool:
+    """Whether the image starts its ranks itself. Raises PlanError for settings that cannot be, and
+    for what only orch's own ranks can do."""
+    docker = request.docker
+    if docker is None:
+        return False
+    docker.check()
+    given = {
+        f"--launcher {request.launcher}": request.launcher != "mpirun",
+        f"--backend {request.backend}": request.backend,
+        f"--ccl-workers {request.ccl_workers}": request.ccl_workers,
+        "--ipex": request.ipex,
+    }
+    flags = [flag for flag, there in given.items() if there]
+    if docker.starts_ranks and flags:
+        raise PlanError(
+            f"{flags[0]}: with start=node the entrypoint of {docker.image} starts the ranks.",
+            hint=f"Leave {' and '.join(flags)} out; what the image understands goes after --.",
+        )
+    return docker.starts_ranks
+
+
+def tell_own_ranks(request: TrainRequest) -> tuple[Decision, ...]:
+    value = f"{request.ppn} on each node" if request.ppn else "one for each NUMA node"
+    return (Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image"),)
+
+
+def file(
+    request: TrainRequest,
+    files: Files,
+    recipe: Recipe,
+    site: Site,
+    *,
+    nodes: tuple[Node, ...],
+    preload: tuple[str, ...],
+) -> str | None:
+    """container.json; None without containers."""
+    if request.docker is None:
+        return None
+    return request.docker.file(
+        folders(files, recipe, site),
+        site.run_dir,
+        preload=preload,
+        processes={node.name: request.ppn or len(node.facts.numa_nodes) for node in nodes},
+    )
+
+
+def folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
+    """What a container must have of its node, at the same paths: runs, programs and data; on this
+    machine also the folder of the script, its recipe and its data.
+
+    Not the whole folder of orch: where that is /opt/orch it would hide the image's own stack.
+    """
+    base = str(PurePosixPath(site.run_dir).parent)
+    if site.root:
+        return (base, site.train, f"{site.root}/data")
+    script = str(PurePosixPath(files.paths[recipe.script]).parent)
+    own = () if script in OF_THE_IMAGE else (script,)
+    return (base, site.train, *own, *files.paths.values())

@@ -1,0 +1,85 @@
+"""Real images for the tests of ranks in containers, made here: no registry may be reachable."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator import load
+from orchestrator.image import image_of
+from orchestrator.operations import image as operation
+
+HERE = Path(__file__).parent
+CLUSTER = HERE.parent / "cluster"
+BASE, BUILT = "orch-test-python", "orch-test:current"
+BARE = "debian:bookworm-slim"
+# Of the stack, what no test does in a container: a quarter of the time that the image takes.
+LEFT_OUT = ("pandas", "pyarrow", "datasets", "torchao", "tensorboard", "grpcio", "pillow")
+
+
+def need_engine() -> None:
+    """An engine that answers, or a skip that says so; in CI there must be one."""
+    if not shutil.which("docker"):
+        if "CI" in os.environ:
+            pytest.fail("no docker on this machine")
+        pytest.skip("no docker on this machine: NOTHING in containers is tested")
+    run(str(CLUSTER / "docker-daemon"))
+
+
+def bare() -> str:
+    """A Debian with Python and nothing of orch."""
+    need_engine()
+    run(str(CLUSTER / "base-image"))
+    return BARE
+
+
+def with_stack(folder: Path) -> str:
+    """The image of the stack `current`, by orch's own Dockerfile, on a base made here."""
+    bare()
+    base = folder / "base"
+    shutil.copytree(HERE / "docker", base)
+    settings = run("bash", "-c", "cd cluster && . ./common && apt_settings")
+    (base / "apt-settings").write_text(settings)
+    run("docker", "build", "--network", "host", "--tag", BASE, str(base))
+    image = image_of(load.stack("current"), tag=BUILT, base=BASE, engine="docker")
+    context = folder / "context"
+    operation.lay_out(image, context, (), "3.11")
+    for wheel in (context / "wheels").iterdir():
+        if wheel.name.startswith(LEFT_OUT):
+            wheel.unlink()
+    operation.build(image, context)
+    return BUILT
+
+
+ENTRYPOINT = """#!/bin/sh
+exec python3 -m torch.distributed.run --nproc_per_node="$NPROC_PER_NODE" --nnodes="$WORLD_SIZE" \\
+    --node_rank="$RANK" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" "$@"
+"""
+
+
+def with_entrypoint(folder: Path, built: str) -> str:
+    """An image whose entrypoint starts the ranks of a node, as those of GPU clusters do."""
+    (folder / "start").write_text(ENTRYPOINT)
+    lines = (f"FROM {built}", "COPY start /start", 'ENTRYPOINT ["/start"]')
+    (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
+    (folder / "start").chmod(0o755)
+    run("docker", "build", "--tag", "orch-test:entry", str(folder))
+    return "orch-test:entry"
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(
+        command, cwd=HERE.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def containers(*filters: str) -> list[str]:
+    """Ids of orch's containers on this machine, running or not."""
+    words = [word for one in ("label=orch.run", *filters) for word in ("--filter", one)]
+    return run("docker", "ps", "--all", "--quiet", *words).split()

@@ -1,0 +1,203 @@
+"""Ranks in containers of a real engine, with an image of the stack."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import images, matrix
+from tests.conftest import HOSTILE, mpi_here
+from tests.local.grounds import Ground
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+# The engine here may not be allowed to raise limits; that it tries is a test of its own.
+MEMLOCK = ("--docker", "memlock=inherit")
+SMALL = (
+    "max_steps=3", "logging_steps=1", "max_train_samples=40", "max_eval_samples=8",
+    "evaluate_before_training=false", "do_eval=false",
+)  # fmt: skip
+TELL = """
+import json, os, sys
+import torch.distributed as dist
+dist.init_process_group()
+print("ARGUMENTS", json.dumps(sys.argv[2:]), flush=True)
+dist.barrier()
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), 9) if sys.argv[1] == "kill" else os._exit(int(sys.argv[1]))
+"""
+WAIT = """
+import sys, time
+import torch.distributed as dist
+dist.init_process_group()
+dist.barrier()
+print("waiting", sys.argv[1:], flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return images.with_stack(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def ground(tmp_path: Path, image: str) -> Iterator[Ground]:
+    yield in_image(tmp_path, image)
+    assert not images.containers(), "no test leaves a container"
+
+
+def in_image(folder: Path, image: str, *words: str) -> Ground:
+    return Ground(folder, "--ppn", "2", "--docker-image", image, *MEMLOCK, *words)
+
+
+SEEN: dict[tuple[str, int, int], dict[str, str]] = {}
+
+
+@pytest.mark.parametrize(
+    ("starter", "backend"),
+    [
+        ("mpirun, Intel MPI", "ccl"),
+        ("mpirun, Open MPI", "gloo"),
+        ("torchrun", "ccl"),
+        ("accelerate, MPICH", "gloo"),
+    ],
+)
+def test_every_launcher_starts_the_same_ranks_and_a_failure_is_named(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, starter: str, backend: str
+) -> None:
+    words = matrix.STARTERS[starter]
+    mpi_here(words[words.index("--mpi") + 1] if "--mpi" in words else "intel")
+    monkeypatch.setattr(matrix, "SEEN", SEEN)  # libraries of the image have other paths
+    monkeypatch.delenv("ORCH_WRITE_MATRIX", raising=False)
+    matrix.check(ground.start, starter, backend, nodes=1)
+    found = SEEN[backend, 1, 0]
+    assert found["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ccl"])
+def test_a_recipe_trains_with_the_packages_of_the_image(ground: Ground, backend: str) -> None:
+    settings = [word for pair in SMALL for word in ("--set", pair)]
+    cell = ground.start("bert-qa", "--allow-slow-bf16", "--backend", backend, *settings)
+    assert cell.code == 0, cell.report
+    output = ground.folder / "runs" / cell.report["run_id"] / "output"
+    steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps if "loss" in step] == [1, 2, 3]
+
+
+def test_arguments_and_the_end_of_a_rank_survive_the_way_into_the_container(
+    image: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / 'with, comma "and" quotes'  # ends of a mount, to docker
+    folder.mkdir()
+    ground = in_image(folder, image)
+    script = folder / "tell me.py"
+    script.write_text(TELL)
+    cell = ground.start(str(script), "--backend", "gloo", "--", "137", *HOSTILE)
+    assert json.loads(cell.said("ARGUMENTS", 0)) == list(HOSTILE)
+    failure = cell.report["failure"]
+    assert (failure["rank"], failure["code"], failure["signal"]) == (1, 137, None)
+    cell = ground.start(str(script), "--backend", "gloo", "--", "kill")
+    failure = cell.report["failure"]
+    assert (failure["rank"], failure["signal"]) == (1, "SIGKILL")
+    assert (cell.code, cell.report["nodes"]["node0"]["left"]) == (1, [])
+
+
+def test_an_image_starts_the_ranks_of_a_node_itself(
+    ground: Ground, image: str, tmp_path: Path
+) -> None:
+    (tmp_path / "entry").mkdir()
+    own = images.with_entrypoint(tmp_path / "entry", image)
+    ground = in_image(tmp_path, own, "--docker", "start=node")
+    cell = ground.start(str(SCRIPTS / "curve.py"), "--", "--fail", "9")
+    assert cell.code == 0, cell.logs
+    assert cell.logs[0].count("LOSSES") == 2, "NPROC_PER_NODE ranks, in one log"
+    cell = ground.start(str(SCRIPTS / "curve.py"), "--", "--fail", "1")
+    assert cell.code == 1
+    assert "boom of this script" in cell.logs[0]
+    assert cell.report["failure"]["code"] == 1
+
+
+def waiting(ground: Ground) -> Path:
+    """A detached run whose ranks sleep; -> its folder."""
+    script = ground.folder / "wait.py"
+    script.write_text(WAIT)
+    done = ground.orch("train", str(script), "--backend", "gloo", *ground.flags, "--detach")
+    assert done.returncode == 0, done.stderr
+    (run,) = (ground.folder / "runs").iterdir()
+    logs = [run / "ranks" / f"rank-{rank}.log" for rank in (0, 1)]
+    until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs))
+    assert len(images.containers()) == 1
+    return run
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def living(run: Path) -> list[int]:
+    """Processes that name the run, in the container or not."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(run.name) in text:
+                found.append(int(folder.name))
+    return found
+
+
+def pids(run: Path, program: str) -> list[int]:
+    named = program.encode()
+    return [pid for pid in living(run) if named in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_stop_takes_ranks_and_container_away(ground: Ground) -> None:
+    run = waiting(ground)
+    assert len(pids(run, "rank_main.py")) == 2
+    done = ground.orch("stop", run.name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (living(run), images.containers()) == ([], [])
+
+
+def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
+    run = waiting(ground)
+    (supervisor,) = pids(run, "supervise.py")
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not living(run) and not images.containers())
+
+
+def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
+    run = waiting(ground)
+    # Stopped first: neither may see the other's end.
+    watchers = [*pids(run, "supervise.py"), *pids(run, "warden.py")]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in watchers:
+            os.kill(pid, number)
+    for pid in (*pids(run, "mpiexec"), *pids(run, "rank.py")):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not pids(run, "rank_main.py"))  # they end with the pipe to their rank.py
+    looked = ground.orch("clean", "--check")
+    assert "container" in looked.stdout
+    assert run.name in looked.stdout
+    assert images.containers(), "a look changes nothing"
+    assert ground.orch("clean").returncode == 0
+
+
+def test_what_the_engine_refuses_is_told_with_the_cure(ground: Ground) -> None:
+    cell = in_image(ground.folder, "no-such:image").start(str(SCRIPTS / "curve.py"))
+    assert cell.code == 1
+    assert "No such image: no-such:image" in cell.report["problem"]
+    assert "--docker-load" in cell.report["problem"]
