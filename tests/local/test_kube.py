@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 from tests.conftest import orch_environment
 from tests.kube_api import Api
 from tests.kube_operator import Operator, conditions, owner
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 Orch = Callable[..., subprocess.CompletedProcess[str]]
@@ -60,12 +60,6 @@ def background(orch: Orch, *arguments: str) -> Callable[[], subprocess.Completed
         return found[0]
 
     return end
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def own_script(tmp_path: Path, text: str = "print('hello')\n") -> str:

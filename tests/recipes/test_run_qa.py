@@ -6,7 +6,6 @@ Trainings use a tiny random BERT (32 wide, 2 layers) with MiniLM's tokenizer, on
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import resource
@@ -22,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.jobs import environment, tiny_bert
 from tests.ports import free_port
 
 RECIPE = Path(__file__).parents[2] / "train" / "bert_qa"
@@ -433,22 +433,10 @@ def made_up(count: int, seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model and made-up data."""
-    from transformers import BertConfig, BertForQuestionAnswering, set_seed
-
     folder = tmp_path_factory.mktemp("files")
-    set_seed(1)
-    BertForQuestionAnswering(
-        BertConfig(
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            vocab_size=len(tokenizer),
-        )
-    ).save_pretrained(folder / "tiny")
-    tokenizer.save_pretrained(folder / "tiny")
+    tiny_bert(folder / "tiny", "BertForQuestionAnswering", layers=2)
     write(folder / "train.json", made_up(42, seed=1))
     write(folder / "eval.json", made_up(15, seed=2))
     return folder
@@ -496,20 +484,6 @@ class Job:
 
 def limiter(limit: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-
-def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if ranks > 1:
-        own |= {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-    return {**os.environ, **own}
 
 
 def trained(*args: str, ranks: int = 1) -> list[tuple[int, str, str]]:
