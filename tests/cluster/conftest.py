@@ -190,7 +190,10 @@ def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
 
 @pytest.fixture(scope="session")
 def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Three provisioned nodes with the same cores, and a controller of its own."""
+    """Three provisioned nodes with the same cores, and a controller of its own.
+
+    For the modules test_run_*: they come after those that make the nodes bare again.
+    """
     cluster_session.repair()
     docker("update", "--cpuset-cpus", f"0-{(os.cpu_count() or 1) - 1}", "orch-node2")
     lab = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("lab"))
