@@ -1,4 +1,4 @@
-"""Every launcher with every backend: on this machine, and on two hosts in namespaces."""
+"""Every launcher with every backend on this machine; tests/cluster has two nodes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,6 @@ def needs(starter: str) -> None:
 def test_on_one_node(one: Ground, starter: str, backend: str) -> None:
     needs(starter)
     matrix.check(one.start, starter, backend, nodes=1)
-
-
-@pytest.mark.parametrize(("starter", "backend"), matrix.CELLS)
-def test_on_two_nodes(two: Ground, starter: str, backend: str) -> None:
-    needs(starter)
-    matrix.check(two.start, starter, backend, nodes=2)
 
 
 def test_the_table_of_the_readme_is_current() -> None:
