@@ -11,9 +11,11 @@ from orchestrator.backend import Backend
 from orchestrator.cluster import Node
 from orchestrator.command import Command
 from orchestrator.docker import FILE as CONTAINER_FILE
-from orchestrator.launchers import Job, Launch
+from orchestrator.errors import PlanError
+from orchestrator.launchers import RESTARTING, Job, Launch
 from orchestrator.plan import PutFile, SendFile, StartRun, Step, Target
 from orchestrator.recipe import Recipe, Value
+from orchestrator.train_request import TrainRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,43 @@ def plan_steps(
             command=Command(argv=(*supervise, *launch.command.argv), env=launch.command.env),
         ),
     )
+
+
+def supervision(
+    request: TrainRequest, recipe: Recipe, site: Site, launch: Launch
+) -> tuple[str, ...]:
+    """Options of train/supervise.py. Raises PlanError for numbers that cannot be."""
+    restarts = request.max_restarts
+    if min(request.stall_timeout, restarts, request.spare_nodes, request.min_nodes) < 0:
+        raise PlanError(
+            "--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more."
+        )
+    if request.min_nodes and not restarts:
+        raise PlanError(
+            "--min-nodes without --max-restarts: nodes are left out when a run restarts.",
+            hint="Add --max-restarts 1 or more.",
+        )
+    if request.spare_nodes and not restarts:
+        raise PlanError(
+            "--spare-nodes without --max-restarts: a spare node stands in when a run restarts.",
+            hint="Add --max-restarts 1 or more.",
+        )
+    return (
+        f"--claims={site.claims}",
+        f"--stall-timeout={request.stall_timeout:g}",
+        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
+        *(["--launcher-restarts"] if restarts and request.launcher in RESTARTING else []),
+        *(["--elastic", *numbers(launch)] if recipe.elastic or request.min_nodes else []),
+        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
+        *([f"--path={launch.path}"] if launch.path else []),
+        *(["--queue"] if request.queue else []),
+    )
+
+
+def numbers(launch: Launch) -> tuple[str, ...]:
+    """Where the launcher's command names how many ranks and nodes there are."""
+    found = (("size", launch.size_at), ("nodes", launch.nodes_at))
+    return tuple(f"--{name}-at={at}" for name, at in found if at is not None)
 
 
 def put(at: tuple[Target, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:

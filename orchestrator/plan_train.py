@@ -6,20 +6,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from orchestrator import accelerate_file, choices, choose_launch, network, plan_docker
+from orchestrator import accelerate_file, choices, choose_launch, plan_docker
 from orchestrator.backend import Backend
 from orchestrator.card import with_card
+from orchestrator.choose_run import Chosen, choose
 from orchestrator.cluster import Cluster, Node
-from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
-from orchestrator.layout import lay_out
 from orchestrator.names import fold
-from orchestrator.plan import Decision, Plan
+from orchestrator.plan import Decision, Plan, Step
 from orchestrator.plan_steps import (
+    Files,
     Site,
     map_paths,
     plan_steps,
     reachable_files,
+    supervision,
     target,
     targets,
 )
@@ -40,169 +41,128 @@ def plan_train(
     plugins: Mapping[str, Backend] | None = None,
 ) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
-    nodes, spares = cluster.chosen(), cluster.spares()
-    wishes = request.wishes
-    everywhere = (*nodes, *spares)
-    links = network.links(everywhere)
-    choices.check_recipe_fits(recipe, stack)
-    choose_launch.check_launcher(request.launcher, wishes)
-    mpi = choose_launch.choose_mpi(cluster, stack, request.mpi)
-    docker = request.docker
-    own_start = plan_docker.check(request)
-    asked = plan_docker.NO_BACKEND if own_start else request.backend
-    chosen = choose_launch.choose_backend(stack, everywhere, asked, plugins or {})
-    stack = stack.for_backend(chosen.name)
-    for node in everywhere:
-        stack.check(node)
-    backend = choose_launch.below(chosen, request.launcher, mpi.value, contained=docker is not None)
-    precision = choices.choose_precision(
-        recipe,
-        everywhere,
-        asked=request.precision,
-        allow_slow=request.allow_slow_bf16,
-        launched=request.launcher in accelerate_file.WITH,
-    )
-    ppn = 1 if own_start else request.ppn
-    layout = lay_out(nodes, ppn, choices.choose_workers(backend, request.ccl_workers))
-    if request.ipex:
-        choices.check_ipex(recipe, stack, precision=precision.value, ranks=layout.world_size)
-    preload, tell_preload = (
-        choices.leave_preload(stack) if docker else choices.choose_preload(stack, everywhere)
-    )
-    settings = recipe.settings(request.preset, request.settings)
-    files = reachable_files(recipe, settings, everywhere, site)
+    chosen = choose(request, cluster=cluster, recipe=recipe, stack=stack, plugins=plugins or {})
+    files = reachable_files(recipe, chosen.settings, chosen.everywhere, site)
     output_dir = None if recipe.own_script else output_of(site, resume)
-    script = (
+    job = job_of(request, chosen, site, script_of(request, recipe, chosen, files, output_dir))
+    launch = LAUNCHERS[request.launcher](job)
+    plan = Plan(
+        run_id=site.run_id,
+        node0=target(chosen.nodes[0]),
+        nodes=targets(chosen.everywhere),
+        run_dir=site.run_dir,
+        train=site.train,
+        python=chosen.nodes[0].python,
+        started_by=site.started_by,
+        created=site.created,
+        key=request_key(
+            request, recipe=recipe, settings=chosen.settings, hosts=cluster.selection.hosts,
+            names=chosen.names,
+        ),
+        recipe=recipe.name,
+        source=recipe.script,
+        stack=chosen.stack.name,
+        fingerprints=fingerprints(chosen.everywhere),
+        settings=chosen.settings,
+        script_args=request.script_args,
+        resumes=recipe.resumes,
+        output_dir=output_dir,
+        backend=chosen.backend.name,
+        precision=chosen.precision.value,
+        layout=chosen.layout,
+        decisions=(
+            Decision(topic="run", value=site.run_id),
+            *tell_stack(chosen.stack),
+            Decision(
+                topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
+            ),
+            *tell(request, chosen, job, launch),
+            *tell_resume(resume),
+        ),
+        steps=steps_of(request, recipe, site, chosen=chosen, files=files, job=job, launch=launch),
+    )  # fmt: skip
+    return with_card(plan)
+
+
+def script_of(
+    request: TrainRequest, recipe: Recipe, chosen: Chosen, files: Files, output_dir: str | None
+) -> tuple[str, ...]:
+    """The training script and its arguments, as the ranks see them."""
+    return (
         files.paths[recipe.script],
-        *as_arguments(map_paths(recipe, settings, files)),
-        *recipe.precisions.get(precision.value, ()),
+        *as_arguments(map_paths(recipe, chosen.settings, files)),
+        *recipe.precisions.get(chosen.precision.value, ()),
         *(["--use_ipex"] if request.ipex else []),
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
-    job = Job(
-        nodes=nodes,
-        layout=layout,
-        links=links,
+
+
+def job_of(request: TrainRequest, chosen: Chosen, site: Site, script: tuple[str, ...]) -> Job:
+    node0, wishes = chosen.nodes[0], request.wishes
+    return Job(
+        nodes=chosen.nodes,
+        layout=chosen.layout,
+        links=chosen.links,
         run_dir=site.run_dir,
         train=site.train,
-        ranks=(nodes[0].python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
-        address=links[0].address if links else nodes[0].address,
+        ranks=(node0.python, f"{site.train}/rank.py", "--run", site.run_dir, "--", *script),
+        address=chosen.links[0].address if chosen.links else node0.address,
         port=(wishes.port if wishes else None) or master_port(site.run_id),
-        mpi=mpi.value,
-        precision=precision.value,
+        mpi=chosen.mpi.value,
+        precision=chosen.precision.value,
         ipex=request.ipex,
         accelerate=wishes.values if wishes else {},
         restarts=request.max_restarts if request.launcher in RESTARTING else 0,
         min_nodes=request.min_nodes,
     )
-    launch = LAUNCHERS[request.launcher](job)
-    plan = Plan(
-        run_id=site.run_id,
-        node0=target(nodes[0]),
-        nodes=targets(everywhere),
-        run_dir=site.run_dir,
-        train=site.train,
-        python=nodes[0].python,
-        started_by=site.started_by,
-        created=site.created,
-        key=request_key(
-            request,
-            recipe=recipe,
-            settings=settings,
-            hosts=cluster.selection.hosts,
-            names=(
-                *(stack.name, backend.name, precision.value),
-                *([docker.image, docker.start] if docker else ()),
-            ),
-        ),
-        recipe=recipe.name,
-        source=recipe.script,
-        stack=stack.name,
-        fingerprints=fingerprints(everywhere),
-        settings=settings,
-        script_args=request.script_args,
-        resumes=recipe.resumes,
-        output_dir=output_dir,
-        backend=backend.name,
-        precision=precision.value,
-        layout=layout,
-        decisions=(
-            Decision(topic="run", value=site.run_id),
-            *tell_stack(stack),
-            Decision(
-                topic="nodes", value=fold(cluster.selection.hosts), reason=cluster.selection.reason
-            ),
-            *choices.tell_spares(spares),
-            *(
-                plan_docker.tell_own_ranks(request)
-                if own_start
-                else choices.tell_ranks(layout, ppn)
-            ),
-            choose_launch.tell_launcher(request.launcher, launch, mpi),
-            *([docker.tell()] if docker else ()),
-            *(accelerate_file.tell(wishes, job) if wishes else ()),
-            *([] if own_start else [choose_launch.tell_backend(backend)]),
-            precision,
-            *([] if own_start else [tell_preload]),
-            *choices.tell_network(links),
-            *choices.tell_idle(nodes, layout),
-            *tell_resume(resume),
-        ),
-        steps=(
-            *files.sent,
-            *plan_steps(
-                site,
-                job,
-                launch,
-                spares=spares,
-                backend=backend,
-                preload=preload,
-                docker=plan_docker.file(
-                    request, files, recipe, site, nodes=everywhere, preload=stack.preload
-                ),
-                options=supervision(request, recipe, site, launch),
-            ),
-        ),
-    )
-    return with_card(plan)
 
 
-def supervision(
-    request: TrainRequest, recipe: Recipe, site: Site, launch: Launch
-) -> tuple[str, ...]:
-    """Options of train/supervise.py. Raises PlanError for numbers that cannot be."""
-    restarts = request.max_restarts
-    if min(request.stall_timeout, restarts, request.spare_nodes, request.min_nodes) < 0:
-        raise PlanError(
-            "--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more."
-        )
-    if request.min_nodes and not restarts:
-        raise PlanError(
-            "--min-nodes without --max-restarts: nodes are left out when a run restarts.",
-            hint="Add --max-restarts 1 or more.",
-        )
-    if request.spare_nodes and not restarts:
-        raise PlanError(
-            "--spare-nodes without --max-restarts: a spare node stands in when a run restarts.",
-            hint="Add --max-restarts 1 or more.",
-        )
+def tell(request: TrainRequest, chosen: Chosen, job: Job, launch: Launch) -> tuple[Decision, ...]:
+    """What was decided. Of an image that starts its ranks itself not what it decides."""
+    own_start, docker = chosen.own_start, request.docker
     return (
-        f"--claims={site.claims}",
-        f"--stall-timeout={request.stall_timeout:g}",
-        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
-        *(["--launcher-restarts"] if restarts and request.launcher in RESTARTING else []),
-        *(["--elastic", *numbers(launch)] if recipe.elastic or request.min_nodes else []),
-        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
-        *([f"--path={launch.path}"] if launch.path else []),
-        *(["--queue"] if request.queue else []),
+        *choices.tell_spares(chosen.spares),
+        *(
+            plan_docker.tell_own_ranks(request)
+            if own_start
+            else choices.tell_ranks(chosen.layout, request.ppn)
+        ),
+        choose_launch.tell_launcher(request.launcher, launch, chosen.mpi),
+        *([docker.tell()] if docker else ()),
+        *(accelerate_file.tell(request.wishes, job) if request.wishes else ()),
+        *([] if own_start else [choose_launch.tell_backend(chosen.backend)]),
+        chosen.precision,
+        *([] if own_start else [chosen.tell_preload]),
+        *choices.tell_network(chosen.links),
+        *choices.tell_idle(chosen.nodes, chosen.layout),
     )
 
 
-def numbers(launch: Launch) -> tuple[str, ...]:
-    """Where the launcher's command names how many ranks and nodes there are."""
-    found = (("size", launch.size_at), ("nodes", launch.nodes_at))
-    return tuple(f"--{name}-at={at}" for name, at in found if at is not None)
+def steps_of(
+    request: TrainRequest,
+    recipe: Recipe,
+    site: Site,
+    *,
+    chosen: Chosen,
+    files: Files,
+    job: Job,
+    launch: Launch,
+) -> tuple[Step, ...]:
+    container = plan_docker.file(
+        request, files, recipe, site, nodes=chosen.everywhere, preload=chosen.stack.preload
+    )
+    started = plan_steps(
+        site,
+        job,
+        launch,
+        spares=chosen.spares,
+        backend=chosen.backend,
+        preload=chosen.preload,
+        docker=container,
+        options=supervision(request, recipe, site, launch),
+    )
+    return (*files.sent, *started)
 
 
 def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:

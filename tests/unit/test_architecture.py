@@ -32,10 +32,10 @@ ORDER = [
     "errors", "names", "command", "cluster", "backend", "stack", "image", "matrix", "environment",
     "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
     "launchers", "rank_files", "plan", "card", "docker", "accelerate_file", "train_request",
-    "choices", "choose_launch", "plan_steps", "plan_docker", "plan_train", "kube_choices",
-    "plan_kube", "kube_checks", "task_result", "probe", "preflight", "plan_provision", "share",
-    "state", "digest", "wheelhouse", "load", "execute", "provenance", "runs", "measures", "collect",
-    "mirror", "backends", "report", "operations", "cli",
+    "choices", "choose_launch", "plan_steps", "plan_docker", "choose_run", "plan_train",
+    "kube_choices", "plan_kube", "kube_checks", "task_result", "probe", "preflight",
+    "plan_provision", "share", "state", "digest", "wheelhouse", "load", "execute", "provenance",
+    "runs", "measures", "collect", "mirror", "backends", "report", "operations", "cli",
 ]  # fmt: skip
 
 
