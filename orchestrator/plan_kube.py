@@ -108,15 +108,37 @@ def plan_kube(
         steps=(),
         kube=place_of(site.run_id, launcher, settings),
     )
-    config = pod_config(
-        plan, request, launcher=launcher, settings=settings, backend=backend, preload=stack.preload
-    )
+    return with_objects(
+        plan, request, launcher=launcher, settings=settings,
+        config=pod_config(
+            plan, request, launcher=launcher, settings=settings, backend=backend,
+            preload=stack.preload,
+        ),
+        script=script, files=files,
+        least=kube_choices.least_nodes(recipe, request, settings, len(layout.nodes)),
+    )  # fmt: skip
+
+
+def with_objects(
+    plan: Plan,
+    request: TrainRequest,
+    *,
+    launcher: str,
+    settings: KubeSettings,
+    config: Mapping[str, Any],
+    script: tuple[str, ...],
+    files: Files,
+    least: int,
+) -> Plan:
+    """The plan with the objects that the API gets. `config`: pod.json; `least`: with how few pods
+    the run may go on."""
+    layout = plan.layout
     job = KubeJob(
-        run_id=site.run_id,
+        run_id=plan.run_id,
         settings=settings,
         nodes=len(layout.nodes),
         ppn=len(layout.places) // len(layout.nodes),
-        min_nodes=kube_choices.least_nodes(recipe, request, settings, len(layout.nodes)),
+        min_nodes=least,
         threads=layout.places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
@@ -124,9 +146,8 @@ def plan_kube(
         card=card.short(run_card(plan)),
         files=files.carried(settings),
     )
-    return replace(
-        plan, steps=(ApplyObjects(objects=(config_map(job), *KINDS[launcher].launch(job))),)
-    )
+    objects = (config_map(job), *KINDS[launcher].launch(job))
+    return replace(plan, steps=(ApplyObjects(objects=objects),))
 
 
 def place_of(run_id: str, launcher: str, settings: KubeSettings) -> KubePlace:
