@@ -80,8 +80,10 @@ def plan_provision(
 ) -> ProvisionPlan:
     """Decide what to do with the nodes that were reached, of all `hosts`."""
     root = probes[0].root
+    by_name = {host.name: host for host in hosts}
     ports = {host.name: host.port for host in hosts}
     seen = {host.name: address_of(host.name, probes) for host in hosts}
+    known = names(probes, seen)
     return ProvisionPlan(
         problems=problems(
             probes,
@@ -101,21 +103,19 @@ def plan_provision(
             "orch_stack": stack.name,
             "orch_backend": stack.backends[0],
             "orch_verify": request.verify,
-            "orch_names": names(probes, seen),
+            "orch_names": known,
             "orch_nodes": {
-                host.name: {
+                probe.name: {
                     **node_variables(
                         probe,
-                        host,
-                        address=seen[host.name],
+                        by_name[probe.name],
+                        address=seen[probe.name],
                         stack=stack.name,
                         may_become=request.may_become,
                     ),
-                    "names_due": not has_names(probe, names(probes, seen)),
+                    "names_due": not has_names(probe, known),
                 }
-                for host in hosts
                 for probe in probes
-                if probe.name == host.name
             },
         },
         missing={probe.name: packages(probe) for probe in probes},
