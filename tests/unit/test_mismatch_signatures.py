@@ -145,9 +145,9 @@ LINES = [
     ("unknown name", "getaddrinfo returned error -2", "does not know the name"),
     (
         "hub out of reach",
-        "NameResolutionError: Failed to resolve 'huggingface.co' ([Errno -2] Name or service not "
+        "NameResolutionError: Failed to resolve 'hub.example' ([Errno -2] Name or service not "
         "known)",
-        "huggingface.co cannot be reached",
+        "hub.example cannot be reached",
     ),
     (
         "name of the client",
