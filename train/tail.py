@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--from", dest="starts", nargs="*", default=[], metavar="RANK:BYTE")
     try:
         asked = parser.parse_args()
+        if not asked.run_dir.is_dir():
+            raise SystemExit(f"{asked.run_dir} is not there")
         tail(asked.run_dir, asked)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read this has gone

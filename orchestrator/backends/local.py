@@ -70,12 +70,14 @@ class Local:
         )
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
-        """The lines of a program as they come."""
+        """The lines of a program as they come. Raises ExecuteError if it fails."""
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             try:
                 for line in process.stdout:
                     yield line.decode(errors="replace")
+                if process.wait() != 0:
+                    raise ExecuteError(f"{program(argv)}: exit code {process.returncode}.")
             finally:
                 process.terminate()
 

@@ -22,6 +22,7 @@ SILENCE_SECONDS = 15.0
 RUN_SECONDS = 30.0  # for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
+NO_STATUS = -1  # paramiko's word for a channel that ended without an exit code
 Result = TypeVar("Result")
 
 
@@ -173,7 +174,8 @@ class Ssh:
             raise ConnectionLost(f"{self.node}: no answer for {seconds:.0f} s.") from None
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
-        """The lines of a program there as they come. Raises ConnectionLost if it breaks off."""
+        """The lines of a program there as they come. Raises ConnectionLost if it breaks off,
+        ExecuteError if the program fails."""
 
         def start() -> paramiko.Channel:
             channel: paramiko.Channel = self.connection.transport.open_session()
@@ -184,8 +186,12 @@ class Ssh:
         with channel, channel.makefile("rb") as lines:
             while line := self.attempt(lines.readline, "read its logs"):
                 yield bytes(line).decode(errors="replace")
-            if not channel.exit_status_ready():  # the connection ended, not the program
+            code = channel.recv_exit_status()
+            if code == NO_STATUS:  # the connection ended, not the program
                 raise ConnectionLost(f"{self.node}: the connection was lost.")
+            if code != 0:
+                words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
+                raise ExecuteError(f"{self.node}: {words or f'{program(argv)}: exit code {code}'}")
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
         from invoke.exceptions import CommandTimedOut

@@ -7,7 +7,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,41 +91,31 @@ def log_lines(
 ) -> Iterator[Line]:
     """Lines rank by rank; with `follow` as they are written, each rank's in its order.
 
-    Of a run that has ended, the copies in `folder` are read if all are there. Raises RequestError
-    for a rank that the run does not have, and at the end ExecuteError if a node kept its lines.
+    Of a node that does not answer it gives what was brought into `folder`. Raises RequestError for
+    a rank that the run does not have, and at the end ExecuteError if a node did not answer.
     """
     run = runs.load(folder)
-    copies = ended_logs(run, rank)
-    if copies:
-        yield from copied(copies)
+    nodes = asked_for(run, rank)
+    if not (follow or where.node0.via):  # the run lives in this folder
+        yield from copied(run, nodes)
         return
     options = (
         *(["--follow"] if follow else []),
         *(["--rank", str(rank)] if rank is not None else []),
     )
     streams = [Stream(where=where, target=target, options=options) for target in where.nodes]
-    silent: list[str] = []
+    silent: list[Stream] = []
 
     def miss(stream: Stream, error: ExecuteError) -> None:
-        silent.append(stream.target.node)
+        silent.append(stream)
         tell(error.message)
 
     yield from (together(streams, tell, miss) if follow else in_turn(streams, miss))
     if silent:
-        raise ExecuteError(f"Lines are missing: no answer from {', '.join(silent)}.")
-
-
-def ended_logs(run: runs.Run, rank: int | None) -> list[tuple[int, str, Path]]:
-    """(rank, node, log) of the ranks asked for, if the run has ended and all logs are here.
-
-    Raises RequestError for a rank that the run does not have.
-    """
-    found = [
-        (number, node, run.folder / "ranks" / f"rank-{number}.log")
-        for number, node in asked_for(run, rank).items()
-    ]
-    ended = run.outcome is not None
-    return found if ended and all(path.exists() for _, _, path in found) else []
+        unheard = {stream.target.node for stream in silent if not stream.read}
+        yield from copied(run, {number: node for number, node in nodes.items() if node in unheard})
+        names = ", ".join(stream.target.node for stream in silent)
+        raise ExecuteError(f"Lines may be missing: no answer from {names}.")
 
 
 def asked_for(run: runs.Run, rank: int | None) -> dict[int, str]:
@@ -136,11 +126,14 @@ def asked_for(run: runs.Run, rank: int | None) -> dict[int, str]:
     return nodes if rank is None else {rank: nodes[rank]}
 
 
-def copied(logs: list[tuple[int, str, Path]]) -> Iterator[Line]:
-    for rank, node, path in logs:
-        with path.open(errors="replace", newline="\n") as lines:
-            for line in lines:
-                yield Line(rank=rank, node=node, text=line.rstrip("\n"))
+def copied(run: runs.Run, nodes: Mapping[int, str]) -> Iterator[Line]:
+    """What the run's folder here has of these ranks' logs. `nodes`: rank -> node."""
+    for rank, node in nodes.items():
+        path = run.folder / "ranks" / f"rank-{rank}.log"
+        if path.exists():
+            with path.open(errors="replace", newline="\n") as lines:
+                for line in lines:
+                    yield Line(rank=rank, node=node, text=line.rstrip("\n"))
 
 
 def in_turn(streams: list[Stream], miss: Miss) -> Iterator[Line]:
