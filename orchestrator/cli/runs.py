@@ -37,7 +37,7 @@ def runs(
         rows, silent = operation.rows_of_inventory(inventory)
     typer.echo(listing.as_json("runs", rows) if as_json else listing.table(rows, COLUMNS))
     for line in silent:
-        typer.echo(f"no answer from {line}", err=True)
+        complain(f"no answer from {line}")
     raise typer.Exit(1 if silent else 0)
 
 

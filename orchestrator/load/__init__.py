@@ -5,7 +5,8 @@ from __future__ import annotations
 from orchestrator.load.accelerate import accelerate_config
 from orchestrator.load.backends import plugins
 from orchestrator.load.clusters import cluster, connections
-from orchestrator.load.docker import docker, docker_variable
+from orchestrator.load.docker import agreed as agreed_docker
+from orchestrator.load.docker import docker
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
 from orchestrator.load.mpi import mpi_flavours
@@ -14,11 +15,11 @@ from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
     "accelerate_config",
+    "agreed_docker",
     "all_stacks",
     "cluster",
     "connections",
     "docker",
-    "docker_variable",
     "image_file",
     "limits",
     "mpi_flavours",

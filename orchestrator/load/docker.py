@@ -50,6 +50,14 @@ def docker_variable(host: str, variables: Mapping[str, Any]) -> DockerVariable |
         ) from None
 
 
+def agreed(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVariable | None:
+    """What all hosts say that say something; None if none does. Raises RequestError."""
+    given = [one for host, variables in hosts.items() if (one := docker_variable(host, variables))]
+    if any(one != given[0] for one in given):
+        raise RequestError(f"{VARIABLE} differs between the hosts.", hint="Set it for all hosts.")
+    return given[0] if given else None
+
+
 def docker(image: str | None, pairs: tuple[str, ...], inventory: str) -> Docker | None:
     """The inventory's values, then the pairs'; None without an image. Raises RequestError."""
     if image is None:
@@ -58,12 +66,8 @@ def docker(image: str | None, pairs: tuple[str, ...], inventory: str) -> Docker 
                 f"--docker {pairs[0]}: without --docker-image there is no container."
             )
         return None
-    hosts = read_inventory(find_inventory(inventory))
-    given = {host: docker_variable(host, variables) for host, variables in hosts.items()}
-    if len({repr(one) for one in given.values()}) > 1:
-        raise RequestError(f"{VARIABLE} differs between the hosts.", hint="Set it for all hosts.")
-    first = next(iter(given.values()), None)
-    values = first.model_dump(exclude_none=True, exclude={"image", "load"}) if first else {}
+    said = agreed(read_inventory(find_inventory(inventory)))
+    values = said.model_dump(exclude_none=True, exclude={"image", "load"}) if said else {}
     found = Docker(image=image, **values)
     for pair in pairs:
         found = with_pair(found, pair)

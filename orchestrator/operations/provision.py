@@ -48,13 +48,9 @@ def provision(
 
 def image_of(session: Session) -> dict[str, Any]:
     """What the role docker must know of the image that runs take. Raises RequestError."""
-    found = [
-        one
-        for name in session.nodes
-        if (one := load.docker_variable(name, session.hosts[name])) is not None
-    ]
-    name = next((one.image for one in found if one.image), "")
-    path = session.request.docker_load or next((one.load for one in found if one.load), "")
+    said = load.agreed_docker({name: session.hosts[name] for name in session.nodes})
+    name = said.image if said else ""
+    path = session.request.docker_load or (said.load if said else "")
     if not path:
         return {"image": name, "file": {}}
     # A file of the flag's may hold another image than the one that the inventory names.

@@ -165,6 +165,16 @@ def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.Monkey
         load.docker("x", (), inventory(tmp_path, "{smh: 2g}"))
 
 
+def test_hosts_that_say_something_say_the_same() -> None:
+    same = {"orch_docker": {"image": "team/torch:3", "load": "a.tar"}}
+    found = load.agreed_docker({"a": same, "b": {}, "c": same})
+    assert found is not None
+    assert (found.image, found.load) == ("team/torch:3", "a.tar")
+    assert load.agreed_docker({"a": {}}) is None
+    with pytest.raises(RequestError, match="orch_docker differs between the hosts"):
+        load.agreed_docker({"a": same, "b": {"orch_docker": {"image": "team/torch:4"}}})
+
+
 def archive(folder: Path, manifest: object, name: str = "image file.tar") -> str:
     """What `docker save` writes, as far as the name and the id of the image go."""
     content = json.dumps(manifest).encode()
