@@ -1,7 +1,9 @@
 """How long provisioning takes on the test cluster: `python benchmarks/provision.py`.
 
-For each number of nodes (--nodes 1 2 4), always from bare nodes and with the wheelhouse at hand:
-  orch, first             `orch provision`
+For each number of nodes (--nodes 1 2 4), always from bare nodes:
+  orch, very first        `orch provision` where nothing is at hand: the bindings are built, and all
+                          wheels are fetched, once for all nodes (not with --only-orch)
+  orch, first             with the wheelhouse at hand, as all that follows
   orch, second            the same again
   orch, from the index    the same roles, but every node fetches from an index: --wheels index
   ssh in a loop           the manual steps: node after node, wheels by scp, installed by pip
@@ -35,6 +37,7 @@ PREPARE = (
     f"--no-install-recommends {PACKAGES} && python3 -m venv manual"
 )
 FIRST = "orch, first"
+VERY_FIRST = "orch, very first"
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -76,13 +79,14 @@ def measure(count: int, index: str, *, only_orch: bool) -> dict[str, Cost]:
     first, second = by_orch(count, runs=2)
     row = {FIRST: first, "orch, second": second}
     if not only_orch:
+        row[VERY_FIRST] = with_nothing_at_hand(count)
         (row["orch, from the index"],) = by_orch(count, "--wheels", "index", index=index)
         row["ssh in a loop"] = by_hand(count)
     return row
 
 
 def make_wheelhouse() -> None:
-    """What a first provisioning ever fetches and builds is measured by nobody here."""
+    """For all ways but the very first one."""
     if not any(CACHE.glob("current-*/lock.json")):
         by_orch(1)
 
@@ -113,10 +117,19 @@ def bare(count: int) -> None:
     subprocess.run([CHECKOUT / "cluster/up"], env=environment, check=True, capture_output=True)
 
 
-def by_orch(count: int, *flags: str, index: str = "", runs: int = 1) -> list[Cost]:
+def with_nothing_at_hand(count: int) -> Cost:
+    """pip's own cache is empty too; what its configuration finds on a disk stays there."""
+    with tempfile.TemporaryDirectory() as cache:
+        (cost,) = by_orch(count, cache=cache)
+    return cost
+
+
+def by_orch(count: int, *flags: str, index: str = "", cache: str = "", runs: int = 1) -> list[Cost]:
     bare(count)
     with tempfile.TemporaryDirectory() as state:
         environment = {**os.environ, "XDG_STATE_HOME": state}
+        if cache:
+            environment["XDG_CACHE_HOME"] = cache
         inventory = write_inventory(Path(state), count, index)
         command = [sys.executable, "-m", "orchestrator.cli.main", "provision", str(inventory)]
         return [timed(lambda: orch([*command, *flags], environment)) for _ in range(runs)]
