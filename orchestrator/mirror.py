@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,19 +53,24 @@ class Mirror:
                 self.copy(name)
 
     def append(self, name: str) -> None:
-        """Add what the file has grown by since the last time."""
+        """Add what the file has grown by since the last time.
+
+        Several commands may watch a run at once: they write the same bytes to the same places.
+        """
         target = self.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         have = target.stat().st_size if target.exists() else 0
         new = self.remote.read(f"{self.run_dir}/{name}", have)
         if new:
-            with target.open("ab") as file:
+            target.touch()
+            with target.open("r+b") as file:
+                file.seek(have)
                 file.write(new)
 
     def copy(self, name: str) -> None:
         content = self.remote.read(f"{self.run_dir}/{name}")
         if content is not None:
-            staging = self.folder / f"{name}.tmp"
+            staging = self.folder / f"{name}.{os.getpid()}.tmp"
             staging.write_bytes(content)
             staging.replace(self.folder / name)
 

@@ -33,8 +33,10 @@ class Run:
     state: str
 
     def events(self) -> list[dict[str, Any]]:
+        """Those that are there whole: the last line may be on its way."""
         path = self.folder / "events.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        *whole, _ = path.read_text().split("\n") if path.exists() else [""]
+        return [json.loads(line) for line in whole]
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ def keep(card: dict[str, Any], folder: Path) -> None:
     """Write plan.json. Raises ExecuteError if that cannot be done."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "plan.json").write_text(json.dumps(card, indent=1) + "\n")
+        write_json(folder / "plan.json", card)
     except OSError as error:
         raise ExecuteError(
             f"The run directory {folder} cannot be written: {error.strerror}.",
@@ -104,6 +106,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return dict(json.loads(path.read_text()))
     except FileNotFoundError:
         return None
+
+
+def write_json(path: Path, value: object) -> None:
+    """Whole or not at all: others may be reading it."""
+    staging = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    staging.write_text(json.dumps(value, indent=1) + "\n")
+    staging.replace(path)
 
 
 def list_runs(base: Path) -> list[Run]:

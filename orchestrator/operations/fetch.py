@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def fetch(base: Path, wanted: Wanted, listener: Listener) -> Collected:
         raise RequestError(f"Nothing in {source} matches {' or '.join(wanted.only)}.")
     files = [asdict(entry) for entry in found.files]
     record = {"schema": 1, "from": source, "folder": str(found.folder), "files": files}
-    (run.folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    runs.write_json(run.folder / RECORD, record)
     return found
 
 

@@ -313,6 +313,48 @@ def test_stop_deletes_what_is_ours_and_keeps_what_was_said(
     assert json.loads(orch("runs", "show", run, "--json").stdout)["state"] == "stopped"
 
 
+def test_several_commands_that_watch_a_run_write_each_line_once(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    ends = [background(orch, "attach", run) for _ in range(2)]
+    name = pod(api, job, 0, RUNNING)
+    said = [f"[0] line {number}" for number in range(4)]
+    for line in said:
+        api.say(name, line)
+        assert orch("logs", run).returncode == 0
+    api.say(name, event("joined", 0, node="worker-0", backend="gloo"), end=True)
+    pod(api, job, 0, {"phase": "Succeeded"})
+    finish(api, job, "Succeeded")
+    for end in ends:
+        done = end()
+        assert done.returncode == 0, done.stdout + done.stderr
+    kept = (tmp_path / "runs" / run / "ranks" / "rank-0.log").read_text()
+    assert kept.splitlines() == [line.removeprefix("[0] ") for line in said]
+    events = (tmp_path / "runs" / run / "events.jsonl").read_text()
+    assert events.count('"joined"') == 1
+
+
+@pytest.mark.parametrize(("status", "words"), [(503, "fails"), (403, "Not allowed")])
+def test_a_log_that_cannot_be_read_is_said_to_be_missing(
+    api: Api, orch: Orch, tmp_path: Path, status: int, words: str
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, "[0] hello")
+    assert orch("logs", run).stdout == "[0 worker-0] hello\n"
+    api.fail("GET", f"{name}/log", status, 99)
+    done = orch("logs", run)
+    assert done.returncode == 1
+    assert done.stdout == "[0 worker-0] hello\n"
+    assert "Lines may be missing: worker-0: " in done.stderr
+    assert words in done.stderr
+    stopped = orch("stop", run)
+    assert stopped.returncode == 0, stopped.stderr
+    assert "its log could not be kept" in stopped.stdout
+    assert api.names("pytorchjobs") == []
+
+
 def test_stop_leaves_a_job_that_is_not_ours(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     made = api.get("pytorchjobs", job)

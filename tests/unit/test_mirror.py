@@ -47,6 +47,30 @@ def test_only_new_bytes_are_copied(tmp_path: Path) -> None:
     assert (here / "outcome.json").read_text() == "{}"
 
 
+def test_two_that_watch_a_run_at_once_bring_each_byte_once(tmp_path: Path) -> None:
+    far, here = tmp_path / "far", tmp_path / "here"
+    far.mkdir()
+    events = far / "events.jsonl"
+    events.write_text("one\n")
+    other = Mirror(Folder(far, []), str(far), here)
+
+    class Slow(Folder):
+        """Between its answer and what is done with it, the other one is quicker."""
+
+        def read(self, path: str, offset: int = 0) -> bytes | None:
+            found = super().read(path, offset)
+            with events.open("a") as file:
+                file.write("more\n")
+            other.refresh()
+            return found
+
+    slow = Mirror(Slow(far, []), str(far), here)
+    for _ in range(3):
+        slow.append("events.jsonl")
+    other.refresh()
+    assert (here / "events.jsonl").read_text() == events.read_text()
+
+
 def test_one_missed_answer_is_not_a_death(tmp_path: Path) -> None:
     answers = [True, False, True, *[False] * ABSENCES]
     copy = Mirror(Folder(tmp_path, answers), str(tmp_path), tmp_path)

@@ -23,10 +23,10 @@ class Follower:
     `read_to`: pod's uid -> how far its log has been read. `pods`: uid -> its newest state.
     """
 
-    def __init__(self, cluster: Kube, selector: str, read_to: dict[str, Position]) -> None:
+    def __init__(self, cluster: Kube, selector: str) -> None:
         self.cluster = cluster
         self.selector = selector
-        self.read_to = read_to
+        self.read_to: dict[str, Position] = {}
         self.items: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.pods: dict[str, PodState] = {}
         self.readers: dict[str, threading.Thread] = {}
@@ -72,8 +72,9 @@ class Follower:
         self.tell_once(uid, f"{state.node}: {state.words}" if state.words else "")
         alive = self.readers.get(uid)
         if state.started and (alive is None or (not alive.is_alive() and state.state == "running")):
-            self.readers[uid] = threading.Thread(target=self.read, args=(uid, name), daemon=True)
-            self.readers[uid].start()
+            reader = threading.Thread(target=self.keep_reading, args=(uid, name), daemon=True)
+            self.readers[uid] = reader
+            reader.start()
 
     def pod_events(self, pod: dict[str, Any]) -> list[dict[str, Any]]:
         """Only for pods that wait, and only where one may read them."""
@@ -84,22 +85,31 @@ class Follower:
         except OrchError:
             return []
 
-    def read(self, uid: str, pod: str, *, follow: bool = True) -> None:
-        """A pod's log from where it was read to, across lost connections."""
-        reader = Reader(self.read_to.get(uid, Position()))
-        while True:
+    def keep_reading(self, uid: str, pod: str) -> None:
+        """A pod's log to its end, across lost connections."""
+        while not self.ended.is_set():
             try:
-                for line in self.cluster.log(pod, follow=follow, since=reader.since):
-                    text = reader.new(line)
-                    self.read_to[uid] = reader.position
-                    if text is not None:
-                        self.items.put(("line", (uid, reader.position, text)))
+                self.read(uid, pod, follow=True)
                 return
             except ConnectionLost:
-                if self.ended.wait(RETRY_SECONDS) and not follow:
-                    return
-            except ExecuteError:  # the pod is gone, or has no log
+                self.ended.wait(RETRY_SECONDS)
+            except Refused as error:
+                self.items.put(("error", error))
                 return
+
+    def read(self, uid: str, pod: str, *, follow: bool) -> None:
+        """A pod's log from where it was read to. Raises ConnectionLost and Refused."""
+        reader = Reader(self.read_to.get(uid, Position()))
+        try:
+            for line in self.cluster.log(pod, follow=follow, since=reader.since):
+                text = reader.new(line)
+                self.read_to[uid] = reader.position
+                if text is not None:
+                    self.items.put(("line", (uid, reader.position, text)))
+        except (ConnectionLost, Refused):
+            raise
+        except ExecuteError:  # the pod is gone, or has no log
+            pass
 
 
 def own_event(event: str, **fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator import runs
 from orchestrator.card import Whereabouts
-from orchestrator.errors import OrchError
+from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.operations.kube.watch import KubeWatch
 from orchestrator.operations.logs import Line, asked_for
 
@@ -18,20 +18,24 @@ def log_lines(
 ) -> Iterator[Line]:  # fmt: skip
     """Lines rank by rank; with `follow` as the pods give them. Kept in the run's folder, too.
 
-    Raises RequestError for a rank that the run does not have.
+    Raises RequestError for a rank that the run does not have, and at the end ExecuteError if a pod
+    or the API did not answer.
     """
     asked_for(runs.load(folder), rank)
     watch = KubeWatch(where, folder, tell)
     sizes: dict[Path, int] = {}
+    missed: list[tuple[str, OrchError]] = []
     if follow:
         for _ in watch.events():
             yield from new_lines(folder, sizes, rank)
     elif not (folder / "outcome.json").exists():
         try:
-            watch.catch_up()
+            missed += watch.catch_up().items()
         except OrchError as error:
-            tell(error.message)
+            missed.append(("the cluster", error))
     yield from new_lines(folder, sizes, rank)
+    for of, why in missed[:1]:
+        raise ExecuteError(f"Lines may be missing: {of}: {why.message}", hint=why.hint)
 
 
 def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None) -> Iterator[Line]:

@@ -28,8 +28,9 @@ def stop(where: Whereabouts, folder: Path, *, cluster: Kube | None = None) -> Sw
     cluster = cluster or connect(where.kube.context, where.kube.namespace)
     watch = KubeWatch(where, folder, cluster=cluster)
     ended = (folder / "outcome.json").exists()
+    missed = {}
     if not ended:
-        watch.catch_up()
+        missed = watch.catch_up()
         found = watch.look()
         ended = found is not None and found.state == "done"
         if ended:
@@ -42,11 +43,11 @@ def stop(where: Whereabouts, folder: Path, *, cluster: Kube | None = None) -> Sw
     return Swept(
         run_id=where.run_id,
         seconds=round(time.monotonic() - began, 2),
-        nodes=tuple(swept(pod, left) for pod in pods),
+        nodes=tuple(swept(pod, left, missed.get(node_of(pod))) for pod in pods),
     )
 
 
-def swept(pod: str, left: list[str]) -> NodeSwept:
+def swept(pod: str, left: list[str], missed: ExecuteError | None) -> NodeSwept:
     there = pod in left
     return NodeSwept(
         node=node_of(pod),
@@ -54,7 +55,7 @@ def swept(pod: str, left: list[str]) -> NodeSwept:
         ended=() if there else (f"pod {pod}",),
         left=(f"pod {pod} is still ending",) if there else (),
         segments=(),
-        problem="",
+        problem=f"its log could not be kept: {missed.message}" if missed else "",
     )
 
 

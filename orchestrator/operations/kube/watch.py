@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import queue
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from orchestrator import runs
 from orchestrator.backends.kube import Kube
@@ -28,7 +29,9 @@ from orchestrator.report.outcome import Outcome, outcome_of
 POLL_SECONDS = 2.0
 DRAIN_SECONDS = 20.0
 UNSEEN_SECONDS = 20.0
+FOLLOW_SECONDS = 0.5
 POSITIONS = "kube.json"
+LOCK = "kube.lock"
 
 
 def ignore(line: str) -> None:
@@ -48,11 +51,12 @@ class KubeWatch:
         self.folder = folder
         self.tell = tell
         self.cluster = cluster or connect(self.kube.context, self.kube.namespace)
-        self.positions = read_positions(folder)  # of what is written down here
+        self.positions: dict[str, Position] = {}  # of what is written down here
         self.selector = names.selector(where.run_id)
-        self.follower = Follower(self.cluster, self.selector, dict(self.positions))
+        self.follower = Follower(self.cluster, self.selector)
         self.began = time.time()
         self.lost_since: float | None = None
+        self.lock: IO[bytes] | None = None
 
     def started(self) -> None:
         """The API has the job: nothing more is needed."""
@@ -61,15 +65,47 @@ class KubeWatch:
     def job_path(self) -> tuple[str, str, str, str]:
         return self.kube.group, self.kube.version, self.kube.plural, self.kube.job
 
+    # Of several commands that watch a run, one follows the pods into the folder.
+
+    def hold(self) -> bool:
+        """Whether that is this one; it goes on from where the last one was."""
+        if self.lock is None:
+            lock = (self.folder / LOCK).open("wb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                return False
+            except OSError:  # a file system without locks
+                pass
+            self.lock = lock
+            self.positions = read_positions(self.folder)
+            self.follower.read_to.update(self.positions)
+        return True
+
+    def release(self) -> None:
+        self.keep_positions()
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
     # Following.
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Events of the run, from its beginning until it has ended."""
-        run = runs.load(self.folder)
-        yield from run.events()
-        if run.outcome is not None:
-            return
-        if not run.events():
+        told = 0
+        while True:
+            held = self.hold()
+            run = runs.load(self.folder)
+            events = run.events()
+            yield from events[told:]
+            told = len(events)
+            if run.outcome is not None:
+                return
+            if held:
+                break
+            time.sleep(FOLLOW_SECONDS)
+        if not told:
             nodes = [target.node for target in self.where.nodes]
             ranks = len(run.plan["layout"])
             launched = own_event("launched", attempt=1, ranks=ranks, nodes=nodes)
@@ -164,7 +200,7 @@ class KubeWatch:
             record |= {"state": state, "first_failure": None, "problem": None}
         event = own_event("finished", state=record["state"])
         self.append("events.jsonl", json.dumps(event))
-        (self.folder / "outcome.json").write_text(json.dumps(record, indent=1) + "\n")
+        runs.write_json(self.folder / "outcome.json", record)
         self.keep_positions()
         return event
 
@@ -177,11 +213,19 @@ class KubeWatch:
         runs.keep(card, self.folder)
 
     def keep_positions(self) -> None:
+        if self.lock is None:
+            return
         kept = {uid: asdict(position) for uid, position in self.positions.items()}
-        (self.folder / POSITIONS).write_text(json.dumps(kept) + "\n")
+        runs.write_json(self.folder / POSITIONS, kept)
 
-    def catch_up(self) -> None:
-        """Bring what the pods have said until now, without waiting for more."""
+    def catch_up(self) -> dict[str, ExecuteError]:
+        """Bring what the pods have said until now, without waiting for more.
+
+        -> node -> why its log could not be read. Raises ExecuteError if there is no list of pods.
+        """
+        missed: dict[str, ExecuteError] = {}
+        if not self.hold():  # who follows the pods brings it within moments
+            return missed
         for pod in self.cluster.objects("Pod", self.selector):
             uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
             state = pod_state(pod)
@@ -189,30 +233,36 @@ class KubeWatch:
                 continue
             self.follower.pods[uid] = state
             if state.started:
-                self.follower.read(uid, name, follow=False)
+                try:
+                    self.follower.read(uid, name, follow=False)
+                except ExecuteError as error:
+                    missed[state.node] = error
         while not self.follower.items.empty():
             for _ in self.take_items(0.05):
                 pass
         self.keep_positions()
+        return missed
 
     def stop(self) -> None:
         """Delete the job, and wait until its pods are gone."""
         from orchestrator.operations.kube.stop import stop
 
         self.follower.ended.set()
+        self.release()
         stop(self.where, self.folder, cluster=self.cluster)
 
     def finish(self) -> Outcome:
         """How the run ended, or stands: logs are here then."""
         if not (self.folder / "outcome.json").exists():
             self.renew()
-        self.keep_positions()
+        self.release()
         return outcome_of(runs.load(self.folder))
 
     def renew(self) -> None:
         """The run as the cluster knows it now."""
         try:
-            self.catch_up()
+            for node, error in self.catch_up().items():
+                self.tell(f"{node}: {error.message}")
             if (state := self.look()) is not None:
                 self.finish_with(state)
         except OrchError as error:
