@@ -335,6 +335,29 @@ def test_several_commands_that_watch_a_run_write_each_line_once(
     assert events.count('"joined"') == 1
 
 
+def test_lines_are_followed_while_another_command_watches_the_run(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    api.await_(lambda: (tmp_path / "runs" / run / "kube.lock").exists())
+    name = pod(api, job, 0, RUNNING)
+    environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", "logs", run, "--follow"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for number in range(3):  # and no event in between
+            api.say(name, f"[0] line {number}", end=number == 2)
+            assert process.stdout.readline() == f"[0 worker-0] line {number}\n"
+        pod(api, job, 0, {"phase": "Succeeded"})
+        finish(api, job, "Succeeded")
+        assert end().returncode == 0
+        assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(("status", "words"), [(503, "fails"), (403, "Not allowed")])
 def test_a_log_that_cannot_be_read_is_said_to_be_missing(
     api: Api, orch: Orch, tmp_path: Path, status: int, words: str

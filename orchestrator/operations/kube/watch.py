@@ -105,6 +105,7 @@ class KubeWatch:
             if held:
                 break
             time.sleep(FOLLOW_SECONDS)
+            yield own_event("pulse")  # who follows the logs looks again
         if not told:
             nodes = [target.node for target in self.where.nodes]
             ranks = len(run.plan["layout"])
