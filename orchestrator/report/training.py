@@ -122,7 +122,8 @@ def whole(outcome: Outcome) -> str:
         for d in outcome.decisions
     ]
     told = story.lines(list(outcome.timeline))
-    return "\n".join([*decided, *told, f"state: {outcome.state}", text(outcome)])
+    end, state = text(outcome), f"state: {outcome.state}"
+    return "\n".join([*decided, *told, *([] if state in end.splitlines() else [state]), end])
 
 
 def failure_lines(outcome: Outcome) -> list[str]:

@@ -56,6 +56,7 @@ def test_a_run(orch: Orch, finished: dict[str, Any]) -> None:
     assert (finished["schema"], finished["kind"], finished["state"]) == (SCHEMA, "run", "done")
     shown = parse(orch("runs", "show", "last", "--json"))
     assert shown == finished
+    assert orch("runs", "show", "last").stdout.count("state: ") == 1
 
 
 def test_a_failed_run(orch: Orch, tmp_path: Path) -> None:

@@ -311,6 +311,7 @@ def test_stop_deletes_what_is_ours_and_keeps_what_was_said(
     assert api.names("configmaps") == [other["metadata"]["name"]]
     assert (tmp_path / "runs" / run / "ranks" / "rank-0.log").read_text() == "last words\n"
     assert json.loads(orch("runs", "show", run, "--json").stdout)["state"] == "stopped"
+    assert orch("runs", "show", run).stdout.count("state: ") == 1
 
 
 def test_several_commands_that_watch_a_run_write_each_line_once(
