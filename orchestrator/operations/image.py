@@ -47,7 +47,11 @@ def link(source: Path, target: Path) -> None:
 
 def build(image: Image, context: Path) -> str:
     """-> the image's digest, or its id where no registry has it yet. Raises ExecuteError."""
-    run(image.build(str(context)))
+    run(
+        image.build(str(context)),
+        hint=f"The engine said why, above. Where it cannot pull {image.base}, --base names another "
+        "image with Python.",
+    )
     return run(image.digest(), capture=True).strip()
 
 
@@ -57,7 +61,7 @@ def save(image: Image, path: Path) -> str:
     return sha256(path)
 
 
-def run(command: Command, *, capture: bool = False) -> str:
+def run(command: Command, *, capture: bool = False, hint: str = "") -> str:
     """The engine's words go to standard error, or are the answer."""
     output = subprocess.PIPE if capture else sys.stderr
     try:
@@ -68,5 +72,6 @@ def run(command: Command, *, capture: bool = False) -> str:
             hint="--engine podman, or install docker; --dry-run prints the Dockerfile.",
         ) from None
     if done.returncode != 0:
-        raise ExecuteError(f"`{command.shell()}` failed with exit code {done.returncode}.")
+        words = f"`{command.shell()}` failed with exit code {done.returncode}."
+        raise ExecuteError(words, hint=hint)
     return done.stdout or ""
