@@ -341,14 +341,16 @@ def test_lines_are_followed_while_another_command_watches_the_run(
 ) -> None:
     run, job = started(api, orch, tmp_path)
     end = background(orch, "attach", run)
-    api.await_(lambda: (tmp_path / "runs" / run / "kube.lock").exists())
     name = pod(api, job, 0, RUNNING)
+    # Running, and without a log yet.
+    api.await_(lambda: any("/log" in path for _, path in api.state.requests))
     environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
     with subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", "logs", run, "--follow"],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
+        threading.Timer(60, process.kill).start()
         for number in range(3):  # and no event in between
             api.say(name, f"[0] line {number}", end=number == 2)
             assert process.stdout.readline() == f"[0 worker-0] line {number}\n"

@@ -86,19 +86,24 @@ class Follower:
             return []
 
     def keep_reading(self, uid: str, pod: str) -> None:
-        """A pod's log to its end, across lost connections."""
+        """A pod's log for as long as it runs, also where a stream ends before it does."""
         while not self.ended.is_set():
+            running = self.pods[uid].state == "running"
             try:
                 self.read(uid, pod, follow=True)
-                return
+                if not running:
+                    return
             except ConnectionLost:
-                self.ended.wait(RETRY_SECONDS)
+                pass
+            except NotThere:
+                return
             except Refused as error:
                 self.items.put(("error", error))
                 return
+            self.ended.wait(RETRY_SECONDS)
 
     def read(self, uid: str, pod: str, *, follow: bool) -> None:
-        """A pod's log from where it was read to. Raises ConnectionLost and Refused."""
+        """A pod's log from where it was read to. Raises ConnectionLost, Refused and NotThere."""
         reader = Reader(self.read_to.get(uid, Position()))
         try:
             for line in self.cluster.log(pod, follow=follow, since=reader.since):
@@ -106,9 +111,9 @@ class Follower:
                 self.read_to[uid] = reader.position
                 if text is not None:
                     self.items.put(("line", (uid, reader.position, text)))
-        except (ConnectionLost, Refused):
+        except (ConnectionLost, Refused, NotThere):
             raise
-        except ExecuteError:  # the pod is gone, or has no log
+        except ExecuteError:  # it has no log yet
             pass
 
 

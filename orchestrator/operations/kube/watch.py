@@ -105,17 +105,19 @@ class KubeWatch:
             if held:
                 break
             time.sleep(FOLLOW_SECONDS)
-            yield own_event("pulse")  # who follows the logs looks again
+            yield own_event("pulse")
         if not told:
             nodes = [target.node for target in self.where.nodes]
             ranks = len(run.plan["layout"])
             launched = own_event("launched", attempt=1, ranks=ranks, nodes=nodes)
             self.follower.items.put(("event", launched))
         self.follower.begin()
-        state = None
+        state, looked = None, time.monotonic()
         while state is None:
-            yield from self.take_items(POLL_SECONDS)
-            state = self.look()
+            yield from self.take_items(FOLLOW_SECONDS)
+            yield own_event("pulse")  # who follows the logs looks again
+            if time.monotonic() - looked > POLL_SECONDS:
+                state, looked = self.look(), time.monotonic()
         yield from self.drain()
         yield self.finish_with(state)
 
@@ -236,6 +238,8 @@ class KubeWatch:
             if state.started:
                 try:
                     self.follower.read(uid, name, follow=False)
+                except NotThere:
+                    pass
                 except ExecuteError as error:
                     missed[state.node] = error
         while not self.follower.items.empty():
