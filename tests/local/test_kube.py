@@ -336,6 +336,31 @@ def test_several_commands_that_watch_a_run_write_each_line_once(
     assert events.count('"joined"') == 1
 
 
+def test_a_pod_that_follows_one_of_its_name_is_read_once(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    log = tmp_path / "runs" / run / "ranks" / "rank-0.log"
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, "[0] before", end=True)
+    api.await_(log.exists)
+    api.remove("pods", name)
+    del api.state.logs[name]
+    asked = len(api.state.requests)
+    api.say(name, "[0] after")
+    pod(api, job, 0, RUNNING)
+    api.await_(lambda: "after" in log.read_text())
+    with pytest.raises(AssertionError, match="waited in vain"):  # nobody else asks for its log
+        api.await_(lambda: sum("/log" in path for _, path in api.state.requests[asked:]) > 1, 3.0)
+    api.say(name, end=True)
+    pod(api, job, 0, {"phase": "Succeeded"})
+    finish(api, job, "Succeeded")
+    done = end()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert log.read_text() == "before\nafter\n"
+
+
 def test_lines_are_followed_while_another_command_watches_the_run(
     api: Api, orch: Orch, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ class Follower:
         self.items: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.pods: dict[str, PodState] = {}
         self.readers: dict[str, threading.Thread] = {}
+        self.deleted: set[str] = set()  # a pod of the same name may follow: its log is not theirs
         self.said: dict[str, str] = {}
         self.ended = threading.Event()
 
@@ -63,6 +64,7 @@ class Follower:
         if name.endswith(READER_SUFFIX):
             return
         if change == "DELETED":
+            self.deleted.add(uid)
             gone = self.pods.get(uid)
             if gone and gone.state in ("waiting", "running") and not self.ended.is_set():
                 self.tell_once(uid, f"{gone.node}: its pod was deleted")
@@ -87,7 +89,7 @@ class Follower:
 
     def keep_reading(self, uid: str, pod: str) -> None:
         """A pod's log for as long as it runs, also where a stream ends before it does."""
-        while not self.ended.is_set():
+        while not self.ended.is_set() and uid not in self.deleted:
             running = self.pods[uid].state == "running"
             try:
                 self.read(uid, pod, follow=True)

@@ -264,7 +264,9 @@ class KubeWatch:
         return outcome_of(runs.load(self.folder))
 
     def renew(self) -> None:
-        """The run as the cluster knows it now."""
+        """The run as the cluster knows it now; who follows its pods does that already."""
+        if not self.hold():
+            return
         try:
             for node, error in self.catch_up().items():
                 self.tell(f"{node}: {error.message}")
