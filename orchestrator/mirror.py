@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.runs import GONE
+from orchestrator.runs import GONE, write_whole
 
 Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
@@ -70,9 +69,7 @@ class Mirror:
     def copy(self, name: str) -> None:
         content = self.remote.read(f"{self.run_dir}/{name}")
         if content is not None:
-            staging = self.folder / f"{name}.{os.getpid()}.tmp"
-            staging.write_bytes(content)
-            staging.replace(self.folder / name)
+            write_whole(self.folder / name, content)
 
     def lost(self, pid: int) -> bool:
         """Whether the supervisor has been gone for some seconds, without an outcome.

@@ -109,9 +109,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, value: object) -> None:
+    write_whole(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
     """Whole or not at all: others may be reading it."""
     staging = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    staging.write_text(json.dumps(value, indent=1) + "\n")
+    staging.write_bytes(content)
     staging.replace(path)
 
 

@@ -122,8 +122,9 @@ def whole(outcome: Outcome) -> str:
         for d in outcome.decisions
     ]
     told = story.lines(list(outcome.timeline))
-    end, state = text(outcome), f"state: {outcome.state}"
-    return "\n".join([*decided, *told, *([] if state in end.splitlines() else [state]), end])
+    told_below = outcome.state != "done" and not outcome.problem and not outcome.failure
+    state = [] if told_below else [f"state: {outcome.state}"]
+    return "\n".join([*decided, *told, *state, text(outcome)])
 
 
 def failure_lines(outcome: Outcome) -> list[str]:
