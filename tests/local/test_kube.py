@@ -314,6 +314,22 @@ def test_stop_deletes_what_is_ours_and_keeps_what_was_said(
     assert orch("runs", "show", run).stdout.count("state: ") == 1
 
 
+def test_a_run_that_is_stopped_while_it_is_watched_was_stopped(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, "[0] last words")
+    api.await_((tmp_path / "runs" / run / "ranks" / "rank-0.log").exists)
+    assert orch("stop", run).returncode == 0
+    watched = end()
+    assert watched.returncode == 130, watched.stdout + watched.stderr
+    assert json.loads(orch("runs", "show", run, "--json").stdout)["state"] == "stopped"
+    events = (tmp_path / "runs" / run / "events.jsonl").read_text()
+    assert events.count('"finished"') == 1
+
+
 def test_several_commands_that_watch_a_run_write_each_line_once(
     api: Api, orch: Orch, tmp_path: Path
 ) -> None:

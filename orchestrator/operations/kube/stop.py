@@ -14,7 +14,7 @@ from orchestrator.kube import names
 from orchestrator.kube.job import Object
 from orchestrator.kube.place import KubePlace
 from orchestrator.kube.status import JobState, node_of
-from orchestrator.operations.kube.watch import KubeWatch
+from orchestrator.operations.kube.watch import STOPPED, KubeWatch
 from orchestrator.report.swept import NodeSwept, Swept
 
 GONE_SECONDS = 60.0  # a pod has 30 s to end
@@ -37,9 +37,10 @@ def stop(where: Whereabouts, folder: Path, *, cluster: Kube | None = None) -> Sw
             watch.finish_with(JobState(state="done"))
     pods = [pod["metadata"]["name"] for pod in pods_of(cluster, where.run_id)]
     delete_objects(cluster, where.kube, where.run_id)
+    (folder / STOPPED).touch()  # whoever follows the run sees its job gone, and may be quicker
     left = await_gone(cluster, where.run_id)
     if not ended:
-        watch.finish_with(JobState(state="failed"), state="stopped")
+        watch.finish_with(JobState(state="failed"))
     return Swept(
         run_id=where.run_id,
         seconds=round(time.monotonic() - began, 2),

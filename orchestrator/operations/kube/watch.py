@@ -32,6 +32,7 @@ UNSEEN_SECONDS = 20.0
 FOLLOW_SECONDS = 0.5
 POSITIONS = "kube.json"
 LOCK = "kube.lock"
+STOPPED = "stop"  # a file: `orch stop` has deleted the job
 
 
 def ignore(line: str) -> None:
@@ -193,14 +194,16 @@ class KubeWatch:
             yield from self.take_items(0.05)
         self.follower.ended.set()
 
-    def finish_with(self, job: JobState, *, state: str | None = None) -> dict[str, Any]:
-        """Write the outcome; -> the event that says so."""
+    def finish_with(self, job: JobState) -> dict[str, Any]:
+        """Write the outcome, if nobody has; -> the event that says so."""
+        if (known := runs.load(self.folder).outcome) is not None:
+            return own_event("finished", state=known["state"])
         events = runs.load(self.folder).events()
         self.relocate(events)
         began = min((one["time"] for one in events), default=self.began)
         record = outcome(events, self.follower.pods.values(), job, began=began, now=time.time())
-        if state:
-            record |= {"state": state, "first_failure": None, "problem": None}
+        if job.state == "failed" and (self.folder / STOPPED).exists():
+            record |= {"state": "stopped", "first_failure": None, "problem": None}
         event = own_event("finished", state=record["state"])
         self.append("events.jsonl", json.dumps(event))
         runs.write_json(self.folder / "outcome.json", record)
