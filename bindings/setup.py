@@ -14,19 +14,18 @@ from pathlib import Path
 from setuptools import setup
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # pip's front end leaves it out
+import needed  # noqa: E402
+
 RELEASE = 1  # of these bindings, for one and the same torch
 ONECCL = "2022.1.2"  # of oneccl-devel; the wheel remembers it
 PACKAGE = "oneccl_bindings_for_pytorch"
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 
 
-def need_compiler() -> None:
-    compiler = os.environ.get("CXX", "g++").split()[0]
-    if shutil.which(compiler) is None:
-        sys.exit(
-            f"oneccl_bind_pt: no C++ compiler: '{compiler}' was not found. Install it: "
-            "`apt install g++` (Debian, Ubuntu) or `dnf install gcc-c++` (Fedora, RHEL)."
-        )
+def need_tools() -> None:
+    if lacking := needed.to_build():
+        sys.exit(f"oneccl_bind_pt: {needed.told(lacking)}")
 
 
 def need_torch():
@@ -84,18 +83,26 @@ def remember(version: str, torch_version: str) -> None:
     (HERE / PACKAGE / "_built.py").write_text(text)
 
 
+def unit() -> Path:
+    """All sources as one: torch's headers, most of the work of compiling any, are read once."""
+    path = HERE / "build" / "ccl.cpp"
+    path.parent.mkdir(exist_ok=True)
+    sources = sorted((HERE / "csrc").glob("*.cpp"))
+    path.write_text("".join(f'#include "{source.name}"\n' for source in sources))
+    return path.relative_to(HERE)
+
+
 def extension(version: str, root: Path):
     from torch.utils.cpp_extension import CppExtension
 
-    sources = [str(path.relative_to(HERE)) for path in sorted((HERE / "csrc").glob("*.cpp"))]
     # The loader starts from the module: <venv>/lib/python3.x/site-packages/<package> -> <venv>/lib.
     # DT_RPATH rather than DT_RUNPATH, because it also serves the libraries that libmpi opens.
     depth = len(Path(sysconfig.get_path("platlib")).relative_to(sys.prefix).parts)
     to_venv_lib = "$ORIGIN/" + "../" * depth + "lib" if depth else "$ORIGIN"
     return CppExtension(
         name=f"{PACKAGE}._ccl",
-        sources=sources,
-        include_dirs=[str(root / "include")],
+        sources=[str(unit())],
+        include_dirs=[str(HERE / "csrc"), str(root / "include")],
         extra_objects=[str(root / LIBRARY), "-Wl,--no-as-needed", str(hwloc_stand_in())],
         libraries=["dl", "rt", "pthread"],
         define_macros=[("ORCH_CCL_VERSION", f'"{version}"')],
@@ -110,8 +117,15 @@ def extension(version: str, root: Path):
     )
 
 
+def jobs() -> int:
+    """Compilers at once: one for each core, as far as memory goes (torch's headers want some)."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // 2**31))
+
+
 def main() -> None:
-    need_compiler()
+    need_tools()
+    os.environ.setdefault("MAX_JOBS", str(jobs()))
     torch = need_torch()
     from torch.utils.cpp_extension import BuildExtension
 

@@ -10,7 +10,9 @@ import json
 import os
 import secrets
 import socket
+import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +24,85 @@ KEPT_LOGS = 20
 
 
 def state_home() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "orch"
+    return home_of("XDG_STATE_HOME", ".local/state")
+
+
+def cache_home() -> Path:
+    return home_of("XDG_CACHE_HOME", ".cache")
+
+
+def home_of(variable: str, below: str) -> Path:
+    """Where the variable says, or in the user's home; in a private folder where that cannot be.
+
+    Raises ExecuteError where there can be none of these.
+    """
+    if named := os.environ.get(variable):
+        return Path(named) / "orch"
+    own = own_home()
+    if own and writable(own, own / below / "orch"):
+        return own / below / "orch"
+    return stand_in() / below / "orch"
+
+
+def own_home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # HOME is not set, and the system does not know this user
+        return None
+
+
+def writable(home: Path, folder: Path) -> bool:
+    """Whether the folder can be written, or made below a home that is there."""
+    there = (one for one in (folder, *folder.parents) if one.is_relative_to(home) and one.is_dir())
+    nearest = next(there, None)
+    return nearest is not None and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def stand_in() -> Path:
+    """A folder in the place of a home, of this user alone. Raises ExecuteError."""
+    folder = Path(tempfile.gettempdir()) / f"orch-home-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise no_home(f"{folder} cannot be made: {error.strerror}") from None
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    if not private or found.st_uid != os.getuid():
+        raise no_home(f"{folder} is not this user's alone")
+    return folder
+
+
+def no_home(why: str) -> ExecuteError:
+    return ExecuteError(
+        f"The home folder cannot be written, and {why}.",
+        hint="Name a folder that can be written: HOME=/path, or XDG_STATE_HOME and XDG_CACHE_HOME.",
+    )
+
+
+def away_from_home() -> bool:
+    """Whether something that belongs into the home is kept in its stand-in."""
+    own = own_home()
+    homes = (("XDG_STATE_HOME", ".local/state"), ("XDG_CACHE_HOME", ".cache"))
+    return any(
+        not os.environ.get(variable) and not (own and writable(own, own / below / "orch"))
+        for variable, below in homes
+    )
+
+
+def ansible_home() -> dict[str, str]:
+    """Ansible's variable for its own folder, where it cannot be in the home."""
+    own = own_home()
+    if "ANSIBLE_HOME" in os.environ or (own and writable(own, own / ".ansible")):
+        return {}
+    return {"ANSIBLE_HOME": str(stand_in() / ".ansible")}
+
+
+def user_name() -> str:
+    """A container may run as a user that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +195,7 @@ class State:
 def holder(what: str) -> dict[str, str]:
     return {
         "what": what,
-        "user": getpass.getuser(),
+        "user": user_name(),
         "host": socket.gethostname(),
         "pid": str(os.getpid()),
         "since": time.strftime("%H:%M:%S"),

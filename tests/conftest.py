@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.launchers import Job
-from orchestrator.layout import lay_out
 from orchestrator.load.clusters import local_facts
-from orchestrator.network import links
-from orchestrator.stack import Stack
+from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection
+from orchestrator.model.layout import lay_out
+from orchestrator.model.links import links
+from orchestrator.versions.stack import Stack
 
 # Arguments and names that break what is glued together from strings.
 HOSTILE = (
@@ -26,9 +27,42 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def pytest_configure() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so would all that tests start."""
+TESTS = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
+        # Without a word it would deal out the tests of a group, so that lanes hurt one another.
+        words = "pytest-xdist keeps no group together under this pytest"
+        raise pytest.UsageError(f"{words}: pip install --editable '.[dev]'")
+    # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Each of some hundred starts of orch would compile all of it again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lanes (`pytest -n 3 --dist loadgroup`): tests of a file that share something stay together,
+    unless they have named their own group."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and shares(item):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The lane of the cluster takes longest, and mostly waits: it goes first when it does not."""
+    lane = "PYTEST_XDIST_WORKER" in os.environ
+    if lane and not item.get_closest_marker("cluster") and os.nice(0) == 0:
+        os.nice(5)
+
+
+def shares(item: pytest.Item) -> bool:
+    """Whether it has a fixture of ours that outlives a test."""
+    found = getattr(item, "_fixtureinfo", None)
+    made = found.name2fixturedefs.values() if found else ()
+    ours = (one for defs in made for one in defs if one.baseid)
+    return any(one.scope != "function" for one in ours)
 
 
 @pytest.fixture(params=HOSTILE, ids=repr)
@@ -118,21 +152,35 @@ def mpi_here(flavour: str) -> dict[str, str]:
     return found
 
 
+def need(program: str) -> None:
+    """A program that bare machines lack, or a skip that says so; in CI it must be there."""
+    if not shutil.which(program):
+        if "CI" in os.environ:
+            pytest.fail(f"no {program} on this machine: tests/prepare installs it as root")
+        pytest.skip(f"no {program} on this machine")
+
+
 @pytest.fixture
 def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs the real program in a folder of its own, with a cache of its own."""
 
     def run(*arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main", *arguments],
-            cwd=tmp_path,
-            env=orch_environment(tmp_path),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return orch_in(tmp_path, *arguments, timeout=timeout)
 
     return run
+
+
+def orch_in(
+    folder: Path, *arguments: str, timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli.main", *arguments],
+        cwd=folder,
+        env=orch_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 def orch_environment(tmp_path: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.share import TRAIN
+from orchestrator.paths import TRAIN
 from orchestrator.state import State
 
 # Between the hosts, and from each of them to this machine: a bridge would not do, because the
@@ -158,7 +158,11 @@ class Hosts:
 
     def record(self, host: Host) -> dict[str, object]:
         prefix = f"{self.root}/stacks/current"
-        asked = [f"{prefix}/bin/python", f"{self.root}/train/facts.py", prefix]
+        asked = [
+            f"{prefix}/bin/python",
+            f"{self.root}/train/lib/orch_node/standalone/facts.py",
+            prefix,
+        ]
         known = f"UserKnownHostsFile={self.base}/known_hosts"
         done = subprocess.run(
             [*self.reach(host), *asked],
@@ -179,6 +183,12 @@ class Hosts:
         """The ssh command that runs what follows it on the host."""
         known = f"UserKnownHostsFile={self.base}/known_hosts"
         return ["ssh", "-i", str(self.base / "user"), "-o", known, host.reached]
+
+    def cut(self, host: Host) -> None:
+        """Pull its cables: what it sends and what is sent to it is lost."""
+        enter = ("nsenter", "--target", str(host.process.pid), "--net", "ip", "link", "set")
+        for name in ("eth0", "wire0"):
+            run(*enter, name, "down")
 
     def end(self) -> None:
         for host in self.hosts:

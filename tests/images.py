@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.image import image_of
 from orchestrator.operations import image as operation
+from orchestrator.provisioning import wheelhouse
+from orchestrator.provisioning.plan import Platform
+from orchestrator.versions.image import GLIBC, image_of
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parent / "cluster"
@@ -83,3 +86,14 @@ def containers(*filters: str) -> list[str]:
     """Ids of orch's containers on this machine, running or not."""
     words = [word for one in ("label=orch.run", *filters) for word in ("--filter", one)]
     return run("docker", "ps", "--all", "--quiet", *words).split()
+
+
+def fetch_wheels() -> None:
+    """What the image gets, and nodes of the same Debian: fetched and built once for all tests."""
+    stack = load.stack("current")
+    target = Platform(python="3.11", machine=platform.machine(), libc=GLIBC)
+    wheelhouse.prepare(stack.for_backend(stack.backends[0]), target, ())
+
+
+if __name__ == "__main__":
+    fetch_wheels()

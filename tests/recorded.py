@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+NODE0: dict[str, Any] = {"node": "node0", "via": []}
 STARTED = 1_767_268_800.0  # 2026-01-01 12:00 UTC
 
 
@@ -26,8 +27,8 @@ def make_run(
     folder = base / run_id
     (folder / "ranks").mkdir(parents=True)
     layout = [place(rank, ranks // nodes) for rank in range(ranks)]
-    card = plan(folder, layout) | changes
-    write(folder / "plan.json", card | {"nodes": [card["node0"]]})
+    made = plan(folder, layout) | changes
+    write(folder / "plan.json", made | {"nodes": [made["node0"]]})
     for rank in range(ranks):
         lines = [sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -63,7 +64,7 @@ def place(rank: int, per_node: int) -> dict[str, Any]:
 def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "schema": 1, "run_id": folder.name, "key": "k", "created": STARTED, "recipe": "qa",
-        "node0": {"node": "node0", "via": []},
+        "node0": NODE0, "nodes": [NODE0],
         "train": "/train", "python": "python3", "started_by": "me@here",
         "run_dir": str(folder), "resumes": True,
         "output_dir": f"{folder}/output", "backend": "ccl", "precision": "bf16", "layout": layout,

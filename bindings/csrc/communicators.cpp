@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "process_exit.h"
+#include "settings.h"
 #include "store_kvs.h"
 
 namespace orch_ccl {
@@ -76,7 +77,7 @@ std::shared_ptr<ccl::communicator> create_communicator(
   // process itself can report and end.
   std::thread([=] {
     try {
-      ccl::init();
+      start_oneccl();
       auto kvs = std::make_shared<StoreKvs>(store, deadline);
       started = true;
       promise->set_value(std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, kvs)));

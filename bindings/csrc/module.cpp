@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "fork_guard.h"
 #include "process_group.h"
+#include "settings.h"
 
 namespace {
 
@@ -41,5 +42,6 @@ void before_interpreter_ends() {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.attr("version") = orch_ccl::BUILT_VERSION;
   module.def("create", &create, py::call_guard<py::gil_scoped_release>());
+  module.def("expect_settings", &orch_ccl::expect_settings);
   module.def("before_interpreter_ends", &before_interpreter_ends, py::call_guard<py::gil_scoped_release>());
 }

@@ -22,18 +22,28 @@ except ImportError as error:
 
 from ._built import ONECCL as oneccl_version  # noqa: E402
 from ._built import VERSION as __version__  # noqa: E402
-from ._environment import set_defaults  # noqa: E402
+from ._environment import defaults  # noqa: E402
 from .hooks import bf16_compress_hook  # noqa: E402
 
-__all__ = ["__version__", "bf16_compress_hook", "cwd", "oneccl_version"]
+__all__ = ["__version__", "bf16_compress_hook", "cwd", "expect_settings", "oneccl_version"]
 
 #: the folder that holds env/setvars.sh, as in Intel's package
 cwd = os.path.dirname(os.path.abspath(__file__))
 
 
+def expect_settings(settings):
+    """Variables that a launcher sets on purpose: oneCCL does not warn that they have these values.
+
+    To be called before the first group is made.
+    """
+    _ccl.expect_settings(dict(settings))
+
+
 def _create(options, _backend_options=None):
     """Called by torch for every group of backend `ccl`; all its ranks call it together."""
-    set_defaults(os.environ)
+    added = defaults(os.environ)
+    os.environ.update(added)
+    expect_settings(added)
     return _ccl.create(
         options.store,
         options.group_rank,

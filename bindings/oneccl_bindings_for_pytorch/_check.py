@@ -6,6 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from . import _built
 
+_CURE = "bring both of one stack: `make setup`, `orch provision` on nodes, `orch image build`"
+
 
 def _minor(text: str) -> str:
     return ".".join(text.split("+")[0].split(".")[:2])
@@ -18,12 +20,12 @@ def same_torch() -> None:
     except PackageNotFoundError:
         raise ImportError(
             f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, and here is no torch: "
-            "run `orch provision`"
+            + _CURE
         ) from None
     if _minor(here) != _minor(_built.TORCH):
         raise ImportError(
             f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, this is {_minor(here)}: "
-            "run `orch provision`"
+            + _CURE
         )
 
 
@@ -34,6 +36,6 @@ def explained(error: ImportError) -> ImportError:
     if "undefined symbol" in str(error):
         return ImportError(
             f"oneccl_bind_pt was built for torch {_built.TORCH}, and this torch differs from it: "
-            f"run `orch provision` ({error})"
+            f"{_CURE} ({error})"
         )
     return error

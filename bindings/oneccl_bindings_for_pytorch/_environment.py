@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 
 # MPI's own algorithm is kept up to DDP's usual bucket of 25 MB. Beyond, oneCCL's ring took about
 # two thirds of its time (2 ranks of one host, 100 MB, fp32 and bf16; measured on a busy machine).
@@ -12,7 +12,7 @@ RING_CHUNKS = "4"
 UNDER_MPI = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK")
 
 
-def defaults(env: MutableMapping[str, str]) -> dict[str, str]:
+def defaults(env: Mapping[str, str]) -> dict[str, str]:
     """Variables to add to `env`. Pure: tests and launchers can ask what would happen."""
     out: dict[str, str] = {}
     mpi = any(name in env for name in UNDER_MPI)
@@ -32,7 +32,3 @@ def defaults(env: MutableMapping[str, str]) -> dict[str, str]:
         out["CCL_LOCAL_RANK"] = env.get("LOCAL_RANK", "0")
         out["CCL_LOCAL_SIZE"] = env.get("LOCAL_WORLD_SIZE", "1")
     return {name: value for name, value in out.items() if not env.get(name)}
-
-
-def set_defaults(env: MutableMapping[str, str]) -> None:
-    env.update(defaults(env))

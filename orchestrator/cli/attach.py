@@ -7,14 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import (
-    RUNS_DIR,
-    AsJson,
-    OfInventory,
-    RunName,
-    RunsDir,
-    complain,
-)
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
 
 
 def attach(
@@ -25,21 +18,20 @@ def attach(
 ) -> None:
     """Show the progress of a run again, until it ends. Ctrl-C leaves it alone."""
     from orchestrator.operations.find import find
-    from orchestrator.operations.watch import watch_of
     from orchestrator.report import training
 
-    where, folder = find(runs_dir, run, inventory)
     screen = training.Screen()
-    watch = watch_of(where, folder, screen.note)
-    screen.begin([f"run: {where.run_id}", f"files: {where.run_dir}"])
+    handle = find(runs_dir, run, inventory, screen.note)
+    record = handle.record
+    screen.begin([f"run: {record.run_id}", f"files: {record.run_dir}"])
     try:
-        for event in watch.events():
+        for event in handle.events():
             screen.show(event)
     except KeyboardInterrupt:
         screen.end()
-        screen.note(f"the run goes on; orch stop {where.run_id} ends it")
+        screen.note(f"the run goes on; orch stop {record.run_id} ends it")
         raise typer.Exit(130) from None
-    outcome = watch.finish()
+    outcome = handle.finish()
     screen.end()
     typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)
@@ -52,12 +44,11 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """End all processes of a run on all its nodes, and only these; exit code 1 if one is left."""
-    from orchestrator.operations import stop as operation
     from orchestrator.operations.find import find
-    from orchestrator.report import swept
+    from orchestrator.report import cleanup
 
-    done = operation.stop(*find(runs_dir, run, inventory))
-    typer.echo(swept.as_json("stop", done) if as_json else swept.text(done))
+    done = find(runs_dir, run, inventory).stop()
+    typer.echo(cleanup.as_json("stop", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
 
 
@@ -70,11 +61,11 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """End what past runs have left: processes, and segments in /dev/shm."""
-    from orchestrator.operations import stop as operation
-    from orchestrator.report import swept
+    from orchestrator.operations import clean as operation
+    from orchestrator.report import cleanup
 
     done = operation.clean(runs_dir, inventory, look=check)
-    typer.echo(swept.as_json("clean", done) if as_json else swept.text(done))
+    typer.echo(cleanup.as_json("clean", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
 
 
@@ -97,17 +88,9 @@ def logs(
     from orchestrator.report.listing import SCHEMA
 
     pattern = operation.compiled(grep)
-    where, folder = find(runs_dir, run, inventory)
-    if where.kube is None:
-        found = operation.log_lines(where, folder, rank=rank, follow=follow, tell=complain)
-    else:
-        from orchestrator.operations.kube import logs as kube
-
-        found = kube.log_lines(where, folder, rank=rank, follow=follow, tell=complain)
+    handle = find(runs_dir, run, inventory, complain)
     try:
-        for line in found:
-            if not pattern.search(line.text):
-                continue
+        for line in operation.lines(handle, pattern, rank=rank, follow=follow):
             record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node}
             plain = f"[{line.rank} {line.node}] {line.text}"
             typer.echo(json.dumps({**record, "line": line.text}) if as_json else plain)

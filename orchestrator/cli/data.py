@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer.models import ParameterInfo
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir
+from orchestrator.cli import groups
+from orchestrator.cli.groups import Group
+from orchestrator.cli.output import OUTPUT, Output
+from orchestrator.cli.request import PANELS
+from orchestrator.planning.request import TrainRequest
 
 app = typer.Typer(help="Data for training.", no_args_is_help=True)
+RECIPE = "bert-data"
 
 
 class Kind(str, Enum):
@@ -18,75 +24,76 @@ class Kind(str, Enum):
     wikipedia = "wikipedia"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What becomes data, and where that goes."""
+
+    kind: Kind
+    inputs: tuple[Path, ...]
+    out: Path
+
+
+def some(panel: str, *names: str) -> dict[str, ParameterInfo]:
+    """Some options of `orch train`."""
+    return {name: PANELS[panel][name] for name in names}
+
+
+DATA = Group(
+    kind=Data,
+    panels={
+        "Data": {
+            "kind": typer.Argument(
+                help="text: documents between blank lines; wikipedia: a dump, .xml[.bz2]."
+            ),
+            "inputs": typer.Argument(
+                metavar="FILE...",
+                help="One file of this machine, which the nodes are sent; or files and folders of "
+                ".txt files as the nodes see them.",
+            ),
+            "out": typer.Option(help="The folder for the data, on the nodes."),
+        }
+    },
+)
+REQUEST = Group(
+    kind=TrainRequest,
+    panels={
+        "What": {
+            "settings": typer.Option(
+                metavar="KEY=VALUE", help="Of the recipe bert-data: shards, ...; may be repeated."
+            ),
+            "stack": PANELS["What"]["stack"],
+        },
+        "Where": some("Where", "inventory", "nodes", "exclude"),
+        "Ranks": some("Ranks", "ppn"),
+        "Restarts": {
+            "fresh": typer.Option(help="A new run; what is in --out is kept all the same.")
+        },
+    },
+    fixed={"recipe": RECIPE, "precision": "fp32"},
+)
+PRINTED = Group(
+    kind=Output,
+    panels={"Output": {name: OUTPUT[name] for name in ("runs_dir", "dry_run", "as_json")}},
+)
+
+
 @app.callback()
 def data() -> None:
     """Data for training."""
 
 
-@app.command()
-def prepare(
-    kind: Annotated[
-        Kind,
-        typer.Argument(help="text: documents between blank lines; wikipedia: a dump, .xml[.bz2]."),
-    ],
-    inputs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="One file of this machine, which the nodes are sent; or files and folders of .txt "
-            "files as the nodes see them.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The folder for the data, on the nodes.")],
-    inventory: Annotated[str, typer.Option(help="Path or name of an Ansible inventory.")] = "local",
-    nodes: Annotated[
-        str | None, typer.Option(metavar="N|PATTERN", help="As for `orch train`.")
-    ] = None,
-    exclude: Annotated[str | None, typer.Option(metavar="PATTERN", help="Nodes to leave out.")] = (
-        None
-    ),
-    ppn: Annotated[str, typer.Option(metavar="N|auto", help="Ranks on each node.")] = "auto",
-    stack: Annotated[str, typer.Option(help="The set of versions to run on.")] = "current",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of the recipe bert-data: shards, ..."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="A new run; what is in --out is kept all the same.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, as a shell script.")
-    ] = False,
-    runs_dir: RunsDir = RUNS_DIR,
-    as_json: AsJson = False,
-) -> None:
+def prepare(data: Data, request: TrainRequest, output: Output) -> None:
     """Turn text into sharded, tokenized, masked Parquet for bert-pretrain, in parallel.
 
     What is done already is not done again: the same command carries on.
     """
     from orchestrator.cli.running import show_or_run
-    from orchestrator.cli.train import number_or_auto
     from orchestrator.operations import data as operation
     from orchestrator.operations import train
-    from orchestrator.train_request import TrainRequest
 
-    request = TrainRequest(
-        recipe=operation.RECIPE,
-        inventory=inventory,
-        nodes=nodes,
-        exclude=exclude,
-        ppn=number_or_auto(ppn),
-        stack=stack,
-        precision="fp32",
-        settings={},
-        fresh=fresh,
-    )
-    plan = operation.plan(
-        request,
-        kind=kind.value,
-        inputs=inputs,
-        out=out,
-        pairs=tuple(settings or ()),
-        runs_dir=runs_dir,
-    )
-    show_or_run(plan, runs_dir, train.start, dry_run=dry_run, as_json=as_json)
+    request = replace(request, runs_dir=output.runs_dir)
+    plan = operation.plan(request, kind=data.kind.value, inputs=data.inputs, out=data.out)
+    show_or_run(plan, output.runs_dir, train.start, dry_run=output.dry_run, as_json=output.as_json)
+
+
+app.command()(groups.command(prepare, data=DATA, request=REQUEST, output=PRINTED))

@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
 
 if TYPE_CHECKING:
-    from orchestrator.collect import Listener
+    from orchestrator.runs.fetch import FetchListener
 
 
 def fetch(
@@ -37,13 +37,14 @@ def fetch(
 ) -> None:
     """Bring a run's checkpoints and outputs here, checked by hash; again goes on where it ended."""
     from orchestrator.operations import fetch as operation
+    from orchestrator.operations.find import find
     from orchestrator.report.listing import SCHEMA
+    from orchestrator.targets.interface import Wanted
 
-    wanted = operation.Wanted(
-        run=run, inventory=inventory, node=node, source=source, to=to, only=tuple(only or ())
-    )
+    handle = find(runs_dir, run, inventory)
+    wanted = Wanted(source=source or "", node=node, to=to, only=tuple(only or ()))
     with Bar() as bar:
-        found = operation.fetch(runs_dir, wanted, bar.listener())
+        found = operation.fetch(handle, wanted, bar.listener())
     size = sum(entry.size for entry in found.files)
     if as_json:
         value = {
@@ -79,10 +80,10 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def listener(self) -> Listener:
-        from orchestrator.collect import Listener
+    def listener(self) -> FetchListener:
+        from orchestrator.runs.fetch import FetchListener
 
-        return Listener(
+        return FetchListener(
             total=lambda files, size: self.progress.update(
                 self.task, total=size, description=f"{files} files"
             ),

@@ -39,10 +39,15 @@ def build(
 ) -> None:
     """Build the image of a stack from its wheels; tells its digest."""
     from orchestrator import load
-    from orchestrator.image import image_of
+    from orchestrator.errors import RequestError
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
+    from orchestrator.versions.image import image_of
 
+    if dry_run and as_json:
+        raise RequestError(
+            "--json is not for --dry-run, which prints the Dockerfile.", hint="Leave --json out."
+        )
     made = image_of(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
         typer.echo(made.dockerfile(), nl=False)
@@ -63,9 +68,9 @@ def save(
 ) -> None:
     """Write an image to a file, for nodes without a registry; tells its SHA-256."""
     from orchestrator import load
-    from orchestrator.image import image_of
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
+    from orchestrator.versions.image import image_of
 
     made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.save(made, path)

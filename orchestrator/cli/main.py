@@ -13,7 +13,6 @@ from orchestrator.cli import (
     data,
     fetch,
     image,
-    k8s,
     nodes,
     provision,
     recipes,
@@ -23,7 +22,9 @@ from orchestrator.cli import (
     sync,
     train,
 )
+from orchestrator.cli import kubernetes as k8s
 from orchestrator.errors import OrchError
+from orchestrator.state import away_from_home, stand_in
 
 app = typer.Typer(
     help="Turn Linux hosts into a CPU training cluster, and train on it.",
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train", no_args_is_help=True)(train.train)
+app.command("train", no_args_is_help=True)(train.command(k8s.TRAIN))
 app.command("attach")(attach.attach)
 app.command("stop")(attach.stop)
 app.command("logs")(attach.logs)
@@ -53,6 +54,9 @@ runs.app.command("compare")(compare.compare)
 def main() -> None:
     """Exit codes: 0 done, 1 failed, 2 asked wrong, 3 a bug of ours, 130 interrupted."""
     try:
+        if away_from_home():
+            print(f"note: the home folder cannot be written; in its place: {stand_in()}",
+                  file=sys.stderr)  # fmt: skip
         app()
     except OrchError as error:
         print(f"error: {error.message}", file=sys.stderr)

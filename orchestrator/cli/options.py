@@ -30,5 +30,24 @@ RecipePath = Annotated[
 ]
 
 
+def said_by(context: typer.Context, name: str) -> str:
+    """Where a parameter's value is from: COMMANDLINE, ENVIRONMENT, DEFAULT, ..."""
+    source = context.get_parameter_source(name)
+    return source.name if source else ""
+
+
+def check_subcommand(context: typer.Context, *read: str) -> None:
+    """Raises RequestError for options before a subcommand that it does not read: not `read`."""
+    from orchestrator.errors import RequestError
+
+    for one in context.command.params:
+        if one.name and one.name not in read and said_by(context, one.name) == "COMMANDLINE":
+            words = f"{context.command_path} {context.invoked_subcommand}"
+            raise RequestError(
+                f"{one.opts[0]} before {context.invoked_subcommand} is not read.",
+                hint=f"After it, if it knows the option: {words} {one.opts[0]}.",
+            )
+
+
 def complain(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.operations.session import Listener
-    from orchestrator.task_result import TaskResult
+    from orchestrator.provisioning.session import Listener
+    from orchestrator.provisioning.task_result import TaskResult
 
 PASSWORD_FILES = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_PASS_FILE")
 
@@ -26,7 +26,7 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
 
     def listener(self) -> Listener:
-        from orchestrator.operations.session import Listener
+        from orchestrator.provisioning.session import Listener
 
         if self.verbose:
             return Listener(line=lambda line: print(line, file=sys.stderr, flush=True))

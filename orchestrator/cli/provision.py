@@ -55,7 +55,7 @@ def provision(
     from orchestrator.cli.progress import Progress, become_password
     from orchestrator.errors import RequestError
     from orchestrator.operations import provision as operation
-    from orchestrator.plan_provision import ProvisionRequest
+    from orchestrator.provisioning.plan import ProvisionRequest
     from orchestrator.report import provision as report
 
     if wheels not in ("wheelhouse", "index"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, RecipePath
+from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
 
 app = typer.Typer(help="What can be trained.", invoke_without_command=True)
 
@@ -21,6 +21,7 @@ def recipes(
     from orchestrator.report import listing
 
     if context.invoked_subcommand:
+        check_subcommand(context)
         return
     plugins = tuple(recipe_path or ())
     found = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]

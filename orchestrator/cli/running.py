@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.plan import Plan
+from orchestrator.planning.plan import Plan
 
 if TYPE_CHECKING:
-    from orchestrator.operations.kube.watch import KubeWatch
-    from orchestrator.operations.watch import Watch
-
-    Watched = Watch | KubeWatch
+    from orchestrator.targets.interface import RunHandle
 
 
 def show_or_run(
     plan: Plan,
     runs_dir: Path,
-    begin: Callable[[Plan, Path], Watched],
+    begin: Callable[[Plan, Path], RunHandle],
     *,
     dry_run: bool,
     as_json: bool,
@@ -28,26 +25,28 @@ def show_or_run(
 ) -> None:
     """`begin` starts the plan, which is recorded in a folder. Ends the program with the run's exit
     code, or leaves the run alone without `wait`."""
-    from orchestrator.report import plans, training
+    from orchestrator.report import plans
 
     if dry_run:
         typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
         return
+    from orchestrator.report import training
+
     screen = training.Screen()
-    watch = begin(plan, runs_dir.absolute() / plan.run_id)
-    watch.tell = screen.note
+    handle = begin(plan, runs_dir.absolute() / plan.run.run_id)
+    handle.tell = screen.note
     if not wait:
-        watch.started()
+        handle.started()
         typer.echo(plans.started_as_json(plan) if as_json else plans.started(plan))
         return
-    screen.begin([*plan.summary(), f"files: {plan.run_dir}"])
+    screen.begin([*plan.summary(), f"files: {plan.run.run_dir}"])
     try:
-        for event in watch.events():
+        for event in handle.events():
             screen.show(event)
     except KeyboardInterrupt:
         screen.note("interrupted: stopping all ranks")
-        watch.stop()
-    outcome = watch.finish()
+        handle.interrupt()
+    outcome = handle.finish()
     screen.end()
     typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli import attach
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.cli.options import (
+    RUNS_DIR,
+    AsJson,
+    OfInventory,
+    RunName,
+    RunsDir,
+    check_subcommand,
+    complain,
+)
 
 app = typer.Typer(help="What was run: list, show, logs.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
@@ -29,16 +38,14 @@ def runs(
 
     context.obj = runs_dir
     if context.invoked_subcommand:
+        check_subcommand(context, "runs_dir")
         return
-    silent: list[str] = []
-    if inventory is None:
-        rows = operation.rows(runs_dir)
-    else:
-        rows, silent = operation.rows_of_inventory(inventory)
+    found = operation.listed(runs_dir, inventory)
+    rows = [asdict(row) for row in found.rows]
     typer.echo(listing.as_json("runs", rows) if as_json else listing.table(rows, COLUMNS))
-    for line in silent:
+    for line in found.silent:
         complain(f"no answer from {line}")
-    raise typer.Exit(1 if silent else 0)
+    raise typer.Exit(1 if found.silent else 0)
 
 
 @app.command()

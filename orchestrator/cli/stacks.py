@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, check_subcommand
 
 app = typer.Typer(help="The sets of versions that fit together.", invoke_without_command=True)
 
@@ -30,17 +30,21 @@ def stacks(
     context: typer.Context,
     as_json: AsJson = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table of docs/stacks.md.")
+        bool, typer.Option("--markdown", help="Print the tables of docs/stacks.md.")
     ] = False,
 ) -> None:
     """List the stacks: what is in them, and what they need on this machine."""
     from orchestrator import load
+    from orchestrator.errors import RequestError
     from orchestrator.operations import stacks as operation
     from orchestrator.report import listing
     from orchestrator.report import stacks as report
 
     if context.invoked_subcommand:
+        check_subcommand(context)
         return
+    if markdown and as_json:
+        raise RequestError("--markdown and --json are two formats.", hint="Take one of them.")
     found = load.all_stacks()
     if markdown:
         typer.echo(report.markdown(found))
@@ -70,9 +74,9 @@ def find(
 ) -> None:
     """Find the stack with these versions; versions that do not fit together are refused."""
     from orchestrator import load
-    from orchestrator.matrix import Mix, describe, resolve_mix
     from orchestrator.operations import stacks as operation
     from orchestrator.report import stacks as report
+    from orchestrator.versions.matrix import Mix, describe, resolve_mix
 
     mix = Mix(torch=torch, ipex=ipex, bindings=bindings)
     stack = resolve_mix(load.all_stacks(), mix)
@@ -147,7 +151,7 @@ def fetch(
     from orchestrator import load
     from orchestrator.operations import wheels as operation
     from orchestrator.report import listing
-    from orchestrator.wheels import Places
+    from orchestrator.versions.downloads import Places
 
     stack = load.stack(name)
     hashes = operation.fetch(

@@ -23,7 +23,7 @@ def sync(
     """Bring scripts, environment, secrets and data sets to nodes that were provisioned before."""
     from orchestrator.cli.progress import Progress, become_password
     from orchestrator.operations import sync as operation
-    from orchestrator.plan_provision import ProvisionRequest
+    from orchestrator.provisioning.plan import ProvisionRequest
     from orchestrator.report import provision as report
 
     request = ProvisionRequest(inventory=inventory, check=check, data=tuple(data or ()))

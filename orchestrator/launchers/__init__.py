@@ -11,11 +11,23 @@ LAUNCHERS = {
     "accelerate": accelerate.launch,
     "mpirun-accelerate": mpirun_accelerate.launch,
 }
+DEFAULT = "mpirun"
 # These start failed ranks again themselves.
 RESTARTING = ("torchrun",)
+WITHOUT_MPI = ("torchrun",)
 DIALECTS = tuple(mpirun.DIALECTS)
 
-__all__ = ["DIALECTS", "LAUNCHERS", "NAMES", "RESTARTING", "Job", "Launch", "transport"]
+__all__ = [
+    "DEFAULT",
+    "DIALECTS",
+    "LAUNCHERS",
+    "NAMES",
+    "RESTARTING",
+    "WITHOUT_MPI",
+    "Job",
+    "Launch",
+    "transport",
+]
 
 
 def transport(launcher: str, mpi: str, *, contained: bool = False) -> str:

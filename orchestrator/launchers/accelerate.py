@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.command import Command
+from orch_node.protocol.files import HOSTFILE
+
 from orchestrator.errors import PlanError
 from orchestrator.launchers import accelerate_config, intel_mpi, mpich, open_mpi
-from orchestrator.launchers.job import HOSTFILE, NAMES, Job, Launch
+from orchestrator.launchers.job import NAMES, Job, Launch
+from orchestrator.model.command import Command
 
 ENVIRONMENTS = {
     "intel": intel_mpi.environment,
@@ -42,9 +44,7 @@ def launch(job: Job) -> Launch:
         command=Command(argv=argv, env=ALONE if alone else ENVIRONMENTS[job.mpi](job)),
         summary=f"accelerate {version}, which {mpirun}",
         files={
-            HOSTFILE: job.hosts(
-                "{address} slots={ranks}" if job.mpi == "openmpi" else "{address}:{ranks}"
-            ),
+            HOSTFILE: job.hosts(),
             accelerate_config.NAME: accelerate_config.as_yaml(config),
         },
         environment=accelerate_config.environment(job),

@@ -64,7 +64,7 @@ def config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, obje
     return {**found, **kept}
 
 
-# Decided by the plan, whatever a user's file says (orchestrator/accelerate_file.py tells which).
+# Decided by the plan, whatever a user's file says (planning/accelerate_options.py tells which).
 OURS = (
     "compute_environment", "distributed_type", "use_cpu", "mixed_precision", "num_machines",
     "num_processes", "machine_rank", "main_process_ip", "main_process_port", "ipex_config",

@@ -1,27 +1,26 @@
-"""mpiexec.hydra of Intel MPI. Never its `mpirun`: that shell wrapper swallows signals."""
+"""mpiexec.hydra of Intel MPI."""
 
 from __future__ import annotations
 
-from orchestrator.command import Command
-from orchestrator.launchers.job import HOSTFILE, Job, Launch
+from orch_node.protocol import mpirun
+from orch_node.protocol.files import HOSTFILE
 
-# Pinning belongs to rank.py alone.
+from orchestrator.launchers.job import Job, Launch
+from orchestrator.model.command import Command
+
+# Pinning belongs to the ranks' wrappers alone.
 ENVIRONMENT = (("I_MPI_PIN", "0"),)
 TREE_WIDTH = 16
 
 
 def launch(job: Job) -> Launch:
-    """Raises PlanError without an mpiexec.
-
-    With -f, and with -ppn, hydra gives every host the same number of ranks whatever the file says
-    (Intel MPI 2021.18); -machinefile honours the number behind each host.
-    """
-    head = (job.mpi_program(), "-machinefile", job.hostfile, "-n")
+    """Raises PlanError without an mpiexec."""
+    words = mpirun.intel(job.mpi_program(), job.hostfile, job.layout.world_size, job.ranks)
     return Launch(
-        command=Command(argv=(*head, str(job.layout.world_size), *job.ranks), env=environment(job)),
+        command=Command(argv=words.argv, env=environment(job)),
         summary="mpiexec.hydra of Intel MPI",
-        files={HOSTFILE: job.hosts("{address}:{ranks}")},
-        size_at=len(head),
+        files={HOSTFILE: job.hosts()},
+        size_at=words.size_at,
     )
 
 

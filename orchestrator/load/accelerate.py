@@ -6,14 +6,14 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator import accelerate_file
-from orchestrator.accelerate_file import Wishes
 from orchestrator.errors import RequestError
+from orchestrator.planning import accelerate_options as accelerate_file
+from orchestrator.planning.accelerate_options import AccelerateOptions
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 
 
-def accelerate_config(name: str) -> Wishes:
+def accelerate_config(name: str) -> AccelerateOptions:
     """Raises RequestError for a file that cannot be read, PlanError for one that is for GPUs."""
     path = Path(name).expanduser()
     try:

@@ -6,9 +6,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 from pydantic import Field, ValidationError
 
-from orchestrator.backend import Backend
 from orchestrator.errors import RequestError
 from orchestrator.load.files import StrictModel
+from orchestrator.model.process_group import Backend
 
 GROUP = "orch.backends"
 

@@ -10,20 +10,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cluster import Cluster, Core, Facts, Node
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.facts import read_record
 from orchestrator.load.inventory import read_listing
 from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.selection import select, title
-from orchestrator.share import INVENTORY, TRAIN
-from orchestrator.ssh_config import Connection
+from orchestrator.model.cluster import Cluster, Core, Facts, Node
+from orchestrator.model.ssh_options import SshOptions
+from orchestrator.paths import INVENTORY, STANDALONE
 from orchestrator.state import State
+
+OWN_STACK = "current"  # what `make setup` installs
 
 
 def cluster(
     name: str,
-    stack: str = "current",
+    stack: str = OWN_STACK,
     *,
     nodes: str | None = None,
     exclude: str | None = None,
@@ -61,7 +63,7 @@ def find_inventory(name: str) -> Path:
 def node(state: State, name: str, variables: Mapping[str, Any], stack: str) -> Node | None:
     """A node with its facts; None if it is another machine and none are recorded."""
     if variables.get("ansible_connection") == "local":
-        return this_machine(name, variables)
+        return this_machine(name, variables, stack)
     record = read_record(state.record(name))
     if record is None or "root" not in record:
         return None
@@ -72,24 +74,28 @@ def node(state: State, name: str, variables: Mapping[str, Any], stack: str) -> N
         facts=parse_facts(record),
         via=("ssh", "-F", str(state.ssh_config), name),
         root=record["root"],
+        repair="`orch provision`" + ("" if stack == OWN_STACK else f" with --stack {stack}"),
     )
 
 
-def this_machine(name: str, variables: Mapping[str, Any]) -> Node:
+def this_machine(name: str, variables: Mapping[str, Any], stack: str) -> Node:
     python = str(variables.get("orch_python", sys.executable))
     return Node(
         name=name,
         address=str(variables.get("ansible_host", "127.0.0.1")),
         python=python,
         facts=local_facts(python),
+        repair="`make setup`"
+        if stack == OWN_STACK
+        else f"`pip install` what `orch stacks requirements {stack}` prints",
     )
 
 
-def connections(source: Path) -> tuple[Connection, ...]:
+def connections(source: Path) -> tuple[SshOptions, ...]:
     """How Ansible reaches the nodes that are other machines, for all that have a record."""
     records = ((path.stem, read_record(path)) for path in State.of(source).records())
     return tuple(
-        Connection(node=name, **record["connection"])
+        SshOptions(node=name, **record["connection"])
         for name, record in records
         if record and "connection" in record
     )
@@ -98,13 +104,13 @@ def connections(source: Path) -> tuple[Connection, ...]:
 def local_facts(python: str) -> Facts:
     """Facts of this machine and of the environment that `python` belongs to."""
     prefix = Path(python).parent.parent
-    command = [sys.executable, "-I", "-S", str(TRAIN / "facts.py"), str(prefix)]
+    command = [sys.executable, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     return parse_facts(json.loads(done.stdout))
 
 
 def parse_facts(record: Mapping[str, Any]) -> Facts:
-    """The record that train/facts.py prints, as a value."""
+    """The record that facts.py prints, as a value."""
     return Facts(
         hostname=record["hostname"],
         python=record["python"],

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.docker import Docker
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import read_inventory
+from orchestrator.planning.containers import Docker
 
 VARIABLE = "orch_docker"
 NAMES = tuple(field.name for field in fields(Docker) if field.name != "image")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RequestError
+from orchestrator.state import ansible_home, cache_home
 
 FORMAT = 3  # of what is remembered on disk
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
@@ -65,8 +66,7 @@ def cache_path(source: Path) -> Path | None:
             digest.update(str(path).encode() + b"\0" + path.read_bytes())
         except OSError as error:
             raise RequestError(f"Inventory {path} cannot be read: {error.strerror}.") from None
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "orch" / "inventory" / f"{digest.hexdigest()[:32]}.json"
+    return cache_home() / "inventory" / f"{digest.hexdigest()[:32]}.json"
 
 
 def sources(source: Path) -> list[Path]:
@@ -87,8 +87,9 @@ def ask_ansible(source: Path) -> Listing:
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
         "ANSIBLE_NOCOLOR": "1",
     }
+    environment = {**os.environ, **ansible_home(), **strict}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **strict})
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
     except OSError as error:
         raise RequestError(
             f"{program} could not be started: {error.strerror}.",

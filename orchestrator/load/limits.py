@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from orchestrator.errors import RequestError
-from orchestrator.preflight import GIB, Limits
+from orchestrator.model.limits import GIB, Limits
 
 VARIABLE = "orch_limits"
 DEFAULT = Limits()

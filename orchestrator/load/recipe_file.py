@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from orchestrator.load.files import StrictModel
-from orchestrator.recipe import Value
+from orchestrator.model.recipe import Value
 
 SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 
@@ -23,7 +23,12 @@ class RecipeFile(StrictModel):
         description="The script goes on from the newest checkpoint in --output_dir.",
     )
     elastic: bool = Field(
-        default=False, description="It may go on from a checkpoint with fewer ranks."
+        default=False,
+        description="With fewer ranks than ORCH_PLANNED_WORLD_SIZE, as after a lost node, it keeps "
+        "its global batch, its order of data and its schedule.",
+    )
+    ipex: bool = Field(
+        default=False, description="The script takes --use_ipex, which `--ipex` adds."
     )
     stacks: list[str] = Field(
         default_factory=list, description="The stacks it runs on; none: all of them."

@@ -10,8 +10,8 @@ from pathlib import Path
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import read_toml
 from orchestrator.load.recipe_file import RecipeFile
-from orchestrator.recipe import Recipe, Value
-from orchestrator.share import TRAIN
+from orchestrator.model.recipe import Recipe, Value
+from orchestrator.paths import RECIPES
 
 ENTRY_POINTS = "orch.recipes"
 NOT_SENT = ("__pycache__",)
@@ -33,7 +33,7 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 def ours() -> list[tuple[str, Path]]:
-    return [named(path.parent) for path in sorted(TRAIN.glob("*/recipe.toml"))]
+    return [named(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
 
 
 def installed() -> list[tuple[str, Path]]:
@@ -91,6 +91,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         script=str(folder / file.script),
         resumes=file.resumes,
         elastic=file.elastic,
+        ipex=file.ipex,
         arguments={
             key: resolve(value, key in file.paths, folder) for key, value in file.arguments.items()
         },
@@ -101,7 +102,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         precisions={key: tuple(value) for key, value in file.precisions.items()},
         stacks=tuple(file.stacks),
         folder=str(folder),
-        files=() if folder.parent == TRAIN else files_of(folder),
+        files=() if folder.parent == RECIPES else files_of(folder),
     )
 
 

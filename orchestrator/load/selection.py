@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cluster import Selection, first_hosts
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.inventory import Listing, cache_path, remember
-from orchestrator.names import expand, fold
+from orchestrator.model.cluster import Selection, first_hosts
+from orchestrator.model.hostlist import expand, fold
+from orchestrator.state import ansible_home
 
 MENTIONED = 500  # hosts that a misspelt name is compared with
 
@@ -75,6 +77,7 @@ def answer_path(source: Path, pattern: str) -> Path | None:
 
 
 def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[str]:
+    os.environ.update(ansible_home())  # Ansible makes its folder when it is imported
     from ansible.inventory.manager import split_host_pattern
 
     parts: list[str] = [

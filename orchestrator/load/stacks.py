@@ -11,8 +11,8 @@ from pydantic import Field
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.backends import BackendTable
 from orchestrator.load.files import StrictModel, read_toml
-from orchestrator.share import STACKS
-from orchestrator.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
+from orchestrator.paths import STACKS
+from orchestrator.versions.stack import BINDINGS, Bindings, EndOfLife, Index, Parity, Stack
 
 
 class BindingsTable(StrictModel):
@@ -36,6 +36,15 @@ class EndOfLifeTable(StrictModel):
     reason: str
 
 
+class ParityTable(StrictModel):
+    way: Literal["Trainer", "Accelerator", "DistributedDataParallel"]
+    ranks: int
+    date: dt.date
+    worst_percent: float
+    last_loss: float
+    last_loss_ipex: float
+
+
 class StackFile(StrictModel):
     """stacks/NAME.toml; the fields mean what orchestrator.stack.Stack says."""
 
@@ -53,6 +62,7 @@ class StackFile(StrictModel):
     plugins: list[BackendTable] = Field(default_factory=list)
     settled: dict[str, str] = Field(default_factory=dict)
     sources: dict[str, str]
+    parity: list[ParityTable] = Field(default_factory=list)
 
 
 def stack_names() -> list[str]:
@@ -93,6 +103,7 @@ def stack_from(path: Path) -> Stack:
         end_of_life=end,
         sources=file.sources,
         settled=file.settled,
+        parity=tuple(Parity(**table.model_dump()) for table in file.parity),
         plugins=tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins),
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator import runs
-from orchestrator.measures import measures
 from orchestrator.report.comparison import Comparison, Side, compare
-from orchestrator.report.outcome import outcome_of
+from orchestrator.runs import store
+from orchestrator.runs.measures import measures
+from orchestrator.runs.outcome import outcome_of
 
 
 def comparison(base: Path, a: str, b: str) -> Comparison:
@@ -16,5 +16,5 @@ def comparison(base: Path, a: str, b: str) -> Comparison:
 
 
 def side(base: Path, name: str) -> Side:
-    run = runs.find(base, name)
+    run = store.find(base, name)
     return Side(run=run, outcome=outcome_of(run), measured=measures(run))

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator import wheelhouse
-from orchestrator.command import Command
-from orchestrator.digest import sha256
 from orchestrator.errors import ExecuteError
-from orchestrator.image import GLIBC, Image, python_of
-from orchestrator.plan_provision import Platform
-from orchestrator.share import TRAIN
+from orchestrator.files import sha256
+from orchestrator.model.command import Command
+from orchestrator.paths import TRAIN
+from orchestrator.provisioning import wheelhouse
+from orchestrator.provisioning.plan import Platform
+from orchestrator.versions.image import GLIBC, Image, python_of
 
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 

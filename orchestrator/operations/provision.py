@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator import load, wheelhouse
-from orchestrator.digest import sha256
+from orchestrator import load
 from orchestrator.errors import RequestError
+from orchestrator.files import sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
-from orchestrator.operations.session import Listener, Session, open_session
-from orchestrator.plan_provision import Host, ProvisionPlan, ProvisionRequest, plan_provision
-from orchestrator.report.provision import Change, Report
-from orchestrator.share import TRAIN
-from orchestrator.stack import Stack
+from orchestrator.paths import LIB, STANDALONE, TRAIN
+from orchestrator.provisioning import wheelhouse
+from orchestrator.provisioning.plan import Host, ProvisionPlan, ProvisionRequest, plan_provision
+from orchestrator.provisioning.report import Change, Report
+from orchestrator.provisioning.session import Listener, Session, open_session
+from orchestrator.versions.stack import Stack
 
 
 def provision(
@@ -120,7 +121,7 @@ def port_of(variables: Mapping[str, Any]) -> int:
 
 
 def facts_script() -> str:
-    return str(TRAIN / "facts.py")
+    return str(STANDALONE / "facts.py")
 
 
 def prepare_wheels(
@@ -148,7 +149,7 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
         "orch_wheelhouses": houses,
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
-        "orch_verify_version": sha256(TRAIN / "verify.py")[:12],
+        "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import RequestError
 from orchestrator.load.recipe_file import schema_text
-from orchestrator.share import TEMPLATES
+from orchestrator.paths import TEMPLATES
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
-from orchestrator.measures import measures
-from orchestrator.operations.watch import renewed
+from orchestrator.operations.find import renewed
 from orchestrator.report import page
-from orchestrator.report.outcome import outcome_of
+from orchestrator.runs.measures import measures
+from orchestrator.runs.outcome import outcome_of
+from orchestrator.targets.interface import Tell
 
 
 def report(
@@ -18,7 +18,7 @@ def report(
     *,
     inventory: str | None,
     output: Path | None,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> Path:
     """Write the page, by default into the run's folder; -> its path. Raises OrchError."""
     run = renewed(base, name, inventory, tell)

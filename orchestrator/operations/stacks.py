@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import load
-from orchestrator.cluster import Node
-from orchestrator.environment import Environment, Shell
 from orchestrator.errors import RequestError
-from orchestrator.matrix import Here, stack_like
-from orchestrator.mismatch import Mismatch, mismatches, wanted_stack
-from orchestrator.share import TRAIN
-from orchestrator.stack import TORCH, Stack
+from orchestrator.model.cluster import Node
+from orchestrator.paths import STANDALONE
+from orchestrator.versions.compatibility import Mismatch, mismatches, wanted_stack
+from orchestrator.versions.installed import Environment, Shell
+from orchestrator.versions.matrix import Here, stack_like
+from orchestrator.versions.stack import TORCH, Stack
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD_LIBRARY_PATH")
 
@@ -57,7 +57,7 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     if program is None:
         raise RequestError(f"--python {python}: there is no such program.")
     prefix = Path(program).parent.parent
-    command = [program, "-I", "-S", str(TRAIN / "facts.py"), str(prefix)]
+    command = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         words = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -8,10 +8,10 @@ from typing import Any
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import recorded_facts
 from orchestrator.operations.provision import data_trees
-from orchestrator.operations.session import Listener, Session, open_session
-from orchestrator.plan_provision import ProvisionRequest
-from orchestrator.report.provision import Report
-from orchestrator.share import TRAIN
+from orchestrator.paths import TRAIN
+from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.report import Report
+from orchestrator.provisioning.session import Listener, Session, open_session
 
 
 def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:

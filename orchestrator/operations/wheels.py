@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.digest import sha256
 from orchestrator.errors import ExecuteError
-from orchestrator.stack import Stack
-from orchestrator.wheels import Download, Places, obstacle, plan_downloads
+from orchestrator.files import sha256
+from orchestrator.versions.downloads import Download, Places, obstacle, plan_downloads
+from orchestrator.versions.stack import Stack
 
 HASHES = "hashes.json"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from orchestrator.measures import Measures, RankMeasures, Sample
 from orchestrator.report.scales import Scale, exact, scale, thin, time_unit
+from orchestrator.runs.measures import Measures, RankMeasures, Sample
 
 WIDTH, HEIGHT = 760.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 10.0, 40.0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.measures import Measures
-from orchestrator.names import fold
+from orchestrator.model.hostlist import fold
 from orchestrator.report.listing import SCHEMA, table
-from orchestrator.report.outcome import Outcome
-from orchestrator.runs import Run
+from orchestrator.runs.measures import Measures
+from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.provenance import Script
+from orchestrator.runs.store import Run
 
 ABSENT = "-"
 
@@ -81,25 +82,26 @@ def figure(name: str, unit: str, a: float | None, b: float | None) -> Figure:
 
 def settings(side: Side) -> Iterator[tuple[str, str]]:
     """Everything that was decided or found about a run, flat; an older orch recorded less."""
-    plan = side.run.plan
-    layout = plan["layout"]
-    for name in ("recipe", "stack", "backend", "precision"):
-        yield name, str(plan.get(name, ABSENT))
-    yield "nodes", fold(dict.fromkeys(place["node"] for place in layout))
-    yield "ranks", str(len(layout))
-    yield "threads of a rank", one_or_all(place["threads"] for place in layout)
-    yield from ((f"set {name}", str(value)) for name, value in plan.get("settings", {}).items())
-    yield "script arguments", " ".join(plan.get("script_args", [])) or ABSENT
-    yield "packages", ", ".join(one[:12] for one in plan.get("fingerprints", {})) or ABSENT
-    yield from origin(plan.get("scripts") or {})
+    record, origin = side.run.record, side.run.origin
+    yield "recipe", record.recipe
+    yield "stack", origin.stack or ABSENT
+    yield "backend", record.backend
+    yield "precision", record.precision
+    yield "nodes", fold(side.run.nodes)
+    yield "ranks", str(len(record.layout))
+    yield "threads of a rank", one_or_all(place.threads for place in record.layout)
+    yield from ((f"set {name}", str(value)) for name, value in origin.settings.items())
+    yield "script arguments", " ".join(origin.script_args) or ABSENT
+    yield "packages", ", ".join(one[:12] for one in origin.fingerprints) or ABSENT
+    yield from script_settings(origin.scripts)
 
 
-def origin(scripts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    git = scripts.get("git") or {}
-    yield "script", scripts.get("path", ABSENT)
-    yield "script, sha256", scripts.get("sha256", ABSENT)[:12]
-    yield "git commit", git.get("commit", ABSENT)[:12]
-    yield "git, changed since", ", ".join(git.get("changed", [])) or ABSENT
+def script_settings(script: Script | None) -> Iterator[tuple[str, str]]:
+    git = script.git if script else None
+    yield "script", script.path if script else ABSENT
+    yield "script, sha256", script.sha256[:12] if script else ABSENT
+    yield "git commit", git.commit[:12] if git else ABSENT
+    yield "git, changed since", (", ".join(git.changed) if git else "") or ABSENT
 
 
 def one_or_all(values: Iterator[Any]) -> str:

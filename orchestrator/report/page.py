@@ -14,13 +14,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.command import Command
-from orchestrator.measures import Measures, RankMeasures
 from orchestrator.report import charts, spread, timeline
-from orchestrator.report.outcome import Outcome
 from orchestrator.report.scales import time_unit
 from orchestrator.report.training import failure_lines
-from orchestrator.runs import Run
+from orchestrator.runs.measures import Measures, RankMeasures
+from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.provenance import Provenance, Script
+from orchestrator.runs.store import Run
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 STORY = 200  # lines
@@ -57,14 +57,14 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
         failure="\n".join(failure_lines(outcome)) if outcome.state != "done" else "",
         charts=[chart for chart in drawn if chart],
         story=timeline.moments(measured)[:STORY],
-        tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.plan)],
-        command=command_text(run.plan),
+        tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],
+        command=command_text(run.origin),
     )
 
 
 def subtitle(run: Run, outcome: Outcome) -> str:
-    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.plan["created"]))
-    nodes = len({place["node"] for place in run.plan["layout"]})
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.record.created))
+    nodes = len(run.nodes)
     parts = (
         f"started {began}",
         f"{outcome.ranks} rank{'s' * (outcome.ranks != 1)} on {nodes} node{'s' * (nodes != 1)}",
@@ -121,49 +121,38 @@ def number(value: float | None, form: str) -> str:
 
 
 def decisions_table(outcome: Outcome) -> Table:
-    rows = (Row(cells=(d["topic"], d["value"], d["reason"])) for d in outcome.decisions)
+    rows = (Row(cells=(one.topic, one.value, one.reason)) for one in outcome.decisions)
     return Table(title="Decisions", head=(), rows=tuple(rows))
 
 
-def origin_table(plan: Mapping[str, Any]) -> Table:
+def origin_table(origin: Provenance) -> Table:
     """Where the run comes from; a run of an older orch has told less."""
     found = {
-        "stack": plan.get("stack", ""),
+        "stack": origin.stack,
         "packages": ", ".join(
-            f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in fingerprints(plan)
+            f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in origin.fingerprints.items()
         ),
-        **origin_of(plan.get("scripts") or {}),
-        "seeds": pairs(plan.get("seeds") or {}),
-        "settings": pairs(plan.get("settings") or {}),
-        "script arguments": " ".join(plan.get("script_args") or []),
+        **(script_cells(origin.scripts) if origin.scripts else {}),
+        "seeds": pairs(origin.seeds),
+        "settings": pairs(origin.settings),
+        "script arguments": " ".join(origin.script_args),
     }
     rows = (Row(cells=(name, value)) for name, value in found.items() if value)
     return Table(title="Where it comes from", head=(), rows=tuple(rows))
 
 
-def fingerprints(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return list((plan.get("fingerprints") or {}).items())
-
-
-def origin_of(scripts: Mapping[str, Any]) -> dict[str, str]:
-    git = scripts.get("git")
+def script_cells(script: Script) -> dict[str, str]:
+    git = script.git
     state = "not in git"
     if git:
-        changed = f", changed since: {', '.join(git['changed'])}" if git["dirty"] else ", unchanged"
-        state = f"{git['commit']}{changed}"
-    return {
-        "script": scripts.get("path", ""),
-        "script, sha256": scripts.get("sha256", ""),
-        "git": state if scripts else "",
-    }
+        changed = f", changed since: {', '.join(git.changed)}" if git.dirty else ", unchanged"
+        state = f"{git.commit}{changed}"
+    return {"script": script.path, "script, sha256": script.sha256, "git": state}
 
 
 def pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def command_text(plan: Mapping[str, Any]) -> str:
-    command = plan.get("command")
-    if not command:
-        return "was not recorded"
-    return Command(argv=tuple(command["argv"]), env=tuple(command["env"].items())).shell()
+def command_text(origin: Provenance) -> str:
+    return origin.command.shell() if origin.command else "was not recorded"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.plan import ApplyObjects, Plan, PutFile, StartRun
+from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, StartRun
 from orchestrator.report.listing import SCHEMA
 
 
@@ -17,8 +17,8 @@ def as_json(plan: Plan) -> str:
         {
             "schema": SCHEMA,
             "kind": "plan",
-            "run_id": plan.run_id,
-            "run_dir": plan.run_dir,
+            "run_id": plan.run.run_id,
+            "run_dir": plan.run.run_dir,
             "decisions": [asdict(decision) for decision in plan.decisions],
             "layout": [asdict(place) for place in plan.layout.places],
             "files": files,
@@ -33,9 +33,14 @@ def as_json(plan: Plan) -> str:
 
 
 def started_as_json(plan: Plan) -> str:
-    head = {"schema": SCHEMA, "kind": "started", "run_id": plan.run_id, "run_dir": plan.run_dir}
-    return json.dumps({**head, "nodes": [target.node for target in plan.nodes]}, indent=1)
+    head = {
+        "schema": SCHEMA,
+        "kind": "started",
+        "run_id": plan.run.run_id,
+        "run_dir": plan.run.run_dir,
+    }
+    return json.dumps({**head, "nodes": [target.node for target in plan.run.nodes]}, indent=1)
 
 
 def started(plan: Plan) -> str:
-    return f"{plan.run_id} runs; orch attach shows it, orch stop ends it"
+    return f"{plan.run.run_id} runs; orch attach shows it, orch stop ends it"

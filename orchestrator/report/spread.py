@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from statistics import median_low
 
-from orchestrator.measures import Measures, RankMeasures
 from orchestrator.report.charts import (
     BOTTOM,
     HEIGHT,
@@ -23,6 +22,7 @@ from orchestrator.report.charts import (
     slow_ranks,
 )
 from orchestrator.report.scales import Scale, scale, time_unit
+from orchestrator.runs.measures import Measures, RankMeasures
 
 WHISKERS = 1.6  # times the highest bar, so that one long step does not flatten all bars
 RANKS = 128  # as many as a chart of one bar a rank has room for

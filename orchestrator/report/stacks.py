@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.environment import Environment
-from orchestrator.matrix import Here, part_of, state
-from orchestrator.mismatch import Mismatch
 from orchestrator.report.listing import SCHEMA, table
-from orchestrator.stack import BINDINGS, Stack
+from orchestrator.versions.compatibility import Mismatch
+from orchestrator.versions.installed import Environment
+from orchestrator.versions.matrix import Here, part_of, state
+from orchestrator.versions.stack import BINDINGS, Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")
 Checked = tuple[Environment, Stack, tuple[Mismatch, ...]]
@@ -39,6 +39,7 @@ def as_json(stack: Stack, here: Here) -> str:
     value = asdict(stack)
     if stack.end_of_life:
         value["end_of_life"]["since"] = stack.end_of_life.since.isoformat()
+    value["parity"] = [{**one, "date": one["date"].isoformat()} for one in value["parity"]]
     value["state"] = list(state(stack, here))
     return json.dumps({"schema": SCHEMA, "kind": "stack", "stack": value}, indent=1)
 
@@ -46,6 +47,7 @@ def as_json(stack: Stack, here: Here) -> str:
 def story(stack: Stack, here: Here) -> str:
     """All that is known of a stack, each fact with its source."""
     facts = [*head(stack, here), *packages(stack), *bindings(stack), *indexes(stack)]
+    facts += parity(stack)
     lines = [f"{stack.name}: {stack.summary}"]
     for name, value, key in facts:
         lines.append(f"  {name + ':':<30}{value}")
@@ -88,6 +90,16 @@ def indexes(stack: Stack) -> Iterator[Fact]:
         yield index.name, f"--{index.option} {index.url} for {', '.join(index.serves)}", "indexes"
 
 
+def parity(stack: Stack) -> Iterator[Fact]:
+    for one in stack.parity:
+        where = f"{one.way}, {one.ranks} rank{'s' * (one.ranks > 1)}"
+        yield (
+            "bf16 with IPEX",
+            f"at most {one.worst_percent} % off bf16 in 30 steps ({where}, {one.date})",
+            "",
+        )
+
+
 def checked_as_json(checked: Sequence[Checked]) -> str:
     nodes = [
         {
@@ -120,7 +132,26 @@ def verdict(names: str, stack: str, found: tuple[Mismatch, ...]) -> str:
 
 
 def markdown(stacks: Sequence[Stack]) -> str:
-    """The table of docs/stacks.md."""
+    """The tables of docs/stacks.md."""
+    return f"{version_table(stacks)}\n\n{parity_table(stacks)}"
+
+
+def parity_table(stacks: Sequence[Stack]) -> str:
+    """What was measured of BF16 with IPEX."""
+    lines = [
+        "| stack | way | ranks | largest deviation | loss of step 30: bf16 | bf16 --ipex | on |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for stack in stacks:
+        lines += [
+            f"| `{stack.name}` | {one.way} | {one.ranks} | {one.worst_percent} % "
+            f"| {one.last_loss} | {one.last_loss_ipex} | {one.date} |"
+            for one in stack.parity
+        ]
+    return "\n".join(lines)
+
+
+def version_table(stacks: Sequence[Stack]) -> str:
     lines = [
         "| stack | Python | torch | IPEX | oneccl_bind_pt | oneCCL | module | transformers, "
         "accelerate | bindings from | end of life |",

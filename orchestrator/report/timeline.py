@@ -1,14 +1,14 @@
-"""Events of a run -> a chart with a row for each rank, and the story in words. Pure."""
+"""Events of a run -> a chart with a row for each rank, and the timeline in words. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.measures import Measures
 from orchestrator.report.charts import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, Chart, Line, Text
 from orchestrator.report.scales import exact, time_unit
-from orchestrator.report.story import story
+from orchestrator.runs.measures import Measures
+from orchestrator.runs.timeline import timeline_of
 
 Event = Mapping[str, Any]
 # An event of a rank begins a part of its life, which has a colour.
@@ -116,8 +116,8 @@ def lives(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, f
 
 
 def moments(measured: Measures) -> list[tuple[str, str]]:
-    """(time since the start, what happened): the run's story, and what the ranks were at."""
-    told = [(one["time"] - measured.began, one["text"]) for one in story(measured.events)]
+    """(time since the start, what happened): the timeline, and what the ranks were at."""
+    told = [(one["time"] - measured.began, one["text"]) for one in timeline_of(measured.events)]
     told += [*milestones(measured), *phase_beginnings(measured)]
     return [(f"{at:.1f} s", words) for at, words in sorted(told, key=lambda one: one[0])]
 

@@ -12,12 +12,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from orchestrator.report import story
 from orchestrator.report.listing import SCHEMA
-from orchestrator.report.outcome import Outcome
+from orchestrator.runs import timeline
+from orchestrator.runs.outcome import Outcome
 
 TEXT_LINES = 25
-TOLD = ("waiting", "node", "refused", "failed", "lost", "stalled", "restarting")  # while it lives
+# While it lives.
+TOLD = (
+    "waiting", "node", "decision", "refused", "failed", "warning", "lost", "stalled", "restarting",
+)  # fmt: skip
 
 
 class Screen:
@@ -37,6 +40,7 @@ class Screen:
         )
         self.tasks: dict[str, Any] = {}
         self.joined: set[int] = set()
+        self.warned: set[str] = set()
         self.shown: dict[str, int] = {}
         self.last: dict[str, dict[str, Any]] = {}  # phase -> its newest figures
 
@@ -55,8 +59,8 @@ class Screen:
         """One event; progress is shown for rank 0, which speaks for all ranks."""
         if event["event"] == "launched":
             self.joined, self.ranks = set(), event["ranks"]
-        if event["event"] in TOLD:
-            for line in story.words(event):
+        if event["event"] in TOLD and not timeline.is_echo(event, self.warned):
+            for line in timeline.words(event):
                 self.note(line)
         if event["event"] == "joined":
             self.joined.add(event["rank"])
@@ -117,11 +121,8 @@ def text(outcome: Outcome) -> str:
 
 def whole(outcome: Outcome) -> str:
     """What a run was: its decisions, then how it ended."""
-    decided = [
-        f"{d['topic']}: {d['value']}" + (f" ({d['reason']})" if d["reason"] else "")
-        for d in outcome.decisions
-    ]
-    told = story.lines(list(outcome.timeline))
+    decided = [decision.describe() for decision in outcome.decisions]
+    told = timeline.lines(list(outcome.timeline))
     told_below = outcome.state != "done" and not outcome.problem and not outcome.failure
     state = [] if told_below else [f"state: {outcome.state}"]
     return "\n".join([*decided, *told, *state, text(outcome)])

@@ -19,16 +19,19 @@ import os
 import stat
 import tarfile
 import tempfile
+from typing import IO, Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 
-class ActionModule(ActionBase):
+class ActionModule(ActionBase):  # type: ignore[misc]
     TRANSFERS_FILES = False  # most runs need no file there, and so no folder for it
     _requires_connection = True
 
-    def run(self, tmp=None, task_vars=None):
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = self._task.args
         ignored = list(given.get("ignored", ()))
@@ -54,13 +57,19 @@ class ActionModule(ActionBase):
                 self._remove_tmp_path(self._connection._shell.tmpdir)
         return {**result, "drift": drift}
 
-    def _execute(self, module, arguments, task_vars):
-        return self._execute_module(module, module_args=arguments, task_vars=task_vars)
+    def _execute(
+        self, module: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        done: dict[str, Any] = self._execute_module(
+            module, module_args=arguments, task_vars=task_vars
+        )
+        return done
 
-    def _send(self, local):
+    def _send(self, local: str) -> str:
         if not self._connection._shell.tmpdir:
             self._make_tmp_path()
-        remote = self._connection._shell.join_path(self._connection._shell.tmpdir, "archive.tar.gz")
+        shell = self._connection._shell
+        remote: str = shell.join_path(shell.tmpdir, "archive.tar.gz")
         self._transfer_file(local, remote)
         self._fixup_perms2((self._connection._shell.tmpdir, remote))
         return remote
@@ -69,31 +78,31 @@ class ActionModule(ActionBase):
 class Source:
     """A file to be: from the controller's disk, or a content given in the task."""
 
-    def __init__(self, *, path=None, content=None, mode):
+    def __init__(self, *, path: str = "", content: bytes = b"", mode: str) -> None:
         self.path, self.content, self.mode = path, content, mode
 
     @property
-    def entry(self):
+    def entry(self) -> dict[str, str]:
         with self.open() as file:
             return {"sha256": digest(file), "mode": self.mode}
 
-    def open(self):
-        return io.BytesIO(self.content) if self.path is None else open(self.path, "rb")
+    def open(self) -> IO[bytes]:
+        return open(self.path, "rb") if self.path else io.BytesIO(self.content)
 
     @property
-    def size(self):
-        return len(self.content) if self.path is None else os.path.getsize(self.path)
+    def size(self) -> int:
+        return os.path.getsize(self.path) if self.path else len(self.content)
 
 
-def digest(file):
+def digest(file: IO[bytes]) -> str:
     total = hashlib.sha256()
     for block in iter(lambda: file.read(1 << 20), b""):
         total.update(block)
     return total.hexdigest()
 
 
-def read_sources(given, ignored):
-    sources = {}
+def read_sources(given: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
+    sources: dict[str, Source] = {}
     for tree in given.get("trees", ()):
         sources.update(walk(tree, ignored))
     for file in given.get("files", ()):
@@ -103,7 +112,7 @@ def read_sources(given, ignored):
     return sources
 
 
-def walk(tree, ignored):
+def walk(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
     src, dest, mode = os.path.expanduser(tree["src"]), tree["dest"], tree.get("mode")
     if os.path.isfile(src):
         return {dest: Source(path=src, mode=mode or mode_of(src))}
@@ -120,16 +129,16 @@ def walk(tree, ignored):
     return found
 
 
-def mode_of(path):
+def mode_of(path: str) -> str:
     """Like git: executable or not; what else the owner's umask did is of no matter there."""
     return "0755" if os.stat(path).st_mode & stat.S_IXUSR else "0644"
 
 
-def matches(name, patterns):
+def matches(name: str, patterns: list[str]) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
-def pack(target, paths, sources):
+def pack(target: IO[bytes], paths: list[str], sources: dict[str, Source]) -> None:
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=1) as archive:
         for path in paths:
             member = tarfile.TarInfo(path)

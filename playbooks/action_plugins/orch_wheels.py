@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
+from typing import Any
 
 from ansible.plugins.action import ActionBase
 
@@ -12,14 +14,18 @@ from ansible.plugins.action import ActionBase
 PACK_BYTES = 64 * 1024 * 1024
 
 
-class ActionModule(ActionBase):
+class ActionModule(ActionBase):  # type: ignore[misc]
     _requires_connection = True
 
-    def run(self, tmp=None, task_vars=None):
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = dict(self._task.args)
         source, receiver = os.path.expanduser(given.pop("source")), given.pop("receiver")
-        result = self._execute_module("orch_wheels", module_args=given, task_vars=task_vars)
+        result: dict[str, Any] = self._execute_module(
+            "orch_wheels", module_args=given, task_vars=task_vars
+        )
         if result.get("failed") or self._task.check_mode:
             return result
         parts = {wheel["file"]: "." + wheel["sha256"] for wheel in given["wheels"]}
@@ -35,9 +41,10 @@ class ActionModule(ActionBase):
         return {"changed": sent > 0, "bytes": sent}
 
 
-def packs(source, present):
+def packs(source: str, present: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
     """-> lists of pieces of at most PACK_BYTES together; what has arrived is left out."""
-    pack, room = [], PACK_BYTES
+    pack: list[dict[str, Any]] = []
+    room = PACK_BYTES
     for file, offset in sorted(present.items()):
         size = os.path.getsize(os.path.join(source, file))
         while 0 <= offset < size:
@@ -52,7 +59,7 @@ def packs(source, present):
         yield pack
 
 
-def message(folder, source, pieces, parts):
+def message(folder: str, source: str, pieces: list[dict[str, Any]], parts: dict[str, str]) -> bytes:
     """What roles/stack/files/receive.py reads."""
     head = [
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -37,7 +38,7 @@ drift: {description: Lines that differed or differ., returned: always, type: lis
 LOOPBACK = ("127.", "::1")
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "cluster": {"type": "str", "required": True},
@@ -55,9 +56,10 @@ def main():
     module.exit_json(changed=after != before, drift=differences(given["path"], before, after))
 
 
-def rewrite(text, cluster, nodes):
+def rewrite(text: str, cluster: str, nodes: list[dict[str, Any]]) -> str:
     begin, end = "# begin orch cluster " + cluster, "# end orch cluster " + cluster
-    lines, inside = [], False
+    lines: list[str | None] = []
+    inside = False
     for line in text.splitlines():
         if line.strip() in (begin, end):
             inside = line.strip() == begin
@@ -68,7 +70,7 @@ def rewrite(text, cluster, nodes):
     return "\n".join([begin, *block, end, *kept]) + "\n"
 
 
-def without(line, names):
+def without(line: str, names: set[str]) -> str | None:
     """A loopback line without the cluster's names; None if no name is left."""
     words = line.partition("#")[0].split()
     if len(words) < 2 or not words[0].startswith(LOOPBACK) or not names & set(words[1:]):
@@ -77,7 +79,7 @@ def without(line, names):
     return " ".join([words[0], *left]) if left else None
 
 
-def replace(module, path, text):
+def replace(module: AnsibleModule, path: str, text: str) -> None:
     descriptor, staging = tempfile.mkstemp(dir=module.tmpdir)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
@@ -86,7 +88,7 @@ def replace(module, path, text):
     module.atomic_move(staging, path, unsafe_writes=True)
 
 
-def differences(path, before, after):
+def differences(path: str, before: str, after: str) -> list[dict[str, str]]:
     old, new = before.splitlines(), after.splitlines()
     gone = [{"what": path, "is": line, "should": "absent"} for line in old if line not in new]
     come = [{"what": path, "is": "absent", "should": line} for line in new if line not in old]

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import time
+from typing import Any, TextIO
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -45,7 +46,7 @@ class Held(Exception):
     pass
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "required": True},
@@ -71,22 +72,22 @@ def main():
     module.exit_json(changed=False, note=note)
 
 
-def take(path, owner, seconds):
+def take(path: str, owner: dict[str, Any], seconds: int) -> str:
     """-> whose lock was taken over, if any. Raises Held."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     with guarded(path, os.O_RDWR | os.O_CREAT) as file:
         holder = read(file)
-        foreign = holder and holder["token"] != owner["token"]
+        foreign = holder is not None and holder["token"] != owner["token"]
         age = time.time() - os.fstat(file.fileno()).st_mtime
-        if foreign and age < seconds:
-            raise Held(f"{story(holder)}; if it is gone, remove {path}")
+        if holder and foreign and age < seconds:
+            raise Held(f"{described(holder)}; if it is gone, remove {path}")
         write(file, owner)
-    if not foreign:
+    if not holder or not foreign:
         return ""
-    return f"took over a lock of {age / 60:.0f} minutes ago: {story(holder)}"
+    return f"took over a lock of {age / 60:.0f} minutes ago: {described(holder)}"
 
 
-def release(path, owner):
+def release(path: str, owner: dict[str, Any]) -> None:
     """Only what is ours: another may have taken it over."""
     try:
         with guarded(path, os.O_RDWR) as file:
@@ -96,7 +97,7 @@ def release(path, owner):
         pass
 
 
-def guarded(path, flags):
+def guarded(path: str, flags: int) -> TextIO:
     """The file, shut to others that take, take over or release the lock in this moment."""
     while True:
         file = os.fdopen(os.open(path, flags, 0o644), "r+")
@@ -106,14 +107,14 @@ def guarded(path, flags):
         file.close()  # it was released while we waited
 
 
-def is_named(path, file):
+def is_named(path: str, file: TextIO) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
 
 
-def read(file):
+def read(file: TextIO) -> dict[str, Any] | None:
     """The holder; None if there is none, or one that was cut off before it had written."""
     try:
         holder = json.load(file)
@@ -122,7 +123,7 @@ def read(file):
     return holder if isinstance(holder, dict) and "token" in holder else None
 
 
-def write(file, owner):
+def write(file: TextIO, owner: dict[str, Any]) -> None:
     started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     file.seek(0)
     file.truncate()
@@ -131,7 +132,7 @@ def write(file, owner):
     os.fchmod(file.fileno(), 0o644)  # whatever the umask: whoever it keeps out may read why
 
 
-def story(holder):
+def described(holder: dict[str, Any]) -> str:
     words = "{user}@{host} (process {pid}) has been {what}ing this node since {started}"
     unknown = dict.fromkeys(("user", "host", "pid", "what", "started"), "?")
     return words.format(**{**unknown, **holder})

@@ -12,7 +12,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -51,7 +53,7 @@ FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "facts_script": {"type": "str", "required": True},
@@ -92,7 +94,7 @@ def main():
     module.exit_json(changed=False, probe=probe)
 
 
-def facts(script, prefix):
+def facts(script: str, prefix: str) -> Any:
     command = [sys.executable, "-I", "-S", "-", prefix]
     done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=30)
     if done.returncode != 0:
@@ -100,27 +102,27 @@ def facts(script, prefix):
     return json.loads(done.stdout)
 
 
-def sudo_without_password():
+def sudo_without_password() -> bool:
     if not shutil.which("sudo"):
         return False
     return subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
 
 
-def existing_parent(path):
+def existing_parent(path: str) -> str:
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path
 
 
-def disk_free(root):
+def disk_free(root: str) -> int:
     return shutil.disk_usage(existing_parent(root)).free
 
 
-def writable(root):
+def writable(root: str) -> bool:
     return os.access(existing_parent(root), os.W_OK)
 
 
-def missing():
+def missing() -> list[str]:
     """The programs and libraries that the base role would install."""
     programs = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH)]
     return programs + [
@@ -130,27 +132,29 @@ def missing():
     ]
 
 
-def has_engine():
+def has_engine() -> bool:
     """Here, or one that answers from elsewhere."""
     if shutil.which("dockerd", path=SEARCH):
         return True
     program = shutil.which("docker", path=SEARCH)
-    return bool(program) and subprocess.run([program, "info"], capture_output=True).returncode == 0
+    if program is None:
+        return False
+    return subprocess.run([program, "info"], capture_output=True).returncode == 0
 
 
-def host_keys():
+def host_keys() -> list[str]:
     """Type and key of each public host key; the comment is of no use to anyone."""
     lines = [read(path) for path in sorted(glob.glob("/etc/ssh/ssh_host_*_key.pub"))]
     return [" ".join(line.split()[:2]) for line in lines if line.split()]
 
 
-def os_release():
+def os_release() -> dict[str, str]:
     pairs = [line.partition("=") for line in read("/etc/os-release").splitlines()]
     values = {key: value.strip('"') for key, _, value in pairs}
     return {"id": values.get("ID", ""), "like": values.get("ID_LIKE", "")}
 
 
-def read(path):
+def read(path: str) -> str:
     try:
         with open(path) as file:
             return file.read()
@@ -158,14 +162,14 @@ def read(path):
         return ""
 
 
-def peers(nodes, seconds):
+def peers(nodes: list[dict[str, Any]], seconds: float) -> dict[str, dict[str, Any]]:
     if len(nodes) < 2:
         return {}
     with ThreadPoolExecutor(max_workers=32) as pool:
         return dict(pool.map(lambda node: (node["name"], look(node, seconds)), nodes))
 
 
-def look(node, seconds):
+def look(node: dict[str, Any], seconds: float) -> dict[str, Any]:
     """How a peer is seen from here: what its name resolves to, and whether its sshd answers."""
     seen = {"resolves": addresses(node["name"]), "error": "", "source": ""}
     found = addresses(node["address"])
@@ -178,7 +182,7 @@ def look(node, seconds):
     return seen
 
 
-def knock(address, port, seconds):
+def knock(address: str, port: int, seconds: float) -> Iterator[str]:
     """Yields what is wrong, if anything. A frozen node accepts connections, so ask for a word."""
     try:
         with socket.create_connection((address, port), timeout=seconds) as link:
@@ -188,23 +192,23 @@ def knock(address, port, seconds):
         yield str(error.strerror or error)
 
 
-def source(address):
+def source(address: str) -> str:
     """The own address that packets to the peer leave with."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))  # no packet is sent
-            return probe.getsockname()[0]
+            return str(probe.getsockname()[0])
         except OSError:
             return ""
 
 
-def addresses(name):
+def addresses(name: str) -> list[str]:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return list(dict.fromkeys(entry[4][0] for entry in found))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,13 @@ import re
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+
+if TYPE_CHECKING:  # whether a file is as its path, hash and size in RECORD say
+    Right = Callable[[str, str, str], bool]
 
 DOCUMENTATION = r"""
 module: orch_stack
@@ -66,7 +71,7 @@ SNAPSHOT = "orch-snapshot.json"
 BESIDE = ("mpich", "openmpi")
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "required": True},
@@ -99,7 +104,7 @@ class Failed(Exception):
     pass
 
 
-def drift(wrong):
+def drift(wrong: list[tuple[str, str, str]]) -> list[dict[str, str]]:
     """What to tell of it; of an environment that is not there, not each package."""
     if wrong and wrong[0][0].startswith("environment "):
         what, is_, should = wrong[0]
@@ -108,7 +113,7 @@ def drift(wrong):
 
 
 class Environment:
-    def __init__(self, given):
+    def __init__(self, given: dict[str, Any]) -> None:
         self.given = given
         self.root = given["root"]
         self.prefix = os.path.join(self.root, "stacks", given["stack"])
@@ -117,7 +122,7 @@ class Environment:
         self.uv = os.path.join(self.root, "bin", "uv")
         self.lock = {package["name"]: package for package in given["lock"]}
 
-    def compare(self, fresh=False):
+    def compare(self, fresh: bool = False) -> list[tuple[str, str, str]]:
         """-> (package, what is, what should be) of each that is wrong.
 
         `fresh`: it was installed just now, from wheels whose hashes were right.
@@ -129,10 +134,9 @@ class Environment:
         found = self.installed()
         wrong = []
         for name, package in self.lock.items():
-            is_ = found.get(name, [])
-            if [version for version, _ in is_] != [package["version"]]:
-                versions = ", ".join(version for version, _ in is_)
-                wrong.append((name, versions or "missing", package["version"]))
+            there = [version for version, _ in found.get(name, [])]
+            if there != [package["version"]]:
+                wrong.append((name, ", ".join(there) or "missing", package["version"]))
         strangers = sorted(set(found) - set(self.lock))
         wrong += [(name, found[name][0][0], "absent") for name in strangers]
         named = {name for name, _, _ in wrong}
@@ -141,33 +145,34 @@ class Environment:
             wrong.append((name, text, self.lock[name]["version"] + " as published"))
         return wrong
 
-    def works(self):
+    def works(self) -> bool:
         command = [self.python, "-I", "-S", "-c", "import encodings"]
         try:
             return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
         except (OSError, subprocess.TimeoutExpired):
             return False
 
-    def installed(self):
+    def installed(self) -> dict[str, list[tuple[str, str]]]:
         """Package -> [(version, folder of its metadata)]; two of them are a broken update."""
-        found = {}
+        found: dict[str, list[tuple[str, str]]] = {}
         site = "/lib/python3*/site-packages/*.dist-info"
-        for path in glob.glob(self.prefix + site) + glob.glob(self.prefix + "/mpi/*" + site):
+        base = glob.escape(self.prefix)
+        for path in glob.glob(base + site) + glob.glob(base + "/mpi/*" + site):
             name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
         return found
 
-    def altered(self, found, right):
+    def altered(self, found: dict[str, list[tuple[str, str]]], right: Right) -> dict[str, str]:
         """Package -> what is wrong with its files. Unchanged size and time need no hashing."""
         known = self.snapshot()
-        wrong = {}
+        wrong: dict[str, str] = {}
         for name, entries in found.items():
             for text in self.bad_files(entries[0][1], known, right):
                 wrong.setdefault(name, text)
                 break
         return wrong
 
-    def bad_files(self, metadata, known, right):
+    def bad_files(self, metadata: str, known: dict[str, list[int]], right: Right) -> Iterator[str]:
         site = os.path.dirname(metadata)
         try:
             with open(os.path.join(metadata, "RECORD"), newline="") as file:
@@ -186,14 +191,14 @@ class Environment:
             if not unchanged and not right(full, expected, size):
                 yield path + " was altered"
 
-    def snapshot(self):
+    def snapshot(self) -> dict[str, list[int]]:
         try:
             with open(os.path.join(self.prefix, SNAPSHOT)) as file:
-                return json.load(file)
+                return dict(json.load(file))
         except (OSError, ValueError):
             return {}
 
-    def remember(self):
+    def remember(self) -> None:
         """Sizes and times of all files, once they are known to be right."""
         target = os.path.join(self.prefix, SNAPSHOT)
         if os.path.exists(target):
@@ -209,7 +214,7 @@ class Environment:
             json.dump(taken, file)
         os.replace(target + ".new", target)
 
-    def needed(self, wrong):
+    def needed(self, wrong: list[tuple[str, str, str]]) -> list[dict[str, str]]:
         """The wheels that a repair needs, uv's own among them if it is not there yet."""
         names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
         if self.given["index"]:
@@ -219,7 +224,7 @@ class Environment:
             wheels.append(self.given["uv"])
         return [{"file": wheel["file"], "sha256": wheel["sha256"]} for wheel in wheels]
 
-    def repair(self, wrong):
+    def repair(self, wrong: list[tuple[str, str, str]]) -> None:
         os.makedirs(os.path.join(self.root, "stacks"), exist_ok=True)
         with open(os.path.join(self.root, "stacks", ".lock"), "w") as guard:
             # An interrupted provision may have left an installation running.
@@ -239,13 +244,13 @@ class Environment:
             self.remember()
             shutil.rmtree(self.wheels, ignore_errors=True)
 
-    def uv_works(self):
+    def uv_works(self) -> bool:
         try:
             return subprocess.run([self.uv, "--version"], capture_output=True).returncode == 0
         except OSError:
             return False
 
-    def install_uv(self):
+    def install_uv(self) -> None:
         if self.uv_works():
             return
         os.makedirs(os.path.dirname(self.uv), exist_ok=True)
@@ -260,7 +265,7 @@ class Environment:
         os.chmod(self.uv + ".new", 0o755)
         os.replace(self.uv + ".new", self.uv)
 
-    def clear_broken(self, names):
+    def clear_broken(self, names: list[str]) -> None:
         """Metadata without a RECORD cannot be uninstalled; what it names is installed anew."""
         found = self.installed()
         for name in names:
@@ -268,17 +273,17 @@ class Environment:
                 if not os.path.exists(os.path.join(metadata, "RECORD")):
                     shutil.rmtree(metadata)
 
-    def remove(self, names):
+    def remove(self, names: list[str]) -> None:
         for name in set(names) & set(BESIDE):
             shutil.rmtree(self.beside(name), ignore_errors=True)
         inside = [name for name in names if name not in BESIDE]
         if inside:
             self.run("pip", "uninstall", "--quiet", "--python", self.python, *inside)
 
-    def beside(self, name):
+    def beside(self, name: str) -> str:
         return os.path.join(self.prefix, "mpi", name)
 
-    def install(self, names):
+    def install(self, names: list[str]) -> None:
         packages = [self.lock[name] for name in names if name in self.lock]
         self.install_into([], [one for one in packages if one["name"] not in BESIDE])
         for package in packages:
@@ -287,7 +292,7 @@ class Environment:
                 shutil.rmtree(folder, ignore_errors=True)
                 self.install_into(["--prefix", folder], [package])
 
-    def install_into(self, where, packages):
+    def install_into(self, where: list[str], packages: list[dict[str, str]]) -> None:
         if not packages:
             return
         listing = os.path.join(self.root, "stacks", "." + self.given["stack"] + ".requirements")
@@ -312,7 +317,7 @@ class Environment:
             raise
         os.unlink(listing)
 
-    def drop_damaged(self):
+    def drop_damaged(self) -> None:
         """uv checked the hashes of what had arrived, and stopped: find the culprits."""
         wheels = {
             wheel["file"]: wheel["sha256"] for wheel in [*self.lock.values(), self.given["uv"]]
@@ -324,7 +329,7 @@ class Environment:
         if damaged:
             raise Failed("arrived damaged, run it again: " + ", ".join(sorted(damaged)))
 
-    def run(self, *arguments):
+    def run(self, *arguments: str) -> None:
         scratch = os.path.join(self.root, "stacks", ".scratch")
         os.makedirs(scratch, exist_ok=True)
         # The same file system as the environment, so that files move instead of being copied.
@@ -338,23 +343,23 @@ class Environment:
             raise Failed("uv {}: {}".format(" ".join(arguments[:2]), done.stderr.strip()[-1500:]))
 
 
-def by_size(path, expected, size):
+def by_size(path: str, expected: str, size: str) -> bool:
     """Hashing a stack costs seconds of a core; uv has not altered what it unpacked."""
     return str(os.path.getsize(path)) == size if size else same(path, expected, size)
 
 
-def same(path, expected, _):
+def same(path: str, expected: str, _: str) -> bool:
     """Whether a file has the hash that RECORD states, as in sha256=<urlsafe base64>."""
     algorithm, _, value = expected.partition("=")
     digest = hashed(path, algorithm).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == value
 
 
-def sha256(path):
+def sha256(path: str) -> str:
     return hashed(path, "sha256").hexdigest()
 
 
-def hashed(path, algorithm):
+def hashed(path: str, algorithm: str) -> hashlib._Hash:
     total = hashlib.new(algorithm)
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -362,7 +367,7 @@ def hashed(path, algorithm):
     return total
 
 
-def forget(path):
+def forget(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:

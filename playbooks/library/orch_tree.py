@@ -10,6 +10,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
+from typing import IO, Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -49,7 +50,7 @@ missing: {description: Files whose content the node needs., returned: always, ty
 CHUNK = 1 << 20
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "required": True},
@@ -76,9 +77,11 @@ def main():
     )
 
 
-def compare(given):
+def compare(given: dict[str, Any]) -> dict[str, list[Any]]:
     root, manifest = given["root"], given["manifest"]
-    missing, modes, drift = [], [], []
+    missing: list[str] = []
+    modes: list[str] = []
+    drift: list[dict[str, str]] = []
     for path, wanted in sorted(manifest.items()):
         state, is_, should = compare_file(os.path.join(root, path), wanted)
         if state:
@@ -109,7 +112,7 @@ def compare(given):
     }
 
 
-def compare_file(path, wanted):
+def compare_file(path: str, wanted: dict[str, str]) -> tuple[str, str, str]:
     """-> (what kind of difference, what is, what should be); the kind is empty for none."""
     if not os.path.isfile(path) or os.path.islink(path):
         return "content", "missing" if not os.path.lexists(path) else "not a file", "present"
@@ -120,14 +123,14 @@ def compare_file(path, wanted):
     return "", "", ""
 
 
-def mode_of(path):
+def mode_of(path: str) -> str:
     try:
         return f"{stat.S_IMODE(os.lstat(path).st_mode):04o}"
     except OSError:
         return ""
 
 
-def digest(path):
+def digest(path: str) -> str:
     total = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(CHUNK), b""):
@@ -135,7 +138,7 @@ def digest(path):
     return total.hexdigest()
 
 
-def strangers(root, folder, given):
+def strangers(root: str, folder: str, given: dict[str, Any]) -> list[str]:
     """Files below a mirrored folder that are neither in the manifest nor ignored."""
     found = []
     for base, folders, files in os.walk(os.path.join(root, folder)):
@@ -148,11 +151,11 @@ def strangers(root, folder, given):
     return found
 
 
-def ignored(name, given):
+def ignored(name: str, given: dict[str, Any]) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in given["ignored"])
 
 
-def apply(given, found):
+def apply(given: dict[str, Any], found: dict[str, list[Any]]) -> None:
     root = given["root"]
     os.makedirs(root, mode=0o755, exist_ok=True)
     for path in sorted(given["folders"]):
@@ -169,20 +172,21 @@ def apply(given, found):
         raise ValueError("still differs after the transfer: {}".format(left["drift"][:3]))
 
 
-def unpack(given, wanted):
+def unpack(given: dict[str, Any], wanted: set[str]) -> None:
     """Each file is complete and checked before it takes its name."""
     root = given["root"]
     staging = tempfile.mkdtemp(prefix=".incoming-", dir=root)
     try:
         with tarfile.open(given["archive"]) as archive:
             for member in archive:
-                if member.name in wanted:
-                    place(archive.extractfile(member), member.name, given, staging)
+                content = archive.extractfile(member) if member.name in wanted else None
+                if content is not None:
+                    place(content, member.name, given, staging)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def place(source, path, given, staging):
+def place(source: IO[bytes], path: str, given: dict[str, Any], staging: str) -> None:
     expected = given["manifest"][path]
     temporary, target = os.path.join(staging, "file"), os.path.join(given["root"], path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -197,7 +201,7 @@ def place(source, path, given, staging):
     os.replace(temporary, target)
 
 
-def delete(root, path, mirrored):
+def delete(root: str, path: str, mirrored: list[str]) -> None:
     """A file, and the folders that it leaves empty, up to the mirrored one."""
     os.unlink(os.path.join(root, path))
     folder = os.path.dirname(path)

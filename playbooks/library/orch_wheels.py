@@ -37,7 +37,7 @@ python: {description: The Python that answered., returned: always, type: str}
 CHUNK = 1 << 20
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "folder": {"type": "path", "required": True},
@@ -53,7 +53,7 @@ def main():
     module.exit_json(changed=False, present=present, folder=given["folder"], python=sys.executable)
 
 
-def size(folder, wheel):
+def size(folder: str, wheel: dict[str, str]) -> int:
     """-1 for a whole wheel, else how many bytes have arrived."""
     whole = os.path.join(folder, wheel["file"])
     if os.path.exists(whole) and digest(whole) == wheel["sha256"]:
@@ -65,7 +65,7 @@ def size(folder, wheel):
         return 0
 
 
-def digest(path):
+def digest(path: str) -> str:
     total = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(CHUNK), b""):

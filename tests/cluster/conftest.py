@@ -22,6 +22,14 @@ STATE = CHECKOUT / "cluster/.state"
 CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One lane: a machine has room for one cluster."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestCluster:
     """The nodes of inventory/vagrant, as docker and as ssh see them."""
@@ -150,9 +158,13 @@ def make_cluster(script: str, nodes: int) -> None:
         pytest.fail(f"cluster/{script} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
 
 
+def keeps_cluster() -> bool:
+    return os.environ.get("ORCH_KEEP_CLUSTER") == "1"
+
+
 @pytest.fixture(scope="session")
 def cluster_session() -> Iterator[TestCluster]:
-    keep = os.environ.get("ORCH_KEEP_CLUSTER") == "1"
+    keep = keeps_cluster()
     if not keep:
         make_cluster("down", nodes=3)  # whatever was left by an earlier run: tests start bare
     make_cluster("up", nodes=3)
@@ -167,7 +179,7 @@ def cluster_session() -> Iterator[TestCluster]:
 
 @pytest.fixture
 def cluster(cluster_session: TestCluster) -> Iterator[TestCluster]:
-    """Three reachable nodes. What a test cuts, freezes or kills is mended after it."""
+    """Three reachable nodes. What a test cuts, freezes or kills is recovery after it."""
     yield cluster_session
     cluster_session.repair()
 
@@ -177,7 +189,8 @@ def first(
     cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Site, dict[str, Any]]:
     """Two nodes, provisioned from bare; the tests build on one another, in their order."""
-    cluster_session.renew("node0", "node1", "node2")
+    if keeps_cluster():
+        cluster_session.renew("node0", "node1", "node2")
     site = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("controller"))
     site.describe("node0", "node1")
     return site, site.orch()

@@ -21,6 +21,7 @@ ON_TWO = ("--nodes", "2", "--ppn", "1")
 SMALL = {
     "max_steps": 6, "save_steps": 1, "logging_steps": 1, "max_train_samples": 40,
     "max_eval_samples": 8, "evaluate_before_training": "false", "do_eval": "false",
+    "max_seq_length": 64, "doc_stride": 16, "per_device_train_batch_size": 2,
 }  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def send(pid: int, number: int = signal.SIGKILL) -> None:
 def rank_pid(run_id: str, rank: int) -> int | None:
     """The training process of a rank, as soon as it is there."""
     for pid, line in processes(run_id).items():
-        if "rank_main.py" in line:
+        if " run-script " in line:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if f"RANK={rank}".encode() in variables:
                 return pid

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from conftest import CPUSETS, TestCluster
+from conftest import CPUSETS, TestCluster, keeps_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -48,7 +47,7 @@ def test_the_private_key_is_private(cluster: TestCluster) -> None:
 @pytest.fixture
 def bare(cluster: TestCluster) -> TestCluster:
     """The cluster as cluster/up made it: this file's tests come before those that provision."""
-    if os.environ.get("ORCH_KEEP_CLUSTER") == "1":
+    if keeps_cluster():
         pytest.skip("ORCH_KEEP_CLUSTER: a kept cluster may have been provisioned")
     return cluster
 

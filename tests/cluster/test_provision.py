@@ -28,7 +28,7 @@ def test_bare_nodes_become_a_verified_cluster(first: tuple[Site, dict[str, Any]]
         config = ("ssh", "-F", f"{ROOT}/ssh/config", other, "hostname")
         assert on(site, node, *config).strip() == other
         assert on(site, node, "getent", "hosts", other).split()[0] == site.cluster.address(other)
-        assert on(site, node, "ls", f"{ROOT}/train/rank.py")
+        assert on(site, node, "ls", f"{ROOT}/train/node.py")
 
 
 def test_the_facts_are_recorded(site: Site) -> None:
@@ -94,6 +94,7 @@ def test_a_secret_reaches_the_nodes_and_nothing_else(site: Site) -> None:
     seen = []
     while process.poll() is None:
         seen += [path for path in Path("/proc").glob("[0-9]*/cmdline") if holds_token(path)]
+        time.sleep(0.01)  # no program that is given arguments lives for less
     process.communicate()
     assert not seen
 
@@ -108,22 +109,22 @@ def holds_token(path: Path) -> bool:
 
 def test_the_second_run_changes_nothing_and_is_quick(first: tuple[Site, dict[str, Any]]) -> None:
     site, report = first
-    seconds = []
-    for _ in range(3):  # the quickest: other work on the machine only ever lengthens
+    for _ in range(3):  # other work on the machine only ever lengthens
         again = site.orch()
         assert [node["changed"] for node in nodes_of(again).values()] == [0, 0]
-        seconds.append(again["seconds"])
-    assert min(seconds) < report["seconds"] / 4
+        if again["seconds"] < report["seconds"] / 4:
+            return
+    pytest.fail(f"{again['seconds']} s again, of {report['seconds']} at first")
 
 
 def test_drift_is_told_and_mended_and_nothing_else_is_touched(site: Site) -> None:
     own = "data/mine.txt"
     on(site, "node1", "sh", "-c", f"echo x >> {SITE}/transformers/__init__.py")
-    on(site, "node1", "rm", f"{ROOT}/train/rank.py")
+    on(site, "node1", "rm", f"{ROOT}/train/node.py")
     on(site, "node1", "touch", f"{ROOT}/train/stranger.py", f"{ROOT}/{own}")
     on(site, "node1", "sh", "-c", f"echo '{{}}' > {ROOT}/env.json")
     on(site, "node1", "rm", "-r", f"{SITE}/accelerate")
-    expected = {"transformers", "accelerate", "env.json", "train/rank.py", "train/stranger.py"}
+    expected = {"transformers", "accelerate", "env.json", "train/node.py", "train/stranger.py"}
     assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
     assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
     assert drift(site.orch()) == {"node0": set(), "node1": expected}
@@ -139,20 +140,20 @@ def test_a_half_installed_environment_is_mended(site: Site) -> None:
 
 
 def test_sync_alone(site: Site) -> None:
-    on(site, "node0", "rm", f"{ROOT}/train/rank.py")
-    assert drift(site.orch(command="sync")) == {"node0": {"train/rank.py"}, "node1": set()}
+    on(site, "node0", "rm", f"{ROOT}/train/node.py")
+    assert drift(site.orch(command="sync")) == {"node0": {"train/node.py"}, "node1": set()}
 
 
 def test_a_dead_node_does_not_keep_the_others(site: Site) -> None:
     site.describe("node0", "node1", "node2")
     site.cluster.kill("node2")
-    on(site, "node0", "rm", f"{ROOT}/train/rank.py")
+    on(site, "node0", "rm", f"{ROOT}/train/node.py")
     began = time.monotonic()
     report = nodes_of(site.orch(code=1))
     assert time.monotonic() - began < 90
     assert [report[name]["failed"] for name in ("node0", "node1", "node2")] == [0, 0, 1]
     assert "does not answer" in report["node2"]["problem"]
-    assert on(site, "node0", "ls", f"{ROOT}/train/rank.py")
+    assert on(site, "node0", "ls", f"{ROOT}/train/node.py")
 
 
 def test_a_frozen_node_is_noticed(site: Site) -> None:
@@ -181,7 +182,7 @@ def test_a_node_killed_in_mid_install_is_finished_later_by_the_same_command(site
     """Which also carries on what was interrupted."""
     # The node's part of the interrupted run may have gone on, and be done by now.
     on(site, "node2", "rm", "-rf", f"{ROOT}/stacks")
-    on(site, "node0", "rm", f"{ROOT}/train/rank.py")
+    on(site, "node0", "rm", f"{ROOT}/train/node.py")
     process = site.start("--json")
     deadline = time.monotonic() + 120
     while not any("uv" in command and " install " in command for command in running(site)):
@@ -192,7 +193,7 @@ def test_a_node_killed_in_mid_install_is_finished_later_by_the_same_command(site
     assert process.returncode == 1
     assert [report[node]["failed"] for node in ("node0", "node1", "node2")] == [0, 0, 1]
     assert report["node2"]["problem"].startswith("Install the stack")
-    assert on(site, "node0", "ls", f"{ROOT}/train/rank.py")
+    assert on(site, "node0", "ls", f"{ROOT}/train/node.py")
     site.cluster.start("node2")
     # uv unpacks all wheels before it puts the first into place.
     assert drift(site.orch())["node2"] & {f"environment {ROOT}/stacks/current", "torch"}

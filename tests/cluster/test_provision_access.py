@@ -114,4 +114,4 @@ def test_an_inventory_that_is_a_program(site: Site) -> None:
         "node0": 0,
         "node1": 0,
     }
-    assert "train/rank.py" not in drift(report)["node0"]
+    assert "train/node.py" not in drift(report)["node0"]

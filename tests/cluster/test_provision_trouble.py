@@ -66,5 +66,5 @@ def test_a_full_disk_is_said_and_then_root_carries_on(site: Site) -> None:
     assert site.orch()["state"] == "done"
     (row,) = site.orch(command="nodes")["nodes"]
     assert row["state"] == "verified"
-    assert site.cluster.exec("node2", ("stat", "-c", "%U", f"{root}/train/rank.py")) == "root\n"
+    assert site.cluster.exec("node2", ("stat", "-c", "%U", f"{root}/train/node.py")) == "root\n"
     site.cluster.exec("node2", ("umount", root))

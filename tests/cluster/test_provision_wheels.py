@@ -69,7 +69,7 @@ def elsewhere(site: Site, tmp_path: Path) -> Site:
 
 def test_orch_from_its_own_wheel_provisions_too(elsewhere: Site) -> None:
     elsewhere.describe("node0", "node1")
-    on(elsewhere, "node1", "rm", f"{ROOT}/train/rank.py")
+    on(elsewhere, "node1", "rm", f"{ROOT}/train/node.py")
     report = elsewhere.orch()
-    assert drift(report) == {"node0": set(), "node1": {"train/rank.py"}}
+    assert drift(report) == {"node0": set(), "node1": {"train/node.py"}}
     assert [node["changed"] for node in nodes_of(report).values()] == [0, 1]

@@ -171,10 +171,10 @@ def test_node0_dies_and_the_others_end_by_themselves(lab: Site) -> None:
     running.until(lambda: rank_pid(running.id, 1) is not None, "rank 1 on node1")
     lab.cluster.kill("node0")
     await_nothing_left(running.id, LOST_SECONDS + 20)
-    swept = ask(lab, "stop", running.id, code=1)
-    states = {node["node"]: node["state"] for node in swept["nodes"]}
+    done = ask(lab, "stop", running.id, code=1)
+    states = {node["node"]: node["state"] for node in done["nodes"]}
     assert states == {"node0": "unreachable", "node1": "clean"}
-    assert swept["seconds"] < 10
+    assert done["seconds"] < 10
     lab.cluster.start("node0")
     rows = {row["id"]: row for row in ask(lab, "runs", "--inventory", str(lab.inventory))["runs"]}
     assert rows[running.id]["state"] == "killed"
@@ -184,7 +184,7 @@ def test_node0_dies_and_the_others_end_by_themselves(lab: Site) -> None:
 def test_without_its_supervisor_a_run_ends_and_is_told_as_killed(lab: Site) -> None:
     running = faulty(lab, script=("--steps", "100000"))
     running.await_step()
-    send(pid_of(running.id, "supervise.py"))
+    send(pid_of(running.id, "node.py supervise "))
     run = running.end(code=1, seconds=LOST_SECONDS)
     assert run["state"] == "killed"
     await_nothing_left(running.id, LOST_SECONDS)

@@ -43,16 +43,16 @@ def test_a_killed_controller_leaves_the_run_alone_and_another_one_finds_it(
 
 
 def test_a_lost_connection_is_made_again(lab: Site) -> None:
-    """The controller's to node0; the supervisor's to the warden of node1."""
+    """The controller's to node0; the supervisor's to the agent of node1."""
     running = faulty(lab, script=("--steps", "500"))
     running.await_step()
-    send(pid_of(running.id, "ssh ", "warden.py"))
+    send(pid_of(running.id, "ssh ", "node.py agent "))
     kill_sessions = "pkill -KILL -f '^sshd: vagrant@notty'"
     lab.cluster.exec("node0", ("sh", "-c", kill_sessions))
     run = running.end(code=0)
     assert run["state"] == "done"
     told = [one["text"] for one in run["timeline"]]
-    assert any("node1: the connection to its warden ended; connecting again" in t for t in told)
+    assert any("node1: the connection to its agent ended; connecting again" in t for t in told)
 
 
 def test_a_launcher_that_loses_its_connection_goes_on(lab: Site) -> None:
@@ -68,22 +68,22 @@ def test_a_launcher_that_loses_its_connection_goes_on(lab: Site) -> None:
 def test_stop(lab: Site, moment: str) -> None:
     """Whenever it comes; and from a stop at a checkpoint the same command carries on."""
     saves = small(max_steps=300)
+    evaluates = small(
+        evaluate_before_training="true", do_eval="true", max_eval_samples=40,
+        max_seq_length=384, doc_stride=128,
+    )  # fmt: skip
     running = {
         "start": lambda: faulty(lab, script=LONG),
-        "evaluation": lambda: start(
-            lab,
-            *small(evaluate_before_training="true", do_eval="true", max_eval_samples=40),
-            *ON_TWO,
-        ),
+        "evaluation": lambda: start(lab, *evaluates, *ON_TWO),
         "checkpoint": lambda: start(lab, *saves, *ON_TWO),
     }[moment]()
     if moment == "evaluation":
         running.await_event("progress", phase="evaluate before")
     elif moment == "checkpoint":
         running.await_event("progress", phase="save", step=2)  # the first one is whole
-    swept = ask(lab, "stop", running.id)
-    assert swept["seconds"] < 10
-    assert {node["node"]: node["state"] for node in swept["nodes"]} == {
+    done = ask(lab, "stop", running.id)
+    assert done["seconds"] < 10
+    assert {node["node"]: node["state"] for node in done["nodes"]} == {
         "node0": "clean",
         "node1": "clean",
     }
@@ -117,7 +117,7 @@ def test_two_stops_at_once(lab: Site) -> None:
 
 
 def test_a_run_restarts_with_a_spare_node_and_its_loss_goes_on(lab: Site) -> None:
-    running = start(lab, *small(max_steps=8), *ON_TWO, "--max-restarts", "1", "--spare-nodes", "1")
+    running = start(lab, *small(max_steps=12), *ON_TWO, "--max-restarts", "1", "--spare-nodes", "1")
     running.await_event("progress", 3, phase="save")
     lab.cluster.kill("node1")
     run = running.end(code=0, seconds=300)
@@ -125,16 +125,16 @@ def test_a_run_restarts_with_a_spare_node_and_its_loss_goes_on(lab: Site) -> Non
     told = [one["text"] for one in run["timeline"]]
     assert "node2 takes the place of node1" in told
     assert "started 2 ranks on node0, node2 (attempt 2)" in told
-    assert steps_of(running.folder) == list(range(1, 9))
+    assert steps_of(running.folder) == list(range(1, 13))
 
 
 def test_a_run_restarts_without_the_lost_node(lab: Site) -> None:
-    running = start(lab, *small(max_steps=8), *ON_TWO, "--max-restarts", "1")
+    running = start(lab, *small(max_steps=12), *ON_TWO, "--max-restarts", "1")
     running.await_event("progress", 3, phase="save")
     lab.cluster.cut("node1")
     run = running.end(code=0, seconds=300)
     assert (run["state"], run["attempts"]) == ("done", 2)
-    assert steps_of(running.folder) == list(range(1, 9))
+    assert steps_of(running.folder) == list(range(1, 13))
     await_nothing_left(running.id, 60)
 
 
@@ -144,7 +144,7 @@ def steps_of(folder: Path) -> list[int]:
 
 
 def test_what_is_left_is_found_and_ended(lab: Site) -> None:
-    """A rank whose supervisor and wardens are gone, and that was told nothing."""
+    """A rank whose supervisor and agents are gone, and that was told nothing."""
     running = faulty(lab, script=LONG)
     running.await_step()
     orphan = "import time; time.sleep(600)"

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.recorded import plan
+
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 
 # What programs rely on. A key may be added; taking one away or renaming it needs a new schema.
@@ -101,7 +103,9 @@ def test_shell_completion(words: str, position: int, expected: str) -> None:
 
 def test_a_bug_of_ours_leaves_a_log_and_exit_code_3(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "runs" / "x").mkdir(parents=True)
-    (tmp_path / "runs" / "x" / "plan.json").write_text("{}")  # no version of orch writes this
+    record = plan(tmp_path / "runs" / "x", [])
+    (tmp_path / "runs" / "x" / "plan.json").write_text(json.dumps(record))
+    (tmp_path / "runs" / "x" / "outcome.json").write_text("{}")  # no version of orch writes this
     done = orch("runs")
     assert done.returncode == 3
     path = Path(done.stderr.strip().rpartition(" ")[2])

@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 MEMLOCK = ("--docker", "memlock=inherit")
 SMALL = (
     "max_steps=3", "logging_steps=1", "max_train_samples=40", "max_eval_samples=8",
-    "evaluate_before_training=false", "do_eval=false",
+    "evaluate_before_training=false", "do_eval=false", "max_seq_length=64", "doc_stride=16",
 )  # fmt: skip
 TELL = """
 import json, os, sys
@@ -170,7 +170,7 @@ def pids(run: Path, program: str) -> list[int]:
 
 def test_a_stop_takes_ranks_and_container_away(ground: Ground) -> None:
     run = waiting(ground)
-    assert len(pids(run, "rank_main.py")) == 2
+    assert len(pids(run, "run-script")) == 2
     done = ground.orch("stop", run.name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (living(run), images.containers()) == ([], [])
@@ -178,7 +178,7 @@ def test_a_stop_takes_ranks_and_container_away(ground: Ground) -> None:
 
 def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
     run = waiting(ground)
-    (supervisor,) = pids(run, "supervise.py")
+    (supervisor,) = pids(run, "supervise")
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not living(run) and not images.containers())
 
@@ -186,14 +186,14 @@ def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
 def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
     run = waiting(ground)
     # Stopped first: neither may see the other's end.
-    watchers = [*pids(run, "supervise.py"), *pids(run, "warden.py")]
+    watchers = [*pids(run, "supervise"), *pids(run, "agent")]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in watchers:
             os.kill(pid, number)
-    for pid in (*pids(run, "mpiexec"), *pids(run, "rank.py")):
+    for pid in (*pids(run, "mpiexec"), *pids(run, "node.py\0rank\0")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not pids(run, "rank_main.py"))  # they end with the pipe to their rank.py
+    until(lambda: not pids(run, "run-script"))  # they end with the pipe to their wrapper
     looked = ground.orch("clean", "--check")
     assert "container" in looked.stdout
     assert run.name in looked.stdout

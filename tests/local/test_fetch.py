@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import collect
-from orchestrator.backends.local import Local
-from orchestrator.backends.ssh import Ssh
-from orchestrator.collect import Listener
-from orchestrator.command import Answer
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.model.command import Answer
+from orchestrator.runs import fetch as collect
+from orchestrator.runs.fetch import FetchListener
+from orchestrator.targets.ssh.connection import Ssh
+from orchestrator.targets.ssh.local import Local
 from tests.ports import free_port
 from tests.recorded import make_run
 
@@ -75,7 +75,7 @@ def test_a_node_that_nobody_serves_is_an_error_with_its_name(tmp_path: Path) -> 
 
 
 def bring(remote: Counted, far: Path, target: Path, *only: str) -> collect.Collected:
-    return collect.collect(remote, str(far), target, only=only, listener=Listener())
+    return collect.collect(remote, str(far), target, only=only, listener=FetchListener())
 
 
 def test_every_file_arrives_with_its_hash(remote: Counted, far: Path, tmp_path: Path) -> None:

@@ -84,8 +84,10 @@ def test_a_run_stays_where_it_is_when_the_context_changes(
     api: Api, orch: Orch, tmp_path: Path
 ) -> None:
     run, _ = started(api, orch, tmp_path)
-    kube = json.loads((tmp_path / "runs" / run / "plan.json").read_text())["kube"]
-    assert (kube["context"], kube["namespace"]) == ("lab", "team")
+    record = json.loads((tmp_path / "runs" / run / "plan.json").read_text())
+    assert record["target"] == "kubernetes"
+    location = record["location"]
+    assert (location["context"], location["namespace"]) == ("lab", "team")
 
 
 def pod(api: Api, job: str, index: int, status: dict[str, Any]) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import Node
-from orchestrator.command import Command
 from orchestrator.launchers import DIALECTS, LAUNCHERS
-from orchestrator.network import Link
+from orchestrator.model.cluster import Node
+from orchestrator.model.command import Command
+from orchestrator.model.links import Link
 from tests.conftest import make_facts, make_job, make_node, mpi_here
 from tests.local.grounds import Ground
 
@@ -71,7 +71,7 @@ def test_every_host_gets_the_ranks_of_its_own_layout(tmp_path: Path, mpi: str) -
     address = {node.name: node.address for node in nodes}
     planned = {str(place.rank): address[place.node] for place in job.layout.places}
     assert {rank: host for rank, host, _ in rows} == planned
-    assert len({mask for _, _, mask in rows}) == 1, "no launcher binds: rank.py does"
+    assert len({mask for _, _, mask in rows}) == 1, "no launcher binds: the wrapper does"
 
 
 @pytest.mark.parametrize("mpi", DIALECTS)

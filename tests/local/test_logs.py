@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.share import TRAIN
+from orchestrator.paths import TRAIN
 from tests.ports import free_port
 from tests.recorded import make_run
 

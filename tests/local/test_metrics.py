@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.local.test_train import last_run
+import pytest
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
+from tests.conftest import orch_in
+from tests.local.test_train import last_run
 
 # Rank 1 is slow outside backward(); DDP makes rank 0 wait for it inside.
 SLOW = """
@@ -34,8 +33,7 @@ for step in range(40):
     TELL
 """
 TELL = (
-    "import rank_events; "
-    "rank_events.note(samples=2 * (step + 1), loss=loss.detach(), step=100 + step)"
+    "import orch_node; orch_node.note(samples=2 * (step + 1), loss=loss.detach(), step=100 + step)"
 )
 
 
@@ -44,19 +42,26 @@ def lines(run: Path, rank: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def train(orch: Orch, folder: Path, tell: str) -> Path:
-    (folder / "slow.py").write_text(SLOW.replace("TELL", tell or "pass"))
-    done = orch("train", "slow.py", "--ppn", "2", "--backend", "gloo")
+def train(folder: Path, tell: str) -> Path:
+    (folder / "slow.py").write_text(SLOW.replace("TELL", tell))
+    words = ("train", "slow.py", "--ppn", "2", "--backend", "gloo")
+    done = orch_in(folder, *words)
     assert done.returncode == 0, done.stderr
     return last_run(folder)
 
 
-def test_an_unmodified_script_has_steps_memory_and_cpu_time(orch: Orch, tmp_path: Path) -> None:
-    run = train(orch, tmp_path, "")
+@pytest.fixture(scope="module")
+def unmodified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("unmodified"), "pass")
+
+
+def test_an_unmodified_script_has_steps_memory_and_cpu_time(unmodified: Path) -> None:
+    run = unmodified
     for rank in (0, 1):
         found = lines(run, rank)
         assert sum(line["steps"] for line in found) == 40
-        assert 2 <= len(found) <= 15, "about one a second"
+        assert len(found) >= 2
+        assert all(line["seconds"] > 0.9 for line in found[:-1]), "about one a second"
         assert all(line["rss_bytes"] > 10**8 and line["cpu_seconds"] >= 0 for line in found)
         assert all(line["loss"] is None for line in found)
         times = [line["step_seconds"] for line in found if line["step_seconds"]]
@@ -65,8 +70,8 @@ def test_an_unmodified_script_has_steps_memory_and_cpu_time(orch: Orch, tmp_path
     assert work[1] > 0.05 > work[0], "only the straggler is slow in its own work"
 
 
-def test_a_script_may_tell_what_cannot_be_seen(orch: Orch, tmp_path: Path) -> None:
-    run = train(orch, tmp_path, TELL)
+def test_a_script_may_tell_what_cannot_be_seen(tmp_path: Path) -> None:
+    run = train(tmp_path, TELL)
     found = lines(run, 0)
     assert found[-1]["step"] == 139
     assert isinstance(found[-1]["loss"], float)
@@ -74,13 +79,13 @@ def test_a_script_may_tell_what_cannot_be_seen(orch: Orch, tmp_path: Path) -> No
     assert 10 < statistics.median(speeds) < 45, "2 samples in a bit more than 0.05 s"
 
 
-def test_the_record_says_what_ran(orch: Orch, tmp_path: Path) -> None:
-    run = train(orch, tmp_path, "")
+def test_the_record_says_what_ran(unmodified: Path) -> None:
+    run, script = unmodified, unmodified.parents[1] / "slow.py"
     plan = json.loads((run / "plan.json").read_text())
-    assert plan["scripts"]["path"] == str(tmp_path / "slow.py")
+    assert plan["scripts"]["path"] == str(script)
     assert plan["stack"] == "current"
     assert list(plan["fingerprints"].values()) == ["node0"]
-    assert str(tmp_path / "slow.py") in plan["command"]["argv"]
+    assert str(script) in plan["command"]["argv"]
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     seeds = {e["rank"]: e["torch_seed"] for e in events if e["event"] == "first_step"}
     assert seeds == {0: 42, 1: 42}

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import TRAIN, ended, flags, losses, metrics, results_of, run, started, tiny_bert
+from tests.jobs import RECIPES, ended, flags, losses, metrics, results_of, run, started, tiny_bert
 
-SCRIPT = TRAIN / "glue_mrpc" / "run_mrpc.py"
+SCRIPT = RECIPES / "glue_mrpc" / "run_mrpc.py"
 DATA = SCRIPT.parent / "data"
+pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 
 
 @pytest.fixture(scope="module")

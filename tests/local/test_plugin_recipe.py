@@ -28,20 +28,20 @@ def test_a_new_recipe_trains(orch: Orch, tmp_path: Path) -> None:
 def test_its_files_are_sent_to_other_nodes_together(tmp_path: Path) -> None:
     from orchestrator import load
     from orchestrator.operations import recipes
-    from orchestrator.plan import SendFile
-    from orchestrator.plan_steps import Site
-    from orchestrator.plan_train import plan_train
-    from orchestrator.train_request import TrainRequest
+    from orchestrator.planning.plan import SendFile
+    from orchestrator.planning.request import TrainRequest
+    from orchestrator.targets.ssh.plan import plan_train
+    from orchestrator.targets.ssh.resolve import Inputs
+    from orchestrator.targets.ssh.steps import Site
 
     folder = recipes.new("my-own", tmp_path)
     (folder / "parts").mkdir()
     (folder / "parts" / "loss.py").write_text("")
     plan = plan_train(
-        TrainRequest(recipe="my-own", settings={}, precision="fp32"),
-        cluster=make_cluster(make_node(via=("ssh", "node0"))),
-        recipe=load.recipe("my-own", (folder,)),
-        stack=make_stack(),
-        site=Site(run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train",
+        TrainRequest(recipe="my-own", precision="fp32"),
+        Inputs(cluster=make_cluster(make_node(via=("ssh", "node0"))),
+               recipe=load.recipe("my-own", (folder,)), stack=make_stack()),
+        Site(run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train",
                   train_here="/here/train", claims="/opt/orch/claims", started_by="me@here",
                   created=1.0),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from tests.conftest import HOSTILE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
-POD = ROOT / "train" / "pod.py"
+NODE = ROOT / "train" / "node.py"
 SHARES = """
 import sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -51,7 +51,7 @@ def config(tmp_path: Path, **changes: Any) -> Path:
 
 def pod(mode: str, path: Path, *script: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(POD), mode, str(path), "--", *script],
+        [sys.executable, str(NODE), "pod", mode, str(path), "--", *script],
         capture_output=True, text=True, timeout=120, env=os.environ | env,
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_a_pod_that_stands_still_is_ended(tmp_path: Path) -> None:
 def test_a_pod_that_is_asked_to_end_ends_its_ranks(tmp_path: Path) -> None:
     path = config(tmp_path, ppn=1)
     sleeps = script(tmp_path, "import time\ntime.sleep(90)")
-    command = [sys.executable, str(POD), "torchrun", str(path), "--", sleeps]
+    command = [sys.executable, str(NODE), "pod", "torchrun", str(path), "--", sleeps]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -156,7 +156,7 @@ def worker(tmp_path: Path) -> Any:
     port = free_port()
     path = config(tmp_path, mpi="Intel", ssh={"folder": str(keys), "port": port})
     Path("/run/sshd").mkdir(exist_ok=True)
-    process = subprocess.Popen([sys.executable, str(POD), "sshd", str(path)])
+    process = subprocess.Popen([sys.executable, str(NODE), "pod", "sshd", str(path)])
     yield path
     process.kill()
     process.wait()

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs import MINILM, TRAIN, ended, flags, run, started
+from tests.jobs import MINILM, RECIPES, ended, flags, run, started
 
-SCRIPT = TRAIN / "bert_data" / "prepare.py"
-TEXT = TRAIN / "bert_pretrain" / "data" / "text.txt"
-sys.path[:0] = [str(SCRIPT.parent), str(TRAIN)]
+SCRIPT = RECIPES / "bert_data" / "prepare.py"
+TEXT = RECIPES / "bert_pretrain" / "data" / "text.txt"
+pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
+sys.path.insert(0, str(SCRIPT.parent))
 
 from blocks import Block, blocks_of, text_documents  # noqa: E402
 from instances import Recipe, Words, instances  # noqa: E402

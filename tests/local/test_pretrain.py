@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import MINILM, TRAIN, ended, flags, losses, metrics, results_of, run, started
+from tests.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started
 
-SCRIPT = TRAIN / "bert_pretrain" / "run_pretraining.py"
+SCRIPT = RECIPES / "bert_pretrain" / "run_pretraining.py"
 TEXT = SCRIPT.parent / "data" / "text.txt"
-sys.path[:0] = [str(SCRIPT.parent), str(TRAIN)]
+pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
+sys.path.insert(0, str(SCRIPT.parent))
 
 from lamb import Lamb  # noqa: E402
 from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
@@ -25,7 +26,7 @@ from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data")
-    run(TRAIN / "bert_data" / "prepare.py",
+    run(RECIPES / "bert_data" / "prepare.py",
         *flags(input_file=TEXT, tokenizer_name=MINILM, output_dir=out, lengths="64:10,128:20",
                shards=3, dupe_factor=1))  # fmt: skip
     return out / "data"
@@ -112,7 +113,7 @@ def test_the_learning_rate_is_nvidias() -> None:
 
 
 def test_batches_that_cannot_be_dealt_out_are_refused() -> None:
-    from training.errors import RecipeError
+    from orch_training.errors import RecipeError
 
     args = parse_arguments(flags(output_dir="o", data_dir="d", train_batch_size=100))
     with pytest.raises(RecipeError, match="phase 1: 100 sequences per step cannot be dealt out"):

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import TRAIN, ended, flags, results_of, run, started, tiny_bert
+from tests.jobs import RECIPES, ended, flags, results_of, run, started, tiny_bert
 
-SCRIPT = TRAIN / "bert_qa_quant" / "run_qa_quant.py"
-DATA = TRAIN / "bert_qa" / "data"
-pytestmark = pytest.mark.filterwarnings("ignore")  # torchao's, of kernels for other devices
+SCRIPT = RECIPES / "bert_qa_quant" / "run_qa_quant.py"
+DATA = RECIPES / "bert_qa" / "data"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # torchao's, of kernels for other devices
+    pytest.mark.xdist_group("recipes"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def static(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("static")
     run(SCRIPT, *arguments(tiny, out, max_steps=2), "--do_train", "--apply_quantization",
         "--quantization_approach", "static", "--num_calibration_samples", "9", "--verify_loading",
-        ranks=2)  # fmt: skip
+        ranks=2, warm=False)  # fmt: skip
     return out
 
 
@@ -91,7 +94,7 @@ def test_wrong_flags_exit_with_2(tiny: Path, tmp_path: Path, flag: list[str], me
 
 
 def test_histograms_of_ranks_become_one() -> None:
-    sys.path[:0] = [str(SCRIPT.parent), str(TRAIN)]
+    sys.path.insert(0, str(SCRIPT.parent))
     from int8 import merged
 
     parts = []

@@ -12,22 +12,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import orch_environment
+from tests.jobs import tiny_bert
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
-
+pytestmark = pytest.mark.xdist_group("recipes")
+HEAD = "BertForQuestionAnswering"
 SETTINGS = {
-    "max_steps": "6",
+    "max_steps": "30",
     "save_steps": "2",
     "logging_steps": "1",
     "max_train_samples": "48",
     "do_eval": "false",
     "evaluate_before_training": "false",
 }
-TRAIN = [
-    "train", "bert-qa", "--ppn", "2", "--precision", "fp32",
-    *(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")),
-]  # fmt: skip
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> list[str]:
+    settings = SETTINGS | {"model_name_or_path": str(tiny_bert(tmp_path / "tiny", HEAD, layers=2))}
+    words = (word for name, value in settings.items() for word in ("--set", f"{name}={value}"))
+    return ["train", "bert-qa", "--ppn", "2", "--precision", "fp32", *words]
 
 
 def losses(output: Path) -> dict[int, float]:
@@ -35,27 +42,29 @@ def losses(output: Path) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in map(json.loads, lines)}
 
 
-def test_the_same_command_carries_on_after_a_rank_was_killed(orch: Orch, tmp_path: Path) -> None:
-    undisturbed = orch(*TRAIN, "--runs-dir", "whole", timeout=300)
+def test_the_same_command_carries_on_after_a_rank_was_killed(
+    orch: Orch, tmp_path: Path, train: list[str]
+) -> None:
+    undisturbed = orch(*train, "--runs-dir", "whole", timeout=300)
     assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
     (whole,) = (tmp_path / "whole").iterdir()
 
-    kill_after_first_checkpoint(tmp_path)
+    kill_after_first_checkpoint(tmp_path, train)
     (killed,) = (tmp_path / "runs").iterdir()
-    again = orch(*TRAIN, timeout=300)
+    again = orch(*train, timeout=300)
     assert again.returncode == 0, again.stdout + again.stderr
     assert f"resume: carries on {killed.name}" in again.stderr
 
     expected, found = losses(whole / "output"), losses(killed / "output")
-    assert sorted(found) == sorted(expected) == [1, 2, 3, 4, 5, 6]
-    assert abs(found[6] - expected[6]) <= 1e-3
-    third = orch(*TRAIN, "--dry-run")
+    assert sorted(found) == sorted(expected) == list(range(1, 31))
+    assert abs(found[30] - expected[30]) <= 1e-3
+    third = orch(*train, "--dry-run")
     assert "resume:" not in third.stdout, "a finished training starts anew"
 
 
-def kill_after_first_checkpoint(tmp_path: Path) -> None:
+def kill_after_first_checkpoint(tmp_path: Path, train: list[str]) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.cli.main", *TRAIN],
+        [sys.executable, "-m", "orchestrator.cli.main", *train],
         cwd=tmp_path,
         env=orch_environment(tmp_path),
         stdout=subprocess.PIPE,

@@ -286,3 +286,39 @@ def test_a_bad_request_is_one_clear_message(orch: Orch, tmp_path: Path, case: st
     assert "Traceback" not in done.stderr
     assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
     assert not (tmp_path / "runs").exists(), "nothing half-written"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("model.parameters(), lr", "copies.parameters(), lr", "does not reach the weights"),
+        ("    model(torch", "    model.module(torch", "every rank trains alone"),
+    ],
+)
+def test_a_script_that_does_not_train_what_computes_is_stopped(
+    orch: Orch, tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    script = DDP.replace("optimizer = ", "import copy; copies = copy.deepcopy(model)\noptimizer = ")
+    assert old in script
+    (tmp_path / "wrong.py").write_text(script.replace(old, new))
+    done = orch("train", "wrong.py", "--ppn", "2", "--backend", "gloo")
+    assert done.returncode == 1
+    assert words in done.stdout
+    assert "rank " in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_warning_of_a_rank_is_told(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "", "put_back.py")
+    script = (tmp_path / "put_back.py").read_text()
+    kept = (
+        "    if step == 0:\n        kept = {n: t.clone() for n, t in model.state_dict().items()}\n"
+    )
+    back = "    model.load_state_dict(kept)\n    optimizer.zero_grad()\n"
+    script = script.replace("    optimizer.zero_grad()\n", kept + back)
+    (tmp_path / "put_back.py").write_text(script)
+    done = orch("train", "put_back.py", "--ppn", "2", "--backend", "gloo")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "what they were before" in line]
+    assert len(told) == 1
+    assert told[0].startswith("rank ")

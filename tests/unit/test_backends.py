@@ -5,11 +5,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from orchestrator.backend import BACKENDS, Backend
-from orchestrator.choose_launch import below, choose_backend
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.backends import of_entry_point
-from orchestrator.stack import Bindings, Stack
+from orchestrator.model.process_group import BACKENDS, Backend
+from orchestrator.planning.launch import below, choose_backend
+from orchestrator.versions.stack import Bindings, Stack
 from tests.conftest import make_facts, make_node
 
 NODES = (make_node(),)

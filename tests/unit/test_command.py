@@ -7,7 +7,7 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.command import Command
+from orchestrator.model.command import Command
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('VALUE')]))"
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
+from orch_node.agent import containers
+from orch_node.protocol.container import ContainerSpec, render
+from orch_node.protocol.layout import Placement
+from orch_node.rank import container
 
-from orchestrator.share import TRAIN
+from orchestrator.paths import TRAIN
 from tests.conftest import HOSTILE
 
-SPEC: dict[str, Any] = {
-    "image": "orch:current", "start": "rank", "python": "python3", "preload": [],
-    "processes": {"node0": 2}, "options": ["--network", "host"],
-}  # fmt: skip
-PLACE = {"rank": 1, "node": "node0", "cpus": [2, 3], "worker_cpus": [4], "threads": 2, "env": {}}
-
-
-@pytest.fixture(autouse=True)
-def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TRAIN))
-
-
-def module(name: str) -> ModuleType:
-    return importlib.import_module(name)
+SPEC = ContainerSpec(
+    image="orch:current", start="rank", python="python3", preload=(), processes={"node0": 2},
+    options=("--network", "host"),
+)  # fmt: skip
+PLACE = Placement(
+    rank=1, node="node0", local_rank=1, local_world_size=2, cpus=(2, 3), worker_cpus=(4,),
+    threads=2, env={},
+)  # fmt: skip
 
 
 def test_a_container_has_the_cores_the_user_and_the_labels_of_its_run() -> None:
-    found = module("containers").run_options(Path("/runs/r"), SPEC, node="node0", cpus=[0, 1])
+    found = containers.run_options(Path("/runs/r"), SPEC, node="node0", cpus=[0, 1])
     assert found == [
         *("run", "--pull", "never"),
         *("--label", "orch.run=r", "--label", "orch.folder=/runs/r", "--label", "orch.node=node0"),
@@ -40,18 +34,26 @@ def test_a_container_has_the_cores_the_user_and_the_labels_of_its_run() -> None:
 
 
 def test_a_rank_is_started_without_a_secret_in_its_arguments(tmp_path: Path) -> None:
-    containers = module("containers")
     containers.id_file(tmp_path, "node0").write_text("0123")
     found = containers.exec_command(tmp_path, SPEC, node="node0", rank=1)
     assert found == [
         *("docker", "exec", "--interactive", "--env", f"ORCH_RUN_DIR={tmp_path}"),
-        *("--env", "RANK=1", "0123", "python3", "-u", str(TRAIN / "contained.py"), str(tmp_path)),
+        *(
+            "--env",
+            "RANK=1",
+            "0123",
+            "python3",
+            "-u",
+            str(TRAIN / "node.py"),
+            "contained-rank",
+            str(tmp_path),
+        ),
     ]
 
 
 def test_an_entrypoint_gets_its_words_as_they_are_and_only_names_of_variables() -> None:
     words = list(HOSTILE)
-    found = module("containers").entry_command(Path("/runs/r"), SPEC, PLACE, ["A", "B"], words)
+    found = containers.entry_command(Path("/runs/r"), SPEC, PLACE, ["A", "B"], words)
     assert found[-len(words) :] == words
     assert found[found.index("--cpuset-cpus") + 1] == "2,3,4"
     rest = found[found.index("--rm") : -len(words)]
@@ -62,12 +64,12 @@ def test_an_entrypoint_gets_its_words_as_they_are_and_only_names_of_variables() 
     ("code", "means"), [(0, 0), (1, 1), (125, 125), (137, -9), (143, -15), (134, -6), (255, 255)]
 )
 def test_an_exit_code_of_the_engine_that_stands_for_a_signal(code: int, means: int) -> None:
-    assert module("rank_container").as_signal(code) == means
+    assert container.as_signal(code) == means
 
 
 def test_a_rank_gets_nothing_of_the_node_s_environment_but_the_launcher_s_words() -> None:
     there = {"PATH": "/node", "PMI_FD": "9", "ACCELERATE_USE_CPU": "true", "ORCH_ATTEMPT": "2"}
-    found = module("rank_container").of_launcher(there)
+    found = container.of_launcher(there)
     assert found == {"ACCELERATE_USE_CPU": "true", "ORCH_ATTEMPT": "2"}
 
 
@@ -80,14 +82,13 @@ def test_a_rank_gets_nothing_of_the_node_s_environment_but_the_launcher_s_words(
     ],
 )
 def test_what_the_engine_says_is_told_with_the_cure(text: str, words: str) -> None:
-    found = module("containers").explained(text.strip())
+    found = containers.explained(text.strip())
     assert found.endswith(words) or words in found
     assert "--help" not in found
 
 
 def test_a_run_without_the_file_has_no_container(tmp_path: Path) -> None:
-    containers = module("containers")
     assert containers.read_spec(tmp_path) is None
     assert containers.clear(tmp_path) == ([], []), "no engine is asked"
-    (tmp_path / "container.json").write_text(json.dumps(SPEC))
+    (tmp_path / "container.json").write_text(render(SPEC))
     assert containers.read_spec(tmp_path) == SPEC

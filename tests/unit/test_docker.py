@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.docker import Docker, bind, outermost
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.plan import Plan, PutFile
-from orchestrator.plan_train import plan_train
-from orchestrator.preflight import Limits, problems
-from orchestrator.stack import Stack
+from orchestrator.model.limits import Limits
+from orchestrator.planning.containers import Docker, bind, outermost
+from orchestrator.planning.plan import Plan, PutFile
+from orchestrator.provisioning.preflight import problems
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.versions.stack import Stack
 from tests.conftest import HOSTILE, make_cluster
 from tests.unit.test_launchers import ONE, TWO
 from tests.unit.test_plan_train import OWN, QA, REMOTE, REQUEST, SITE
@@ -30,16 +32,16 @@ SITE_OF_TWO = replace(REMOTE, root="/opt/orch")
 
 
 def plan(stack: Stack, docker: Docker = DOCKER, **asked: object) -> Plan:
-    request = replace(REQUEST, docker=docker, ppn=2, **asked)
-    cluster = make_cluster(*TWO)
-    return plan_train(request, cluster=cluster, recipe=QA, stack=stack, site=SITE_OF_TWO)
+    request = replace(REQUEST, ppn=2, **asked)
+    inputs = Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=stack, docker=docker)
+    return plan_train(request, inputs, SITE_OF_TWO)
 
 
 def container(plan: Plan) -> dict[str, object]:
     (step,) = (
         s for s in plan.steps if isinstance(s, PutFile) and s.path.endswith("container.json")
     )
-    assert step.at == plan.nodes
+    assert step.at == plan.run.nodes
     return dict(json.loads(step.content))
 
 
@@ -63,18 +65,18 @@ def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> Non
 def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
     request = replace(REQUEST, ppn=2)
     made = plan_train(
-        request, cluster=make_cluster(*TWO), recipe=QA, stack=test_stack, site=SITE_OF_TWO
+        request, Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=test_stack), SITE_OF_TWO
     )
     assert "container" not in made.describe()
-    assert made.key != plan(test_stack).key, "another image is another training"
+    assert made.run.key != plan(test_stack).run.key, "another image is another training"
 
 
 def test_on_this_machine_the_folders_of_script_runs_and_programs_are_there(
     test_stack: Stack,
 ) -> None:
-    request = replace(REQUEST, docker=DOCKER)
     cluster = make_cluster(*ONE)
-    made = plan_train(request, cluster=cluster, recipe=OWN, stack=test_stack, site=SITE)
+    inputs = Inputs(cluster=cluster, recipe=OWN, stack=test_stack, docker=DOCKER)
+    made = plan_train(REQUEST, inputs, SITE)
     mounted = [word for word in options(made) if word.startswith("type=bind")]
     assert mounted == [bind(folder) for folder in ("/home/me", "/orch/train", "/runs")]
 
@@ -85,10 +87,9 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
         replace(one, facts=replace(one.facts, packages=dict(ccl.requirements))) for one in TWO
     )
     for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
-        request = replace(REQUEST, docker=docker, ppn=2, backend="ccl")
-        made = plan_train(
-            request, cluster=make_cluster(*nodes), recipe=QA, stack=ccl, site=SITE_OF_TWO
-        )
+        request = replace(REQUEST, ppn=2, backend="ccl")
+        inputs = Inputs(cluster=make_cluster(*nodes), recipe=QA, stack=ccl, docker=docker)
+        made = plan_train(request, inputs, SITE_OF_TWO)
         assert transport in made.describe()
 
 

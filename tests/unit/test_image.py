@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.image import image_of, python_of
+from orchestrator.versions.image import image_of, python_of
 from tests.conftest import make_stack
 
 

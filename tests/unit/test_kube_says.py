@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from orch_node.protocol.events import read as read_event
+from orch_node.protocol.outcome import Failure, Outcome
+from orch_node.protocol.outcome import record as outcome_record
 
-from orchestrator import kube_checks as checks
-from orchestrator.kube.lines import Position, Reader, parse
-from orchestrator.kube.outcome import outcome
-from orchestrator.kube.settings import KubeSettings
-from orchestrator.kube.setup import token, without_secrets
-from orchestrator.kube.status import JobState, PodState, job_state, node_of, pod_state
+from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.kubernetes.log_lines import Position, Reader, parse
+from orchestrator.targets.kubernetes.manifests.setup import token, without_secrets
+from orchestrator.targets.kubernetes.outcome import outcome
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, node_of, pod_state
 
 SETTINGS = KubeSettings(image="registry.example/orch:current", cpu="8", memory="16Gi")
 
@@ -139,8 +142,15 @@ def told(event: str, rank: int, time: float, **fields: Any) -> dict[str, Any]:
     return {"event": event, "rank": rank, "time": time, **fields}
 
 
-def ended(events: list[dict[str, Any]], *pods: PodState, state: str = "failed") -> dict[str, Any]:
-    return outcome(events, pods, JobState(state=state, words="backoff"), began=0.0, now=9.0)
+def ended(events: list[dict[str, Any]], *pods: PodState, state: str = "failed") -> Outcome:
+    told = map(read_event, events)
+    return outcome(told, pods, JobState(state=state, words="backoff"), began=0.0, now=9.0)
+
+
+def failure_of(events: list[dict[str, Any]], *pods: PodState) -> Failure:
+    found = ended(events, *pods).first_failure
+    assert found is not None
+    return found
 
 
 def exit_of(rank: int, time: float, code: int = 1, **fields: Any) -> dict[str, Any]:
@@ -153,36 +163,53 @@ def test_the_culprit_is_not_who_lost_its_peer() -> None:
         told("exception", 0, 1.0, text="Connection closed by peer [10.0.0.1]"), exit_of(0, 1.1),
         told("exception", 1, 1.2, text="ValueError"), exit_of(1, 1.3),
     ]  # fmt: skip
-    assert ended(events)["first_failure"]["rank"] == 1
-    assert ended(events)["problem"] is None
+    assert failure_of(events).rank == 1
+    assert ended(events).problem is None
+
+
+def test_the_culprit_is_whom_all_ranks_name() -> None:
+    """As the supervisor judges below SSH: they have asked each other, and one could not go on."""
+    text = "error: rank 1 on worker-1: cannot write checkpoint-4: No space left on device."
+    events = [
+        told("exception", 0, 1.0, text=text), exit_of(0, 1.1),
+        told("exception", 1, 1.2, text=text), exit_of(1, 1.3),
+    ]  # fmt: skip
+    assert failure_of(events).rank == 1
+
+
+def test_a_backend_that_says_so_in_its_log_and_aborts_is_not_the_culprit() -> None:
+    words = "terminate called: Connection closed by peer [10.0.0.2]"
+    aborted = exit_of(0, 1.0, code=0, text=words) | {"signal": "SIGABRT"}
+    assert failure_of([aborted, exit_of(1, 1.5, code=9, text="no data")]).text == "no data"
 
 
 def test_only_the_last_attempt_counts() -> None:
     events = [told("started", 0, 1.0, node="worker-0"), exit_of(0, 2.0),
               told("started", 0, 3.0, node="worker-0"), exit_of(0, 4.0, code=7)]  # fmt: skip
-    found = ended(events)
-    assert (found["first_failure"]["code"], found["attempts"]) == (7, 2)
+    assert (failure_of(events).code, ended(events).attempts) == (7, 2)
 
 
 def test_a_pod_killed_for_memory_names_its_rank() -> None:
     events = [told("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
     killed = PodState(pod="p", node="worker-1", state="failed", words="killed", oom=True, code=137)
-    failure = ended(events, killed)["first_failure"]
-    assert (failure["rank"], failure["signal"], failure["oom"]) == (1, "SIGKILL", "killed")
+    for told_too in ([], [exit_of(1, 2.0, code=0)]):
+        failure = failure_of([*events, *told_too], killed)
+        assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
 
 
 def test_what_is_said_where_no_rank_failed() -> None:
-    assert ended([])["problem"] == "backoff"
+    assert ended([]).problem == "backoff"
     refused = told("refused", -1, 1.0, text="worker-0: no BF16")
-    assert ended([refused])["problem"] == "worker-0: no BF16"
+    assert ended([refused]).problem == "worker-0: no BF16"
     evicted = PodState(pod="p", node="worker-1", state="failed", words="evicted: memory")
-    assert ended([], evicted)["problem"] == "worker-1: evicted: memory"
-    assert ended([], state="done") | {"problem": None} == ended([], state="done")
+    assert ended([], evicted).problem == "worker-1: evicted: memory"
+    assert ended([], state="done").problem is None
 
 
 def test_the_supervisors_own_outcome_counts() -> None:
-    own = {"schema": 1, "state": "failed", "first_failure": {"rank": 5}}
-    assert ended([told("outcome", -1, 1.0, outcome=own)]) == own
+    own = Outcome(state="failed", first_failure=Failure(rank=5), problem=None, launcher_code=1,
+                  started=1.0, ended=2.0)  # fmt: skip
+    assert ended([told("outcome", -1, 1.0, outcome=outcome_record(own))]) == own
 
 
 # Checks.

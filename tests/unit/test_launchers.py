@@ -9,16 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import Cluster, Node
 from orchestrator.errors import PlanError
 from orchestrator.launchers import DIALECTS, LAUNCHERS, Job, Launch
-from orchestrator.plan_train import plan_train
-from orchestrator.stack import Stack
+from orchestrator.model.cluster import Cluster, Node
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.versions.stack import Stack
 from tests.conftest import HOSTILE, make_cluster, make_facts, make_job, make_node
 from tests.unit.test_plan_train import OWN, REMOTE, REQUEST
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "launch"
-RANKS = ("/venv/bin/python", "/opt/orch/train/rank.py", "--run", "/opt/orch/runs/r", "--", *HOSTILE)
+RANKS = (
+    "/venv/bin/python",
+    "/opt/orch/train/node.py",
+    "rank",
+    "--run",
+    "/opt/orch/runs/r",
+    "--",
+    *HOSTILE,
+)
 
 
 def node(index: int, *, numa: int = 1, interface: str = "eth1") -> Node:
@@ -97,7 +106,7 @@ def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
 
 def plan(stack: Stack, cluster: Cluster, **asked: object) -> str:
     request = replace(REQUEST, **asked)
-    return plan_train(request, cluster=cluster, recipe=OWN, stack=stack, site=REMOTE).describe()
+    return plan_train(request, Inputs(cluster=cluster, recipe=OWN, stack=stack), REMOTE).describe()
 
 
 def test_the_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: Stack) -> None:
@@ -128,4 +137,4 @@ def test_what_is_not_there_is_named_with_what_to_do(test_stack: Stack) -> None:
 def test_a_job_tells_what_launchers_need() -> None:
     job: Job = make_job(UNEVEN)
     assert job.interfaces == ("eth1", "ens5")
-    assert job.hosts("{address}:{ranks}") == "10.0.0.0:2\n10.0.0.1:1\n10.0.0.2:1\n"
+    assert job.hosts() == "10.0.0.0:2\n10.0.0.1:1\n10.0.0.2:1\n"

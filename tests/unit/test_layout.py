@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import PlanError
-from orchestrator.layout import cpu_list, lay_out, unused_cores
+from orchestrator.model.layout import cpu_list, lay_out, unused_cores
 from tests.conftest import make_facts, make_node
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import load, runs
+from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import parse_facts
 from orchestrator.load.files import read_toml
 from orchestrator.load.inventory import HAS_PASSWORD, read_inventory
 from orchestrator.load.recipes import RecipeFile, recipe_from
-from orchestrator.preflight import GIB, Limits
+from orchestrator.model.limits import GIB, Limits
+from orchestrator.runs import store as runs
+from tests.recorded import plan
 
 GOOD = """summary = "s"
 script = "x.py"
@@ -209,14 +211,7 @@ def test_hardware_threads_of_one_core_are_one_core() -> None:
 def make_run(base: Path, run_id: str, *, key: str, state: str | None, at: float) -> None:
     folder = base / run_id
     folder.mkdir(parents=True)
-    plan = {
-        "key": key,
-        "created": at,
-        "resumes": True,
-        "output_dir": f"{folder}/output",
-        "node0": {"via": []},
-    }
-    write(folder / "plan.json", json.dumps(plan))
+    write(folder / "plan.json", json.dumps(plan(folder, []) | {"key": key, "created": at}))
     if state:
         write(folder / "outcome.json", json.dumps({"state": state}))
     else:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import mirror
-from orchestrator.mirror import ABSENCES, Mirror
+from orchestrator.targets.ssh import mirror
+from orchestrator.targets.ssh.mirror import ABSENCES, Mirror
 
 
 class Folder:

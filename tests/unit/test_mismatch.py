@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator import load
-from orchestrator.environment import Environment, Shell
-from orchestrator.mismatch import Mismatch, mismatches
-from orchestrator.stack import BINDINGS, IPEX, Stack
+from orchestrator.versions.compatibility import Mismatch, mismatches
+from orchestrator.versions.installed import Environment, Shell
+from orchestrator.versions.stack import BINDINGS, IPEX, Stack
 
 STACKS = load.all_stacks()
 GOOD_SHELL = Shell(

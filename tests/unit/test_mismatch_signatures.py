@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from orchestrator.signatures import KNOWN_SIGNATURES, explain
+from orchestrator.runs.known_errors import KNOWN_SIGNATURES, explain
 
 LINES = [
     (
@@ -22,8 +22,9 @@ LINES = [
     ),
     (
         "another torch than planned",
-        "error: node1 has torch 2.12.0, and was planned with 2.13.0+cpu. Run `orch provision`.",
-        "node1 has 2.12.0, the plan says 2.13.0+cpu.",
+        "error: node1 has torch 2.12.0, and was planned with 2.13.0+cpu. To repair it: "
+        "`orch provision`.",
+        "planned with: 2.12.0, not 2.13.0+cpu.",
     ),
     (
         "no such interface for the KVS",
@@ -51,7 +52,14 @@ LINES = [
     ),
     (
         "our bindings for another torch",
-        "ImportError: oneccl_bind_pt was built for torch 2.13, this is 2.14: run `orch provision`",
+        "ImportError: oneccl_bind_pt was built for torch 2.13, this is 2.14: bring both of one "
+        "stack: `make setup`, `orch provision` on nodes, `orch image build`",
+        "built for torch 2.13",
+    ),
+    (
+        "our bindings for another torch",
+        "ImportError: oneccl_bind_pt was built for torch 2.13, and here is no torch: bring both of "
+        "one stack: `make setup`, `orch provision` on nodes, `orch image build`",
         "built for torch 2.13",
     ),
     (

@@ -3,12 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
 from orchestrator.load.mpi import mpi_flavours
-from orchestrator.share import TRAIN
-from orchestrator.stack import Stack
-from tests.unit.test_on_nodes import module
+from orchestrator.versions.stack import Stack
 
 
 def test_one_flavour_or_several_the_same_for_all_hosts(test_stack: Stack) -> None:
@@ -27,8 +26,6 @@ def test_one_flavour_or_several_the_same_for_all_hosts(test_stack: Stack) -> Non
 def test_a_flavour_is_found_in_its_own_folder_or_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(TRAIN))
-    facts = module("facts")
 
     def program(path: str) -> str:
         target = tmp_path / path

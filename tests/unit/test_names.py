@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.names import expand, fold, ranges
+from orchestrator.model.hostlist import expand, fold, ranges
 
 
 @pytest.mark.parametrize(

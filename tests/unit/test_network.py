@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.choices import tell_network
-from orchestrator.cluster import Node
 from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS
-from orchestrator.network import links
+from orchestrator.model.cluster import Node
+from orchestrator.model.links import links
+from orchestrator.planning.hosts import tell_network
 from tests.conftest import make_facts, make_job, make_node
 
 

@@ -1,41 +1,39 @@
-"""What the programs on the nodes are made of: roll call, processes, claims, segments, layouts."""
+"""What the programs on the nodes are made of: ranks, processes, claims, segments, layouts."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-
-from orchestrator.share import TRAIN
-
-
-@pytest.fixture(autouse=True)
-def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TRAIN))
-
-
-def module(name: str) -> ModuleType:
-    return importlib.import_module(name)
+from orch_node.agent import core_claims, processes, shared_memory
+from orch_node.protocol.agent import Claim
+from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised
+from orch_node.protocol.layout import Placement, RunLayout, Spare
+from orch_node.rank import oom, setvars
+from orch_node.supervisor import agents, layouts, rank_tracker, recovery
 
 
-def layout(*nodes: str) -> dict[str, Any]:
-    places = [
-        {"rank": i, "node": node, "cpus": [i], "worker_cpus": []} for i, node in enumerate(nodes)
-    ]
-    return {"world_size": len(places), "ranks": places}
+def layout(*nodes: str, spares: tuple[Spare, ...] = ()) -> RunLayout:
+    places = tuple(
+        Placement(rank=i, node=node, local_rank=0, local_world_size=1, cpus=(i,), worker_cpus=(),
+                  threads=1, env={})
+        for i, node in enumerate(nodes)
+    )  # fmt: skip
+    return RunLayout(
+        world_size=len(places), backend="gloo", backend_module="", timeout_seconds=1800.0,
+        nodes=(), ranks=places, spares=spares,
+    )  # fmt: skip
 
 
 def test_a_spare_stands_in_for_a_lost_node() -> None:
-    layouts = module("layouts")
-    spares = [{"node": "node8", "host": "10.0.0.8"}, {"node": "node9", "host": "10.0.0.9"}]
-    before = {**layout("node0", "node1", "node2"), "spares": spares}
+    spares = (Spare("node8", "10.0.0.8"), Spare("node9", "10.0.0.9"))
+    before = layout("node0", "node1", "node2", spares=spares)
     hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
     stand_ins = {"node1": "node8"}
     assert layouts.hosts_replaced(hosts, before, stand_ins) == (
@@ -45,53 +43,55 @@ def test_a_spare_stands_in_for_a_lost_node() -> None:
     assert layouts.hosts_replaced(of_open_mpi, before, stand_ins) == (
         "10.0.0.0 slots=1\n10.0.0.8 slots=12\n10.0.0.2 slots=1\n"
     )
-    after = layouts.replaced(before, stand_ins)
-    assert layouts.nodes_of(after) == ["node0", "node8", "node2"]
-    assert list(layouts.spares_of(after)) == ["node9"]
-    assert layouts.claim_of("/run", before, "node9")["cpus"] == [0]
+    after = before.replaced(stand_ins)
+    assert after.node_names == ["node0", "node8", "node2"]
+    assert list(after.spare_hosts) == ["node9"]
+    assert layouts.claim_of("/run", before, "node9").cpus == (0,)
 
 
 @pytest.mark.parametrize(("moment", "off"), [(9.0, -1.0), (10.5, 0.0), (13.0, 2.0)])
 def test_a_clock_is_off_by_what_lies_outside_the_time_of_asking(moment: float, off: float) -> None:
-    assert module("wardens").outside(moment, 10.0, 11.0) == off
+    assert agents.outside(moment, 10.0, 11.0) == off
 
 
-def roll(*nodes: str) -> Any:
-    return module("roll_call").RollCall(layout(*nodes), 0.0)
+def tracker(*nodes: str) -> rank_tracker.RankTracker:
+    return rank_tracker.RankTracker(layout(*nodes), 0.0)
+
+
+def told(tracked: rank_tracker.RankTracker, *events: Event) -> rank_tracker.RankTracker:
+    for event in events:
+        tracked.take(event, 2.0)
+    return tracked
 
 
 def test_who_has_not_joined_is_named_by_node() -> None:
-    call = roll("node0", "node0", "node1", "node1", "node2")
-    for rank in (0, 1):
-        call.take({"event": "joined", "rank": rank}, 1.0)
-    assert call.absent() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
+    ranks = told(
+        tracker("node0", "node0", "node1", "node1", "node2"), Joined(rank=0), Joined(rank=1)
+    )
+    assert ranks.absent() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
 
 
 def test_who_is_behind_is_named_with_its_collective() -> None:
-    call = roll("node0", "node0", "node1")
+    ranks = tracker("node0", "node0", "node1")
     for rank, count in enumerate((17, 17, 12)):
-        call.take({"event": "joined", "rank": rank}, 1.0)
-        call.take({"event": "pulse", "rank": rank, "collectives": count}, 2.0)
+        told(ranks, Joined(rank=rank), Heartbeat(rank=rank, collectives=count))
     words = "2 of 3 ranks wait in collective 17; behind: node1 rank 2 (at 12)"
-    assert call.absent() == words
-    assert call.quiet(10.0) == 8.0
+    assert ranks.absent() == words
+    assert ranks.quiet(10.0) == 8.0
 
 
 def test_ranks_that_have_ended_are_not_behind() -> None:
-    call = roll("node0", "node1")
-    for rank in (0, 1):
-        call.take({"event": "joined", "rank": rank}, 1.0)
-    call.take({"event": "exit", "rank": 0, "code": 0, "signal": None, "stopped": False}, 2.0)
-    assert call.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
+    ranks = told(tracker("node0", "node1"), Joined(rank=0), Joined(rank=1), Exited(rank=0))
+    assert ranks.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
 
 
 def test_the_rank_that_all_others_name_is_the_culprit() -> None:
-    call = roll("node0", "node1")
     text = "error: rank 0 on node0: cannot write checkpoint-4: No space left on device."
-    for rank in (1, 0):
-        call.take({"event": "exception", "rank": rank, "text": text, "time": 1.0}, 1.0)
-    assert call.first_failure()["rank"] == 0
-    assert call.undecided(), "its exit code is not known yet"
+    ranks = told(tracker("node0", "node1"), *(Raised(rank=r, text=text, time=1.0) for r in (1, 0)))
+    failure = ranks.first_failure()
+    assert failure is not None
+    assert failure.rank == 0
+    assert ranks.undecided(), "its exit code is not known yet"
 
 
 SETVARS = """
@@ -109,7 +109,7 @@ def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
     (folder / "setvars.sh").write_text(SETVARS)
     before = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
     root = str(folder.parent)
-    assert module("setvars").sourced(folder / "setvars.sh", before) == {
+    assert setvars.sourced(folder / "setvars.sh", before) == {
         "CCL_ROOT": root,
         "TEXT": "two\nlines = 1",
         "LD_LIBRARY_PATH": f"{root}/lib:/old",
@@ -121,16 +121,13 @@ def test_a_setvars_that_cannot_be_sourced(tmp_path: Path, text: str | None, word
     script = tmp_path / "setvars.sh"
     if text:
         script.write_text(text)
-    setvars = module("setvars")
     with pytest.raises(setvars.SetvarsError, match=words):
         setvars.sourced(script, os.environ)
 
 
 def test_a_rank_that_was_stopped_has_not_failed() -> None:
-    call = roll("node0")
-    end = {"event": "exit", "rank": 0, "code": 0, "signal": "SIGTERM", "stopped": True}
-    call.take(end, 1.0)
-    assert call.first_failure() is None
+    ranks = told(tracker("node0"), Exited(rank=0, signal="SIGTERM", stopped=True))
+    assert ranks.first_failure() is None
 
 
 @pytest.mark.parametrize("variable", [True, False])
@@ -139,25 +136,29 @@ def test_a_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, vari
     environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if variable else {})}
     command = [sys.executable, "-c", "input()", str(tmp_path)]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
-        module("time").sleep(0.2)
-        found = [one.pid for one in module("processes").of_run(str(tmp_path))]
+        time.sleep(0.2)
+        found = [one.pid for one in processes.of_run(str(tmp_path))]
         process.communicate(b"\n")
     assert found == ([process.pid] if variable else [])
 
 
+def claim(run: str, *cpus: int) -> Claim:
+    return Claim(run=run, run_dir="", cpus=cpus)
+
+
 def test_claims_are_refused_while_their_holder_lives(tmp_path: Path) -> None:
-    claims = module("claims").Claims
+    claims = core_claims.Claims
     first, second = claims(tmp_path), claims(tmp_path)
-    assert first.take("one", {"cpus": [0, 1], "run_dir": ""}) == []
-    taken = second.take("two", {"cpus": [1, 2], "run_dir": ""})
-    assert [(one["run"], one["cpus"]) for one in taken] == [("one", [1])]
-    assert second.take("two", {"cpus": [2, 3], "run_dir": ""}) == [], "other cores are free"
+    assert first.take(claim("one", 0, 1)) == ()
+    taken = second.take(claim("two", 1, 2))
+    assert [(one.run, one.cpus) for one in taken] == [("one", (1,))]
+    assert second.take(claim("two", 2, 3)) == (), "other cores are free"
     first.release("one")
-    assert claims(tmp_path).take("three", {"cpus": [0, 1], "run_dir": ""}) == []
+    assert claims(tmp_path).take(claim("three", 0, 1)) == ()
 
 
 def test_segments_that_a_dead_run_has_left_are_removed(tmp_path: Path) -> None:
-    memory, processes = module("shared_memory"), module("processes")
+    memory = shared_memory
     segment = Path("/dev/shm") / f"orch-test-{os.getpid()}"
     other = segment.with_name(segment.name + "-other")
     other.write_bytes(b"not of the run")
@@ -168,7 +169,9 @@ def test_segments_that_a_dead_run_has_left_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        memory.note(tmp_path / "shm.json", [processes.look(process.pid, [])])
+        found = processes.look(process.pid, [])
+        assert found is not None
+        memory.note(tmp_path / "shm.json", [found])
         assert memory.remove(tmp_path / "shm.json") == [], "it is in use"
         process.kill()
     try:
@@ -182,7 +185,6 @@ def test_segments_that_a_dead_run_has_left_are_removed(tmp_path: Path) -> None:
 def test_an_oom_kill_is_seen_in_the_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    oom = module("oom")
     events = tmp_path / "memory.events"
     events.write_text("oom 0\noom_kill 0\n")
     monkeypatch.setattr(oom, "own_cgroup", lambda: [events])
@@ -194,7 +196,6 @@ def test_an_oom_kill_is_seen_in_the_counters(
 
 
 def test_the_words_of_a_kernel_message() -> None:
-    oom = module("oom")
     record = b"6,339,5140900,-;Killed process 7 (a;b)\n SUBSYSTEM=acpi\n DEVICE=+acpi:1\n"
     assert oom.message(record) == "Killed process 7 (a;b)"
     assert oom.message(b"6,340,5140901,-;\n") == oom.message(b"") == ""
@@ -203,20 +204,18 @@ def test_the_words_of_a_kernel_message() -> None:
 def test_no_segments_where_there_is_no_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = module("shared_memory")
+    memory = shared_memory
     monkeypatch.setattr(memory, "SHM", f"{tmp_path}/none/")
     assert memory.names() == set()
 
 
 def test_a_layout_without_its_lost_node() -> None:
-    layouts = module("layouts")
     whole = layout("node0", "node1", "node1", "node2")
-    left = layouts.without(whole, {"node1"})
-    assert [(place["rank"], place["node"]) for place in left["ranks"]] == [
-        (0, "node0"),
-        (1, "node2"),
-    ]
-    assert left["world_size"] == 2
+    left = whole.without({"node1"})
+    assert [(place.rank, place.node) for place in left.ranks] == [(0, "node0"), (1, "node2")]
+    assert (left.world_size, left.planned_size) == (2, 4)
+    assert left.without({"node2"}).planned_size == 4
+    assert whole.planned_size == 4
     hosts = layouts.hosts_without("a:1\nb:2\nc:1\n", whole, {"node1"})
     assert hosts == "a:1\nc:1\n"
     argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
@@ -226,28 +225,37 @@ def test_a_layout_without_its_lost_node() -> None:
     assert layouts.resized(argv, left, None, None) == argv, "it reads the layout itself"
 
 
-def test_a_run_is_mended_with_spares_first_and_then_without_nodes(tmp_path: Path) -> None:
-    mending = module("mending")
+def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("a slots=1\nb slots=1\nc slots=1\n")
-    whole = {**layout("node0", "node1", "node2"), "spares": [{"node": "node8", "host": "s"}]}
+    whole = layout("node0", "node1", "node2", spares=(Spare("node8", "s"),))
     argv = ["accelerate", "--num_processes", "3", "--num_machines", "3", "rank.py", "3"]
     told: list[str] = []
 
-    def mend(lost: set[str], gone: set[str], **options: Any) -> Any:
-        asked = argparse.Namespace(elastic=True, min_nodes=2, size_at=2, nodes_at=4)
+    def recover(lost: set[str], gone: set[str], **options: Any) -> Any:
+        asked = argparse.Namespace(
+            elastic=True, keeps_batch=True, min_nodes=2, size_at=2, nodes_at=4
+        )
         vars(asked).update(options)
-        now = mending.Mended(whole, argv)
-        return mending.mend(
+        now = recovery.Recovery(whole, argv)
+        return recovery.recover(
             tmp_path, now, lost=lost, gone=lost | gone, options=asked, tell=told.append
         )
 
-    assert mend({"node1", "node2"}, {"node8"}) is None
+    assert recover({"node1", "node2"}, {"node8"}) is None
     assert told == ["no restart: the run needs 2 nodes"]
-    assert mend({"node1"}, {"node8"}, elastic=False) is None
-    assert told[1] == "no restart: the recipe needs all of its ranks"
-    mended = mend({"node1", "node2"}, set())
-    assert [one["node"] for one in mended.layout["ranks"]] == ["node0", "node8"]
-    assert mended.argv == ["accelerate", "--num_processes", "2", "--num_machines", "2", *argv[5:]]
+    assert recover({"node1"}, {"node8"}, elastic=False) is None
+    assert told[1].startswith("no restart: fewer ranks would train with another global batch")
+    recovered = recover({"node1", "node2"}, set())
+    assert told[2:] == [
+        "node8 takes the place of node1",
+        "goes on without node2: 2 of 3 ranks; the recipe keeps its global batch, its order of "
+        "data and its schedule",
+    ]
+    assert [one.node for one in recovered.layout.ranks] == ["node0", "node8"]
+    numbers = ["--num_processes", "2", "--num_machines", "2"]
+    assert recovered.argv == ["accelerate", *numbers, *argv[5:]]
     assert (tmp_path / "hostfile").read_text() == "a slots=1\ns slots=1\n"
     (tmp_path / "hostfile").unlink()
-    assert mend({"node1"}, {"node8"}).layout["world_size"] == 2, "torchrun has no hostfile"
+    assert recover({"node1"}, {"node8"}).layout.world_size == 2, "torchrun has no hostfile"
+    assert recover({"node1"}, {"node8"}, keeps_batch=False).layout.world_size == 2
+    assert "unless the script takes ORCH_PLANNED_WORLD_SIZE=3 into account" in told[-1]

@@ -14,19 +14,20 @@ import yaml
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.card import run_card
 from orchestrator.errors import PlanError
-from orchestrator.kube import names
-from orchestrator.kube.card import short, whole
-from orchestrator.kube.job import literal
-from orchestrator.kube.quantity import amount
-from orchestrator.kube.settings import KubeSettings
-from orchestrator.launchers.kubernetes_jobs import KINDS
-from orchestrator.plan import ApplyObjects, Plan
-from orchestrator.plan_kube import KubeSite, plan_kube
-from orchestrator.recipe import Recipe
-from orchestrator.stack import Bindings, Stack
-from orchestrator.train_request import Resume, TrainRequest
+from orchestrator.model.recipe import Recipe
+from orchestrator.planning.plan import ApplyObjects, Plan
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.runs.record import record_of
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.job import literal
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.quantity import amount
+from orchestrator.targets.kubernetes.plan import KubeSite, plan_kube
+from orchestrator.targets.kubernetes.resolve import Inputs
+from orchestrator.targets.kubernetes.run_record import short, whole
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.versions.stack import Bindings, Stack
 from tests.conftest import make_stack
 from tests.kube_schema import FILES, check, has_crds, needs_crds
 
@@ -50,7 +51,11 @@ SITE = KubeSite(
     contents={},
 )
 OWN_SITE = replace(SITE, contents={OWN.script: b"print('hello')\n"})
-REQUEST = TrainRequest(recipe="qa", nodes="2", ppn=2, settings={})
+REQUEST = TrainRequest(
+    recipe="qa",
+    nodes="2",
+    ppn=2,
+)
 CCL = Bindings(
     version="2.13.0+orch.1", built_by="orch", module="bindings_module", setvars="", oneccl="2022"
 )
@@ -73,10 +78,8 @@ def decide(
     stack: Stack | None = None,
     resume: Resume | None = None,
 ) -> Plan:
-    return plan_kube(
-        request, launcher=launcher, settings=kube, recipe=recipe, stack=stack or make_stack(),
-        site=site, resume=resume,
-    )  # fmt: skip
+    inputs = Inputs(recipe=recipe, stack=stack or make_stack(), kube=kube)
+    return plan_kube(replace(request, launcher=launcher), inputs, site, resume)
 
 
 def objects(plan: Plan) -> tuple[dict[str, Any], ...]:
@@ -228,8 +231,8 @@ def test_a_run_that_is_carried_on_keeps_its_output() -> None:
     resume = Resume(run_id="old", state="failed", output_dir="/orch/runs/old/output")
     plan = decide(resume=resume)
     assert "--output_dir=/orch/runs/old/output" in containers(objects(plan)[1])[0]["args"]
-    assert plan.key == decide().key
-    assert plan.key != decide(kube=replace(SETTINGS, claim="other")).key
+    assert plan.run.key == decide().run.key
+    assert plan.run.key != decide(kube=replace(SETTINGS, claim="other")).run.key
 
 
 @pytest.mark.parametrize(
@@ -238,10 +241,6 @@ def test_a_run_that_is_carried_on_keeps_its_output() -> None:
         ({"nodes": None}, "needs the number of pods"),
         ({"nodes": "node[1-3]"}, "needs the number of pods"),
         ({"nodes": "0"}, "needs the number of pods"),
-        ({"exclude": "node1"}, "--exclude is for nodes behind SSH"),
-        ({"spare_nodes": 1}, "--spare-nodes"),
-        ({"queue": True}, "--queue"),
-        ({"ccl_workers": 1}, "--ccl-workers"),
         ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs"),
         ({"stall_timeout": -1.0}, "are 0 or more"),
     ],
@@ -318,11 +317,13 @@ def test_quantities_are_exact() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
-def test_a_card_that_travels_is_short_and_can_be_made_whole(pods: int, ppn: int, size: int) -> None:
+def test_a_record_that_travels_is_short_and_can_be_made_whole(
+    pods: int, ppn: int, size: int
+) -> None:
     request = replace(REQUEST, nodes=str(pods), ppn=ppn)
-    card = run_card(decide(request=request, kube=replace(SETTINGS, cpu=str(ppn * size))))
-    travels = json.loads(json.dumps(short(card)))
-    assert whole(travels) == json.loads(json.dumps(card))
+    record = record_of(decide(request=request, kube=replace(SETTINGS, cpu=str(ppn * size))))
+    travels = json.loads(json.dumps(short(record)))
+    assert whole(travels) == record
 
 
 def expand(text: str, variables: dict[str, str]) -> str:

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import Cluster, Facts, Node
 from orchestrator.errors import PlanError
-from orchestrator.plan import Plan, PutFile, SendFile, StartRun
-from orchestrator.plan_steps import Site
-from orchestrator.plan_train import plan_train
-from orchestrator.rank_files import master_port
-from orchestrator.recipe import Recipe
-from orchestrator.stack import Bindings, Stack
-from orchestrator.train_request import Resume, TrainRequest
+from orchestrator.model.cluster import Cluster, Facts, Node
+from orchestrator.model.recipe import Recipe
+from orchestrator.planning.plan import Plan, PutFile, SendFile, StartRun
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.run_files import master_port
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.targets.ssh.steps import Site
+from orchestrator.versions.stack import Bindings, Stack
 from tests.conftest import make_cluster, make_facts, make_node
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -34,11 +35,12 @@ QA = Recipe(
     name="qa",
     script="/orch/train/qa/qa.py",
     resumes=True,
+    ipex=True,
     arguments={"epochs": 2},
     precisions={"bf16": ("--bf16",), "fp32": ()},
 )
 OWN = Recipe(name="own", script="/home/me/own script.py", own_script=True)
-REQUEST = TrainRequest(recipe="qa", settings={})
+REQUEST = TrainRequest(recipe="qa")
 
 
 @pytest.fixture
@@ -51,9 +53,7 @@ def decide(
     node: Node | None = None, resume: Resume | None = None,
 ) -> Plan:  # fmt: skip
     cluster = make_cluster(node or make_node())
-    return plan_train(
-        request, cluster=cluster, recipe=recipe, stack=stack, site=SITE, resume=resume
-    )
+    return plan_train(request, Inputs(cluster=cluster, recipe=recipe, stack=stack), SITE, resume)
 
 
 def argv(plan: Plan) -> tuple[str, ...]:
@@ -100,19 +100,19 @@ def test_resume_keeps_the_output_of_the_unfinished_run(stack: Stack) -> None:
     resume = Resume(run_id="old", state="killed", output_dir="/runs/old/output")
     plan = decide(stack, resume=resume)
     assert "--output_dir=/runs/old/output" in argv(plan)
-    assert plan.key == decide(stack).key
+    assert plan.run.key == decide(stack).run.key
     assert any("carries on old" in line for line in plan.summary())
 
 
 def test_the_key_depends_on_what_is_trained(stack: Stack) -> None:
-    key = decide(stack).key
-    assert decide(stack, request=replace(REQUEST, ppn=2)).key != key
-    assert decide(stack, request=replace(REQUEST, precision="fp32")).key != key
+    key = decide(stack).run.key
+    assert decide(stack, request=replace(REQUEST, ppn=2)).run.key != key
+    assert decide(stack, request=replace(REQUEST, precision="fp32")).run.key != key
 
 
 def test_script_arguments_after_the_dashes_are_part_of_the_key(stack: Stack) -> None:
     other = replace(REQUEST, script_args=("--learning_rate=1",))
-    assert decide(stack, request=other).key != decide(stack).key
+    assert decide(stack, request=other).run.key != decide(stack).run.key
 
 
 def test_every_file_of_the_ranks_is_json(stack: Stack) -> None:
@@ -155,13 +155,13 @@ def uneven_nodes() -> Cluster:
 
 def test_golden_plan_of_two_nodes(stack: Stack) -> None:
     plan = plan_train(
-        replace(REQUEST, ppn=2), cluster=two_nodes(), recipe=QA, stack=stack, site=REMOTE
+        replace(REQUEST, ppn=2), Inputs(cluster=two_nodes(), recipe=QA, stack=stack), REMOTE
     )
     assert plan.describe() == (GOLDEN / "two-nodes.sh").read_text()
 
 
 def test_golden_plan_of_uneven_nodes(stack: Stack) -> None:
-    plan = plan_train(REQUEST, cluster=uneven_nodes(), recipe=QA, stack=stack, site=REMOTE)
+    plan = plan_train(REQUEST, Inputs(cluster=uneven_nodes(), recipe=QA, stack=stack), REMOTE)
     assert plan.describe() == (GOLDEN / "uneven-nodes.sh").read_text()
 
 
@@ -173,7 +173,9 @@ def with_spare(spare: Node) -> Cluster:
 
 def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     request = replace(REQUEST, ppn=1, max_restarts=1, spare_nodes=1)
-    plan = plan_train(request, cluster=with_spare(far_node(2)), recipe=QA, stack=stack, site=REMOTE)
+    plan = plan_train(
+        request, Inputs(cluster=with_spare(far_node(2)), recipe=QA, stack=stack), REMOTE
+    )
     assert "spare nodes: node2 (for nodes that are lost)" in plan.summary()
     (layout,) = (step for step in plan.steps if isinstance(step, PutFile) and "layout" in step.path)
     assert [at.node for at in layout.at] == ["node0", "node1", "node2"]
@@ -191,13 +193,13 @@ def test_a_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -
     for spare, restarts, words in cases:
         request = replace(REQUEST, spare_nodes=1, max_restarts=restarts)
         with pytest.raises(PlanError, match=words):
-            plan_train(request, cluster=with_spare(spare), recipe=QA, stack=stack, site=REMOTE)
+            plan_train(request, Inputs(cluster=with_spare(spare), recipe=QA, stack=stack), REMOTE)
 
 
 def test_a_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--ppn 4, but node2 has 3 physical cores") as caught:
         plan_train(
-            replace(REQUEST, ppn=4), cluster=uneven_nodes(), recipe=QA, stack=stack, site=REMOTE
+            replace(REQUEST, ppn=4), Inputs(cluster=uneven_nodes(), recipe=QA, stack=stack), REMOTE
         )
     assert "--ppn auto" in caught.value.hint
     assert "--exclude" in caught.value.hint
@@ -205,13 +207,13 @@ def test_a_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) ->
 
 def test_the_same_hosts_are_the_same_training_however_they_were_named(stack: Stack) -> None:
     requests = [replace(REQUEST, nodes="1"), replace(REQUEST, nodes="node0"), REQUEST]
-    assert len({decide(stack, request=request).key for request in requests}) == 1
+    assert len({decide(stack, request=request).run.key for request in requests}) == 1
 
 
 def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
-    plan = plan_train(REQUEST, cluster=two_nodes(), recipe=OWN, stack=stack, site=REMOTE)
+    plan = plan_train(REQUEST, Inputs(cluster=two_nodes(), recipe=OWN, stack=stack), REMOTE)
     sent = [step for step in plan.steps if isinstance(step, SendFile)]
-    assert [at.node for step in sent for at in step.targets] == ["node0", "node1"]
+    assert [at.node for step in sent for at in step.nodes] == ["node0", "node1"]
     assert {step.source for step in sent} == {OWN.script}
     assert argv(plan)[-1] == sent[0].path == "/opt/orch/runs/r/files/0/own script.py"
 
@@ -222,7 +224,7 @@ def test_an_address_on_no_interface_is_refused(stack: Stack) -> None:
         for node in two_nodes().nodes
     )
     with pytest.raises(PlanError, match=r"has the address 192\.0\.2\.1 on none of its interfaces"):
-        plan_train(REQUEST, cluster=make_cluster(*nodes), recipe=QA, stack=stack, site=REMOTE)
+        plan_train(REQUEST, Inputs(cluster=make_cluster(*nodes), recipe=QA, stack=stack), REMOTE)
 
 
 def test_a_stack_that_is_not_installed_is_named(stack: Stack) -> None:
@@ -249,7 +251,7 @@ def test_ccl_comes_with_its_module_and_without_a_spinning_worker(stack: Stack) -
     environment = json.loads(files["/runs/qa-0000/env.json"])
     assert environment["CCL_WORKER_OFFLOAD"] == "0"
     on_gloo = decide(both, request=replace(REQUEST, backend="gloo"))
-    assert on_gloo.backend == "gloo"
+    assert on_gloo.run.backend == "gloo"
 
 
 def test_cores_set_apart_reach_oneccl(stack: Stack) -> None:
@@ -263,16 +265,18 @@ def test_cores_set_apart_reach_oneccl(stack: Stack) -> None:
     ] * 2
 
 
-def test_ipex_is_refused_where_it_trains_wrongly(stack: Stack) -> None:
+def test_ipex_is_refused_where_it_is_not_known_to_train(stack: Stack) -> None:
     ipex = {**stack.requirements, "intel-extension-for-pytorch": "2.13.0"}
     facts = replace(make_facts(), packages={"torch": "2.13.0", **ipex})
     node = make_node(facts=facts)
     with_ipex = replace(stack, requirements=ipex)
     request = replace(REQUEST, ipex=True, ppn=2)
-    with pytest.raises(PlanError, match="trains wrongly"):
+    with pytest.raises(PlanError, match="has not been seen to train rightly"):
         decide(with_ipex, node=node, request=request)
     fp32 = decide(with_ipex, node=node, request=replace(request, precision="fp32"))
     assert "--use_ipex" in argv(fp32)
+    with pytest.raises(PlanError, match="recipe 'qa' has no --use_ipex"):
+        decide(with_ipex, node=node, recipe=replace(QA, ipex=False), request=request)
     with pytest.raises(PlanError, match="--ipex is for recipes"):
         decide(with_ipex, node=node, recipe=OWN, request=request)
     with pytest.raises(PlanError, match="has no IPEX"):

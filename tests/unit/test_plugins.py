@@ -13,7 +13,7 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.load.recipe_file import schema, schema_text
 from orchestrator.operations import recipes
-from orchestrator.share import TRAIN
+from orchestrator.paths import RECIPES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +27,7 @@ def test_the_shipped_schema_is_current() -> None:
     assert SHIPPED.read_text() == schema_text(), "orch recipes schema > " + str(SHIPPED)
 
 
-@pytest.mark.parametrize("path", sorted(TRAIN.glob("*/recipe.toml")), ids=lambda p: p.parent.name)
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*/recipe.toml")), ids=lambda p: p.parent.name)
 def test_our_recipes_keep_the_schema(path: Path) -> None:
     jsonschema.Draft202012Validator(schema()).validate(tomllib.loads(path.read_text()))
     first = path.read_text().splitlines()[0]

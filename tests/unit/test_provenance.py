@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.plan_train import plan_train
-from orchestrator.provenance import git_state, provenance, scripts, seeds
-from orchestrator.stack import Stack
-from orchestrator.train_request import TrainRequest
-from tests.conftest import make_cluster
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs.provenance import git_state, parse, provenance, render, script_of, seeds
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.versions.stack import Stack
+from tests.conftest import make_cluster, need
 from tests.unit.test_plan_train import QA, SITE
 
 
@@ -23,6 +25,7 @@ def script(tmp_path: Path) -> Path:
         options = ("-c", "user.name=t", "-c", "user.email=t@t")
         subprocess.run(["git", "-C", str(tmp_path), *options, *arguments], check=True)
 
+    need("git")
     path = tmp_path / "two words" / "it's.py"
     path.parent.mkdir()
     path.write_text("print(1)\n")
@@ -36,17 +39,17 @@ def test_a_clean_checkout(script: Path) -> None:
     (script.parent / "runs.txt").write_text("not known to git, and none of its business")
     state = git_state(script)
     assert state
-    assert len(state["commit"]) == 40
-    assert (state["dirty"], state["changed"]) == (False, [])
+    assert len(state.commit) == 40
+    assert (state.dirty, state.changed) == (False, ())
 
 
 def test_a_changed_script_is_dirty(script: Path) -> None:
     script.write_text("print(2)\n")
     state = git_state(script)
     assert state
-    assert state["dirty"]
-    assert state["changed"] == ["two words/it's.py"]
-    assert scripts(script)["sha256"] == hashlib.sha256(b"print(2)\n").hexdigest()
+    assert state.dirty
+    assert state.changed == ("two words/it's.py",)
+    assert script_of(script).sha256 == hashlib.sha256(b"print(2)\n").hexdigest()
 
 
 def test_a_script_that_git_does_not_know_is_dirty(script: Path) -> None:
@@ -54,13 +57,13 @@ def test_a_script_that_git_does_not_know_is_dirty(script: Path) -> None:
     other.write_text("")
     state = git_state(other)
     assert state
-    assert state["changed"] == ["new.py"]
+    assert state.changed == ("new.py",)
 
 
 def test_outside_of_git_there_is_no_state(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text("")
-    assert scripts(path)["git"] is None
+    assert script_of(path).git is None
 
 
 def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path: Path) -> None:
@@ -68,13 +71,16 @@ def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path
     path.write_text("")
     request = TrainRequest(
         recipe="qa",
-        settings={},
         script_args=("--data_seed", "7", "--my-seed=8", "--x", "--seedless"),
     )
     recipe = replace(QA, script=str(path), arguments={"seed": 3, "epochs": 2})
-    plan = plan_train(request, cluster=make_cluster(), recipe=recipe, stack=test_stack, site=SITE)
+    plan = plan_train(
+        request, Inputs(cluster=make_cluster(), recipe=recipe, stack=test_stack), SITE
+    )
     assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
     found = provenance(plan)
-    assert found["settings"] == {"seed": 3, "epochs": 2}
-    assert found["command"]["argv"][0] == "/venv/bin/python"
-    assert found["fingerprints"] == {"": "node0"}
+    assert found.settings == {"seed": 3, "epochs": 2}
+    assert found.command
+    assert found.command.argv[0] == "/venv/bin/python"
+    assert found.fingerprints == {"": "node0"}
+    assert parse(json.loads(json.dumps(render(found)))) == found

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator import load
-from orchestrator.plan_provision import (
+from orchestrator.model.limits import GIB, Limits
+from orchestrator.provisioning.plan import (
     Host,
     Platform,
     ProvisionRequest,
@@ -17,10 +20,11 @@ from orchestrator.plan_provision import (
     plan_provision,
     routes,
 )
-from orchestrator.preflight import GIB, Limits, problems
-from orchestrator.probe import Peer, Probe
-from orchestrator.report.provision import Change, NodeReport, Report, changes_of, explain, text
-from orchestrator.wheelhouse import platform_tags
+from orchestrator.provisioning.preflight import problems
+from orchestrator.provisioning.probe import Peer, Probe
+from orchestrator.provisioning.report import Change, NodeReport, Report, changes_of, explain
+from orchestrator.provisioning.wheelhouse import alone, platform_tags
+from orchestrator.report.provision import text
 
 STACK = load.stack("current")
 LIMITS = {name: Limits() for name in ("node0", "node1")}
@@ -86,6 +90,8 @@ def test_good_nodes_have_no_problems() -> None:
         ({"skew": -90.0}, "-90 s off"),
         ({"python": (3, 8, 1)}, "Python 3.8.1"),
         ({"writable": False}, "cannot write"),
+        ({"root": "/home/two words/orch"}, "/home/two words/orch has ' ' in its name"),
+        ({"root": "/opt/$a:b"}, "/opt/$a:b has '$' ':' in its name"),
         ({"facts": {**make_probe().facts, "shm_bytes": 64 << 20}}, "64 MiB free in /dev/shm"),
         ({"facts": {**make_probe().facts, "memory_bytes": GIB}}, "1.0 GiB of memory"),
         ({"facts": {**make_probe().facts, "flags": []}}, "no AVX2"),
@@ -219,3 +225,22 @@ def test_exit_codes(state: str, code: int) -> None:
     report = Report(cluster="lab", check=False, state=state, seconds=1.0, log="log", nodes=())
     assert report.exit_code == code
     assert "log" in text(report)
+
+
+def test_two_who_want_the_same_wheels_make_them_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    order = []
+
+    def second() -> None:
+        with alone("bindings"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with alone("bindings"), alone("another"):
+        thread.start()
+        thread.join(0.3)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.recipe import Recipe, as_arguments
+from orchestrator.model.recipe import Recipe, as_arguments
 
 RECIPE = Recipe(
     name="qa",

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import runs
-from orchestrator.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.operations.compare import comparison
 from orchestrator.operations.report import report
 from orchestrator.report import charts, spread, timeline
 from orchestrator.report.comparison import as_json, text
 from orchestrator.report.scales import scale, short, thin
+from orchestrator.runs import store as runs
+from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from tests.recorded import make_run
 
 
@@ -118,6 +118,18 @@ def test_the_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_pat
     assert words[-1] == "rank 3 on node0 exited with code 1"
     assert sum("exited with" in line for line in words) == 1
     assert "rank 0: save" in words
+
+
+def test_a_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
+    found = measured(tmp_path, ranks=2, nodes=1)
+    warnings = tuple(
+        {"event": "warning", "rank": rank, "time": found.began + 9.0, "text": "warning: odd"}
+        for rank in (1, 0)
+    )
+    words = [
+        what for _, what in timeline.moments(replace(found, events=(*found.events, *warnings)))
+    ]
+    assert [line for line in words if "odd" in line] == ["rank 1: warning: odd"]
 
 
 def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:

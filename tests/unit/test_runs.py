@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from orchestrator.runs import Run
+from orchestrator.runs.store import load
+from tests.recorded import plan
 
 
 def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:
-    run = Run(id="x", folder=tmp_path, plan={}, outcome=None, state="running")
+    (tmp_path / "plan.json").write_text(json.dumps(plan(tmp_path, [])))
+    run = load(tmp_path)
     assert run.events() == []
     lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]
     path = tmp_path / "events.jsonl"

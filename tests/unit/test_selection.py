@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import Selection
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.inventory import read_listing
 from orchestrator.load.selection import select
+from orchestrator.model.cluster import Selection
 
 INVENTORY = """
 all:
@@ -127,3 +130,18 @@ def test_a_part_that_matches_nothing_is_named(inventory: Path) -> None:
 def test_nothing_left(inventory: Path) -> None:
     with pytest.raises(RequestError, match="--nodes slow --exclude all leaves none of the 8 hosts"):
         choose(inventory, "slow", "all")
+
+
+def test_a_pattern_is_matched_without_a_home(inventory: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path;"
+        "from orchestrator.load.inventory import read_listing;"
+        "from orchestrator.load.selection import select; source = Path(sys.argv[1]);"
+        "print(select(source, read_listing(source), nodes='node[3-4]', exclude=None).hosts)"
+    )
+    kept = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(inventory)],
+        env=kept | {"HOME": "/proc/none", "TMPDIR": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "('node3', 'node4')\n", done.stderr

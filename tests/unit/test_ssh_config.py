@@ -7,9 +7,10 @@ import paramiko
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.ssh_config import Connection, render
+from orchestrator.model.ssh_options import SshOptions, render
+from tests.conftest import need
 
-FAR = Connection(
+FAR = SshOptions(
     node="node1",
     host="10.0.0.7",
     port="2222",
@@ -22,6 +23,7 @@ FAR = Connection(
 
 def openssh(text: str, tmp_path: Path) -> dict[str, str]:
     """What the real ssh makes of a configuration."""
+    need("ssh")
     (tmp_path / "config").write_text(text)
     done = subprocess.run(
         ["ssh", "-G", "-F", str(tmp_path / "config"), "node1"],
@@ -33,7 +35,7 @@ def openssh(text: str, tmp_path: Path) -> dict[str, str]:
 
 
 def test_openssh_and_paramiko_read_the_same(tmp_path: Path) -> None:
-    text = render([FAR, Connection(node="other", host="10.0.0.8")])
+    text = render([FAR, SshOptions(node="other", host="10.0.0.8")])
     seen = openssh(text, tmp_path)
     assert (seen["hostname"], seen["port"], seen["user"]) == ("10.0.0.7", "2222", "me")
     assert seen["identityfile"] == "/keys/the key"
@@ -51,4 +53,4 @@ def test_host_keys_are_always_checked(tmp_path: Path) -> None:
 
 def test_an_argument_that_cannot_be_carried_is_named() -> None:
     with pytest.raises(RequestError, match="node1: the ssh argument -L8080:x:80"):
-        render([Connection(node="node1", host="h", arguments="-L8080:x:80")])
+        render([SshOptions(node="node1", host="h", arguments="-L8080:x:80")])

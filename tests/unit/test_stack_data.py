@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
 from orchestrator import load
-from orchestrator.choose_launch import ccl_of
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
-from orchestrator.matrix import XPU_ONLY_BINDINGS, index_of
-from orchestrator.share import STACKS
-from orchestrator.stack import BINDINGS, IPEX, Stack, minor
+from orchestrator.paths import STACKS
+from orchestrator.planning.launch import ccl_of, choose_backend
+from orchestrator.versions.matrix import XPU_ONLY_BINDINGS, index_of
+from orchestrator.versions.stack import BINDINGS, IPEX, PARITY_PERCENT, Stack, minor
 
 STACKS_LOADED = load.all_stacks()
 INTEL = [stack for stack in STACKS_LOADED if stack.name != "current"]
@@ -160,11 +161,34 @@ def test_a_bad_stack_names_file_and_key(tmp_path: Path, old: str, new: str, word
         stack_from(path)
 
 
-def test_ipex_is_refused_where_it_trains_wrongly() -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ipex_is_refused_where_it_was_not_seen_to_train_rightly(ranks: int) -> None:
+    stack = load.stack("intel-2.5")
+    with pytest.raises(PlanError, match=r"'intel-2.5'.* loss of 4\.68, .* 3\.03") as caught:
+        stack.check_ipex(precision="bf16", through="accelerate", world_size=ranks)
+    assert "--stack intel-2.8" in caught.value.hint
+
+
+@pytest.mark.parametrize("way", ["Trainer", "Accelerator"])
+def test_a_measured_loss_that_is_too_far_off_is_refused(way: str) -> None:
     stack = load.stack("intel-2.8")
-    with pytest.raises(PlanError, match=r"0\.4955 .* 0\.0581") as caught:
-        stack.check_ipex(precision="bf16", through="accelerate", world_size=2)
-    assert "plain DistributedDataParallel around ipex.optimize" in caught.value.hint
+    stack.check_ipex(precision="bf16", through="accelerate", world_size=8)
+    bad = tuple(replace(p, worst_percent=2.1) if p.way == way else p for p in stack.parity)
+    with pytest.raises(PlanError, match="has not been seen to train rightly"):
+        replace(stack, parity=bad).check_ipex(precision="bf16", through="accelerate", world_size=8)
+
+
+@pytest.mark.parametrize("stack", [one for one in INTEL if one.parity], ids=names)
+def test_what_was_measured_of_ipex_is_whole_and_right(stack: Stack) -> None:
+    ways = ("Trainer", "Accelerator", "DistributedDataParallel")
+    assert [(one.way, one.ranks) for one in stack.parity] == [(w, r) for w in ways for r in (1, 2)]
+    assert all(one.worst_percent <= PARITY_PERCENT for one in stack.parity)
+
+
+def test_ranks_of_a_stack_with_ipex_keep_accelerate_from_moving_the_model() -> None:
+    with_ipex, without = load.stack("intel-2.8"), load.stack("current")
+    assert ("ACCELERATE_TORCH_DEVICE", "cpu") in choose_backend(with_ipex, (), "gloo", {}).env
+    assert "ACCELERATE_TORCH_DEVICE" not in dict(choose_backend(without, (), "gloo", {}).env)
 
 
 @pytest.mark.parametrize(

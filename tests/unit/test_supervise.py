@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orch_node.protocol.layout import Placement, RunLayout, render
 
-from orchestrator.share import TRAIN
+from orchestrator.paths import TRAIN
+
+NODE = (sys.executable, str(TRAIN / "node.py"))
 
 # Stands for mpiexec.hydra and two ranks: processes that tell what ranks tell.
 LAUNCHER = """
@@ -40,10 +43,16 @@ for rank in (0, 1):
 codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 sys.exit(max(codes))
 """
-PLACES = [
-    {"rank": rank, "node": "node0", "cpus": [rank], "worker_cpus": [], "threads": 1, "env": {}}
-    for rank in (0, 1)
-]
+LAYOUT = render(
+    RunLayout(
+        world_size=2, backend="gloo", backend_module="", timeout_seconds=1800.0, nodes=(),
+        ranks=tuple(
+            Placement(rank=rank, node="node0", local_rank=rank, local_world_size=2, cpus=(rank,),
+                      worker_cpus=(), threads=1, env={})
+            for rank in (0, 1)
+        ),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +64,7 @@ class Ground:
     def start(self, body: str, *options: str, name: str = "run") -> subprocess.Popen[bytes]:
         run = self.base / name
         run.mkdir()
-        (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
+        (run / "layout.json").write_text(LAYOUT)
         lines = body.strip().splitlines()
         (run / "fake.py").write_text(LAUNCHER % "\n    ".join(lines))
         return self.supervise(run, sys.executable, str(run / "fake.py"), options=options)
@@ -64,7 +73,7 @@ class Ground:
     def supervise(
         run: Path, *launcher: str, options: tuple[str, ...] = ()
     ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(TRAIN / "supervise.py"), str(run), *options, "--"]
+        command = [*NODE, "supervise", str(run), *options, "--"]
         return subprocess.Popen([*command, *launcher])
 
     def run(self, body: str, *options: str, name: str = "run") -> dict[str, Any]:
@@ -173,10 +182,18 @@ def test_stopping(ground: Ground) -> None:
 
 def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:
     run = ground.base / "run"
-    command = [sys.executable, str(TRAIN / "sweep.py"), "end", str(run), "--patience", "0"]
+    command = [
+        sys.executable,
+        str(TRAIN / "node.py"),
+        "cleanup",
+        "end",
+        str(run),
+        "--patience",
+        "0",
+    ]
     run.mkdir()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=20)
-    run.joinpath("layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
+    run.joinpath("layout.json").write_text(LAYOUT)
     assert ground.supervise(run, "/no/such/mpiexec").wait(20) == 130
     assert ground.outcome()["state"] == "stopped"
     assert ground.events("waiting") == ground.events("launched") == []
@@ -185,10 +202,11 @@ def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:
 def test_a_stop_waits_for_a_supervisor_that_is_about_to_start(ground: Ground) -> None:
     run = ground.base / "run"
     run.mkdir()
-    (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
+    (run / "layout.json").write_text(LAYOUT)
     sweep = [
         sys.executable,
-        str(TRAIN / "sweep.py"),
+        str(TRAIN / "node.py"),
+        "cleanup",
         "end",
         str(run),
         "--node0",
@@ -221,7 +239,7 @@ def test_it_starts_again_as_often_as_it_may(ground: Ground) -> None:
     outcome = ground.run("exit(rank, 1); os._exit(1)", "--max-restarts", "2")
     assert (outcome["state"], outcome["attempts"]) == ("failed", 3)
     assert [event["attempt"] for event in ground.events("restarting")] == [2, 3]
-    good = 'exit(rank, int(os.environ["ORCH_ATTEMPT"]) < 2)'
+    good = 'exit(rank, int(int(os.environ["ORCH_ATTEMPT"]) < 2))'
     assert ground.run(good, "--max-restarts", "2", name="two")["state"] == "done"
 
 
@@ -257,7 +275,14 @@ def test_a_dead_run_holds_no_cores(ground: Ground) -> None:
 def test_a_launcher_that_is_not_there(ground: Ground) -> None:
     run = ground.base / "run"
     run.mkdir()
-    (run / "layout.json").write_text(json.dumps({"world_size": 2, "ranks": PLACES}))
-    command = [sys.executable, str(TRAIN / "supervise.py"), str(run), "--", "/no/such/mpiexec"]
+    (run / "layout.json").write_text(LAYOUT)
+    command = [
+        sys.executable,
+        str(TRAIN / "node.py"),
+        "supervise",
+        str(run),
+        "--",
+        "/no/such/mpiexec",
+    ]
     assert subprocess.run(command, timeout=20).returncode == 1
     assert "could not be started" in ground.outcome()["problem"]

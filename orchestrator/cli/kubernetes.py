@@ -1,0 +1,154 @@
+"""`orch k8s check`, `orch k8s init`, and what `orch train --on k8s` has of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.groups import Group
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.train import TargetFlags
+from orchestrator.targets.kubernetes.options import KubeOptions
+
+if TYPE_CHECKING:
+    from orchestrator.targets.kubernetes.checks import Finding
+
+app = typer.Typer(help="A Kubernetes cluster: is it ready, and what makes it so.")
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option("--k8s", metavar="KEY=VALUE", help="A setting, as with orch train."),
+]
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--k8s-file", envvar="ORCH_K8S_FILE", help="Settings as TOML; default: orch-k8s.toml here."
+    ),
+]
+
+TRAIN = TargetFlags(
+    on=KubeOptions.on,
+    summary="Run it as pods of a Kubernetes cluster.",
+    launchers=("pytorchjob", "mpijob", "trainjob"),  # KINDS, not imported here
+    group=Group(
+        kind=KubeOptions,
+        panels={
+            "Kubernetes": {
+                "k8s": typer.Option(
+                    metavar="KEY=VALUE",
+                    help="A setting of the pods, such as image, cpu, memory; may be repeated.",
+                ),
+                "k8s_file": typer.Option(
+                    envvar="ORCH_K8S_FILE",
+                    help="Such settings as TOML; default: orch-k8s.toml here.",
+                ),
+            }
+        },
+    ),
+)
+
+
+@app.command()
+def check(
+    launcher: Annotated[
+        str | None, typer.Option(help="pytorchjob, mpijob or trainjob; default: any.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="How many pods a run will have.")] = 1,
+    pull: Annotated[
+        bool, typer.Option("--pull/--no-pull", help="Start a small pod with the image.")
+    ] = True,
+    k8s: Pairs = None,
+    k8s_file: SettingsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether runs can start: each miss with its cure; exit code 1 if there is one."""
+    from orchestrator.errors import RequestError, did_you_mean
+    from orchestrator.targets.kubernetes import setup as operation
+    from orchestrator.targets.kubernetes.api.connect import connect
+    from orchestrator.targets.kubernetes.load import kube_settings
+    from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+
+    if launcher is not None and launcher not in KINDS:
+        raise RequestError(f"--launcher {launcher}: unknown.", hint=did_you_mean(launcher, KINDS))
+    settings = kube_settings(k8s_file, list(k8s or ()))
+    request = operation.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
+    found = []
+    for finding in operation.check(
+        lambda: connect(settings.context, settings.namespace), settings, request
+    ):
+        found.append(finding)
+        if not as_json:
+            typer.echo(finding.describe())
+    if as_json:
+        typer.echo(check_json(found))
+    raise typer.Exit(int(any(one.state == "miss" for one in found)))
+
+
+@app.command()
+def init(
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the token of the Hugging Face hub; - is standard input."),
+    ] = None,
+    runtime: Annotated[
+        bool, typer.Option("--runtime", help="A TrainingRuntime for TrainJobs of your own, too.")
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Make them, instead of printing them.")
+    ] = False,
+    k8s: Pairs = None,
+    k8s_file: SettingsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Render what a namespace needs once: the volume, the hub's token as a Secret."""
+    from orchestrator.errors import RequestError
+    from orchestrator.report.listing import SCHEMA
+    from orchestrator.targets.kubernetes import setup as operation
+    from orchestrator.targets.kubernetes.api.connect import connect
+    from orchestrator.targets.kubernetes.load import kube_settings
+
+    if as_json and not apply:
+        raise RequestError(
+            "--json is for --apply: the objects are printed as YAML.", hint="Leave --json out."
+        )
+    settings = kube_settings(k8s_file, list(k8s or ()))
+    if runtime:
+        settings.check()
+    settings.check_names()
+    objects = operation.init_objects(settings, read_token(token_file), runtime=runtime)
+    if not apply:
+        typer.echo(operation.shown(objects), nl=False)
+        return
+    made = operation.apply(connect(settings.context, settings.namespace), objects)
+    value = {"schema": SCHEMA, "kind": "k8s init", "applied": made}
+    typer.echo(json.dumps(value, indent=1) if as_json else "\n".join(made))
+
+
+def check_json(found: Iterable[Finding]) -> str:
+    from orchestrator.report.listing import SCHEMA
+
+    findings = [asdict(one) for one in found]
+    ready = not any(one["state"] == "miss" for one in findings)
+    value = {"schema": SCHEMA, "kind": "k8s check", "ready": ready, "findings": findings}
+    return json.dumps(value, indent=1)
+
+
+def read_token(path: Path | None) -> str | None:
+    """Never an argument: every user of a machine can read those."""
+    import sys
+
+    from orchestrator.errors import RequestError
+
+    if path is None:
+        return None
+    try:
+        token = (sys.stdin.read() if str(path) == "-" else path.read_text()).strip()
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}.") from None
+    if not token or any(letter.isspace() for letter in token):
+        raise RequestError(f"{path} holds no token.")
+    return token

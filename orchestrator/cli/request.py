@@ -1,0 +1,136 @@
+"""The fields of a request for training, as the command line has them: panel -> field -> option.
+
+Not here: `on` and `options`, which follow from the targets, and `runs_dir`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import typer
+from typer.models import ParameterInfo
+
+STARTERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # LAUNCHERS, not imported here
+
+
+def number_or_auto(ppn: str) -> int | None:
+    from orchestrator.errors import RequestError
+
+    if ppn == "auto":
+        return None
+    try:
+        return int(ppn)
+    except ValueError:
+        raise RequestError(f"--ppn {ppn}: expected a number or auto.") from None
+
+
+def complete_recipes(incomplete: str) -> list[str]:
+    from orchestrator import load
+
+    return [name for name in load.recipe_folders() if name.startswith(incomplete)]
+
+
+def complete_stacks(incomplete: str) -> list[str]:
+    from orchestrator import load
+
+    return [name for name in load.stack_names() if name.startswith(incomplete)]
+
+
+ARGUMENTS: Mapping[str, ParameterInfo] = {
+    "recipe": typer.Argument(
+        metavar="RECIPE_OR_SCRIPT",
+        help="A recipe (`orch recipes` lists them) or a script.",
+        autocompletion=lambda incomplete: complete_recipes(incomplete),
+    ),
+    "script_args": typer.Argument(
+        metavar="[-- SCRIPT ARGS]", help="Arguments that go to the script as they are."
+    ),
+}
+WHAT: Mapping[str, ParameterInfo] = {
+    "preset": typer.Option(help="A named set of the recipe's settings."),
+    "settings": typer.Option(metavar="KEY=VALUE", help="A setting of the recipe; may be repeated."),
+    "recipe_path": typer.Option(
+        envvar="ORCH_RECIPE_PATH",
+        help="A folder with a recipe.toml, or of several such folders; may be repeated.",
+    ),
+    "stack": typer.Option(
+        help="The set of versions to run on.",
+        autocompletion=lambda incomplete: complete_stacks(incomplete),
+    ),
+}
+WHERE: Mapping[str, ParameterInfo] = {
+    "inventory": typer.Option(help="Path or name of an Ansible inventory."),
+    "nodes": typer.Option(
+        metavar="N|PATTERN",
+        help="How many nodes (the first ones), or which: node[1-3],node7, a group, any "
+        "pattern of Ansible's; default: all.",
+    ),
+    "exclude": typer.Option(metavar="PATTERN", help="Nodes to leave out, written as with --nodes."),
+    "queue": typer.Option(help="Wait for cores that another run has."),
+}
+RANKS: Mapping[str, ParameterInfo] = {
+    "ppn": typer.Option(
+        metavar="N|auto",
+        parser=number_or_auto,
+        help="Ranks on each node; auto, the default: one for each of its NUMA nodes.",
+    ),
+    "launcher": typer.Option(
+        metavar="NAME",
+        help=f"What starts the ranks: {', '.join(STARTERS)}. The default is the first of them.",
+    ),
+    "mpi": typer.Option(
+        metavar="FLAVOUR",
+        help="intel, mpich or openmpi; default: orch_mpi of the inventory, else the stack's.",
+    ),
+    "accelerate_config": typer.Option(
+        metavar="FILE",
+        help="Your configuration of accelerate: honoured or, aloud, contradicted.",
+    ),
+    "backend": typer.Option(help="Process-group backend; default: the stack's first."),
+    "ccl_workers": typer.Option(help="Cores of each rank that oneCCL keeps for communication."),
+}
+PRECISION: Mapping[str, ParameterInfo] = {
+    "precision": typer.Option(help="bf16 or fp32."),
+    "allow_slow_bf16": typer.Option(help="BF16 also where the CPU has no instructions for it."),
+    "ipex": typer.Option(help="Use Intel's extension, on stacks that have it."),
+}
+RESTARTS: Mapping[str, ParameterInfo] = {
+    "fresh": typer.Option(help="Start over instead of carrying on an unfinished run."),
+    "stall_timeout": typer.Option(
+        metavar="SECONDS",
+        help="End a run that has made no progress for so long (no event, collective, "
+        "optimizer step or line of a log); 0: never.",
+    ),
+    "max_restarts": typer.Option(
+        metavar="N", help="Start again so often after a failure, from the newest checkpoint."
+    ),
+    "spare_nodes": typer.Option(
+        metavar="K",
+        help="Keep K more nodes ready (the next of the inventory, or the last ones of those "
+        "named by --nodes): a restart puts them in the place of nodes that were lost.",
+    ),
+    "min_nodes": typer.Option(
+        metavar="K",
+        help="Restart with as few as K nodes when others are lost, also a script that is no "
+        "recipe; torchrun is started with --nnodes K:N.",
+    ),
+}
+CONTAINERS: Mapping[str, ParameterInfo] = {
+    "docker_image": typer.Option(
+        metavar="NAME", help="Run the ranks in a container of this image on each node."
+    ),
+    "docker": typer.Option(
+        metavar="KEY=VALUE",
+        help="A setting of these containers, such as shm, memlock, mounts, env_file, python; "
+        "may be repeated. The inventory's orch_docker has them for all runs.",
+    ),
+}
+PANELS: Mapping[str, Mapping[str, ParameterInfo]] = {
+    "Arguments": ARGUMENTS,
+    "What": WHAT,
+    "Where": WHERE,
+    "Ranks": RANKS,
+    "Precision": PRECISION,
+    "Restarts": RESTARTS,
+    "Containers": CONTAINERS,
+}

@@ -1,0 +1,23 @@
+"""What was decided, and why: a value never comes without its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from orch_node.protocol.record import Decision as Decision
+
+T = TypeVar("T", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[T]):
+    """A value, and the decisions that tell of it: none where there was no choice."""
+
+    value: T
+    decisions: tuple[Decision, ...] = ()
+
+
+def together(*choices: Choice[object]) -> tuple[Decision, ...]:
+    """The decisions of all choices, in the order in which they are printed."""
+    return tuple(decision for choice in choices for decision in choice.decisions)

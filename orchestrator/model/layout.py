@@ -1,0 +1,110 @@
+"""Which rank runs on which cores of which node, and with how many threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from orch_node.protocol.record import Place as Place
+from orch_node.protocol.record import cpu_list as cpu_list
+
+from orchestrator.errors import PlanError
+from orchestrator.model.cluster import Core, Node, by_numa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The places of all ranks, in the order of their ranks."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.places)
+
+    def on(self, node: str) -> tuple[Place, ...]:
+        return tuple(place for place in self.places if place.node == node)
+
+    def by_node(self) -> dict[str, tuple[Place, ...]]:
+        """Node -> its places, for all nodes at once."""
+        found: dict[str, list[Place]] = {}
+        for place in self.places:
+            found.setdefault(place.node, []).append(place)
+        return {node: tuple(places) for node, places in found.items()}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(place.node for place in self.places))
+
+
+def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layout:
+    """Spread ranks over the nodes; `ppn` None takes one rank for each NUMA node.
+
+    The last `workers` cores of each rank are left to oneCCL. Raises PlanError if a node has fewer
+    physical cores than ranks, or a rank no core to compute on.
+    """
+    places: list[Place] = []
+    for node in nodes:
+        check_ranks(node, ppn)
+        shares = split(node.facts.cores, ppn or len(node.facts.numa_nodes))
+        check_workers(node, len(shares[0]), workers)
+        first = len(places)
+        places.extend(
+            Place(
+                rank=first + local_rank,
+                node=node.name,
+                local_rank=local_rank,
+                local_world_size=len(shares),
+                cpus=tuple(core.cpus[0] for core in cores[: len(cores) - workers]),
+                threads=len(cores) - workers,
+                worker_cpus=tuple(core.cpus[0] for core in cores[len(cores) - workers :]),
+            )
+            for local_rank, cores in enumerate(shares)
+        )
+    return Layout(places=tuple(places))
+
+
+def check_workers(node: Node, cores: int, workers: int) -> None:
+    if not 0 <= workers < cores:
+        raise PlanError(
+            f"--ccl-workers {workers}, but a rank on {node.name} has {cores} core"
+            f"{'s' * (cores != 1)} in all.",
+            hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
+        )
+
+
+def check_ranks(node: Node, ppn: int | None) -> None:
+    """Raises PlanError if a node has fewer physical cores than ranks."""
+    cores = len(node.facts.cores)
+    if ppn is None or 1 <= ppn <= cores:
+        return
+    raise PlanError(
+        f"--ppn {ppn}, but {node.name} has {cores} physical core{'s' * (cores != 1)} that orch "
+        "may use.",
+        hint=f"Use --ppn 1 to {cores}; with --ppn auto it is {len(node.facts.numa_nodes)} here, "
+        "one rank for each NUMA node. --exclude leaves a node out.",
+    )
+
+
+@cache
+def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
+    """The cores of each rank: equal shares that cross no NUMA border where that can be."""
+    numa_nodes = by_numa(cores)
+    if ppn % len(numa_nodes) == 0:
+        per_numa = ppn // len(numa_nodes)
+        share = min(len(numa) // per_numa for numa in numa_nodes)
+        if share:
+            return tuple(
+                numa[index * share : (index + 1) * share]
+                for numa in numa_nodes
+                for index in range(per_numa)
+            )
+    share = len(cores) // ppn
+    ordered = tuple(sorted(cores))
+    return tuple(ordered[index * share : (index + 1) * share] for index in range(ppn))
+
+
+def unused_cores(node: Node, places: tuple[Place, ...]) -> int:
+    """Physical cores of the node that none of its ranks uses: they do not divide evenly."""
+    used = sum(len(place.cpus) + len(place.worker_cpus) for place in places)
+    return len(node.facts.cores) - used

@@ -1,0 +1,95 @@
+"""A recipe: what to train, as script, arguments and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from orchestrator.errors import RequestError, did_you_mean
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """`arguments` are defaults; `accepts` the further names that --set knows.
+
+    `excludes`: a name that is set -> names whose defaults it drops. `paths`: names whose values
+    are files of the controller when they exist there. `resumes`: the script continues from its
+    newest checkpoint in --output_dir. `ipex`: it takes --use_ipex. An own script of the user's has
+    none of all this. `files` is what lies in a plug-in recipe's `folder`, and has to be with its
+    script wherever that runs.
+    """
+
+    name: str
+    script: str
+    summary: str = ""
+    own_script: bool = False
+    resumes: bool = False
+    elastic: bool = False
+    ipex: bool = False
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    accepts: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    precisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stacks: tuple[str, ...] = ()
+    folder: str = ""
+    files: tuple[str, ...] = ()
+
+    def place_of(self, path: str, number: int) -> str:
+        """Where a file of this machine is put below a folder of a run's: the files of a plug-in
+        recipe stay as they are to each other, others have a folder each by their number."""
+        if path in self.files:
+            return f"recipe/{PurePosixPath(path).relative_to(self.folder)}"
+        return f"{number}/{PurePosixPath(path).name}"
+
+    def settings(self, preset: str | None, chosen: Mapping[str, Value]) -> dict[str, Value]:
+        """Defaults, then the preset, then what was chosen. Raises RequestError."""
+        if preset is not None and preset not in self.presets:
+            raise RequestError(
+                f"Recipe '{self.name}' has no preset '{preset}'.",
+                hint=did_you_mean(preset, self.presets),
+            )
+        self.check_names(chosen)
+        layers = (self.presets[preset] if preset else {}, chosen)
+        result = dict(self.arguments)
+        for layer in layers:
+            for name in layer:
+                for dropped in self.excludes.get(name, ()):
+                    result.pop(dropped, None)
+            result |= layer
+        return result
+
+    def check_names(self, chosen: Mapping[str, Value]) -> None:
+        """Raises RequestError for the first name that the recipe does not know."""
+        if self.own_script and chosen:
+            raise RequestError(
+                f"--set is for recipes; {self.script} is a script of its own.",
+                hint="Give its arguments after --, as you would by hand.",
+            )
+        known = {*self.arguments, *self.accepts}
+        for name in chosen:
+            if name not in known:
+                raise RequestError(
+                    f"Recipe '{self.name}' knows no setting '{name}'.",
+                    hint=f"{did_you_mean(name, known)} "
+                    "Arguments that only the script knows go after --.",
+                )
+
+
+def as_arguments(settings: Mapping[str, Value]) -> tuple[str, ...]:
+    """Settings as `--name=value`; True is the flag alone.
+
+    False is said, not left out: a script's own default may be True.
+    """
+    arguments: list[str] = []
+    for name, value in settings.items():
+        if value is True:
+            arguments.append(f"--{name}")
+        else:
+            # One token, so that a value that starts with a dash stays a value.
+            arguments.append(f"--{name}={'false' if value is False else value}")
+    return tuple(arguments)

@@ -1,0 +1,1 @@
+"""Request -> plan: what all targets share."""

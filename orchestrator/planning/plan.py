@@ -1,0 +1,194 @@
+"""Everything that will be done, as a value. `--dry-run` prints what `execute` walks."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from orch_node.protocol.record import RunNode
+
+from orchestrator.model.command import Command
+from orchestrator.model.decision import Decision
+from orchestrator.model.layout import Layout
+from orchestrator.model.recipe import Value
+from orchestrator.planning.manifest import as_yaml
+
+HEREDOC = "ORCH_END_OF_FILE"
+
+
+def shell_at(node: RunNode, text: str) -> str:
+    """Shell text that runs the shell text `text` on the node."""
+    return shlex.join([*node.via, text]) if node.via else text
+
+
+def write(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
+    """Shell text that writes what `source` redirects to a file on each of the nodes.
+
+    Several nodes are reached alike, but for the node's name at the end.
+    """
+    folder = shlex.quote(str(PurePosixPath(path).parent))
+    text = f"mkdir -p {folder} && cat > {shlex.quote(path)}"
+    if len(nodes) == 1:
+        return f"{shell_at(nodes[0], text)} {source}"
+    names = shlex.join(node.via[-1] for node in nodes)
+    reach = shlex.join(nodes[0].via[:-1])
+    return f'for node in {names}; do {reach} "$node" {shlex.quote(text)} {source}\ndone'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutFile:
+    """Write a file of the run, the same on several nodes."""
+
+    at: tuple[RunNode, ...]
+    path: str
+    content: str
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return self.at
+
+    def describe(self) -> str:
+        """A shell command that writes exactly this file."""
+        return write(self.at, self.path, f"<<'{HEREDOC}'\n{self.content}{HEREDOC}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutHere:
+    """Write a file of this machine that only its user may read."""
+
+    path: str
+    content: str
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return ()
+
+    def describe(self) -> str:
+        folder = shlex.quote(str(PurePosixPath(self.path).parent))
+        text = f"(umask 077 && mkdir -p {folder} && cat > {shlex.quote(self.path)})"
+        return f"{text} <<'{HEREDOC}'\n{self.content}{HEREDOC}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFile:
+    """Copy a file of this machine to nodes."""
+
+    at: tuple[RunNode, ...]
+    source: str
+    path: str
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return self.at
+
+    def describe(self) -> str:
+        return write(self.at, self.path, f"< {shlex.quote(self.source)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRun:
+    """Start the supervisor, which starts the launcher and watches the ranks."""
+
+    at: RunNode
+    command: Command
+    run_dir: str
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return (self.at,)
+
+    def describe(self) -> str:
+        return shell_at(self.at, self.command.shell())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyObjects:
+    """Make the objects of a run in the cluster that takes them, in this order."""
+
+    objects: tuple[dict[str, Any], ...]
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return ()
+
+    def manifest(self) -> str:
+        return as_yaml(self.objects)
+
+    def describe(self) -> str:
+        """The manifest: documents that an engine takes as they are."""
+        return f"---\n{self.manifest().rstrip()}"
+
+
+Step = PutHere | PutFile | SendFile | StartRun | ApplyObjects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a run's record says of it, besides its layout and what was decided.
+
+    `key` is equal for requests that ask for the same training. `nodes`: node0 first. `run_dir` is
+    the run's folder on its nodes; on this machine it may be another one. `train` and `python`: on
+    the nodes. `created`: seconds since the epoch. `target`: the engine that takes it;
+    `location`: what that one needs to find it again.
+    """
+
+    run_id: str
+    key: str
+    nodes: tuple[RunNode, ...]
+    run_dir: str
+    train: str
+    python: str
+    recipe: str
+    resumes: bool
+    output_dir: str | None
+    backend: str
+    precision: str
+    started_by: str
+    created: float
+    target: str = "ssh"
+    location: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def node0(self) -> RunNode:
+        return self.nodes[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a run is made from. `script`: on this machine; `settings` and `script_args` are its
+    arguments. `fingerprints`: of the packages -> the nodes that have these."""
+
+    script: str
+    stack: str
+    fingerprints: Mapping[str, str]
+    settings: Mapping[str, Value]
+    script_args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that will be done for one run, and why."""
+
+    run: RunFacts
+    origin: Origin
+    layout: Layout
+    decisions: tuple[Decision, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def manifests(self) -> bool:
+        """Whether all that is done is to make objects: the plan then is a manifest."""
+        return all(isinstance(step, ApplyObjects) for step in self.steps)
+
+    def describe(self) -> str:
+        """The plan as a shell script: its decisions as comments, its steps as commands."""
+        comments = [f"# {line}" for line in self.summary()]
+        return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
+
+    def summary(self) -> list[str]:
+        """The decisions with their reasons, one line each, and the place of every rank."""
+        places = [place.describe() for place in self.layout.places]
+        return [*(decision.describe() for decision in self.decisions), *places]

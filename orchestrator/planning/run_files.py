@@ -1,0 +1,109 @@
+"""The files of a run that the ranks' wrappers read on every node: layout.json and env.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from orch_node.protocol import layout as run_layouts
+from orch_node.protocol.environment import ALWAYS, local_numbers, preloaded
+from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
+
+from orchestrator.model.cluster import Node
+from orchestrator.model.layout import Layout, Place
+from orchestrator.model.links import Link
+from orchestrator.model.process_group import Backend
+
+TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
+
+
+def layout_json(
+    layout: Layout,
+    backend: Backend,
+    nodes: tuple[Node, ...],
+    spares: tuple[Node, ...],
+    links: tuple[Link, ...],
+) -> str:
+    """Every node with its variables, and every rank's placement."""
+    linked = {link.node: link for link in links}
+    written = RunLayout(
+        world_size=layout.world_size,
+        backend=backend.name,
+        backend_module=backend.module,
+        timeout_seconds=TIMEOUT_SECONDS,
+        setvars=backend.setvars,
+        spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
+        nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
+        ranks=tuple(
+            placement(place, backend, places)
+            for places in layout.by_node().values()
+            for place in places
+        ),
+    )
+    return run_layouts.render(written)
+
+
+def node_entry(node: Node, link: Link | None) -> NodeEntry:
+    """What the ranks find on the node, and check: its name for itself, its torch, its address,
+    its environment; and what puts it right. `recorded`: all this was seen before the run."""
+    return NodeEntry(
+        name=node.name,
+        host=node.facts.hostname,
+        torch=node.facts.packages.get("torch"),
+        address=link.address if link else None,
+        interface=link.interface if link else None,
+        env=link.environment() if link else {},
+        repair=node.repair,
+        recorded=not node.local,
+    )
+
+
+def placement(place: Place, backend: Backend, places: tuple[Place, ...]) -> Placement:
+    """`places`: all of its node."""
+    own = local_numbers(dict(backend.env), place.local_rank, place.local_world_size)
+    return Placement(
+        rank=place.rank,
+        node=place.node,
+        local_rank=place.local_rank,
+        local_world_size=place.local_world_size,
+        cpus=place.cpus,
+        worker_cpus=place.worker_cpus,
+        threads=place.threads,
+        env={**own, **workers(place, places)},
+    )
+
+
+def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
+    """oneCCL's variables for cores set apart: those of all ranks of the node, rank by rank."""
+    if not place.worker_cpus:
+        return {}
+    cpus = [cpu for other in places for cpu in other.worker_cpus]
+    return {
+        "CCL_WORKER_OFFLOAD": "1",
+        "CCL_WORKER_COUNT": str(len(place.worker_cpus)),
+        "CCL_WORKER_AFFINITY": ",".join(map(str, cpus)),
+    }
+
+
+def env_json(
+    address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]
+) -> str:
+    """What every rank finds in its environment, besides its own numbers.
+
+    `address`, `port`: where rank 0 waits for the others. `launcher`: variables that it wants.
+    """
+    environment = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        **ALWAYS,
+        **dict(backend.env),
+        **launcher,
+        **preloaded(preload),
+    }
+    return json.dumps(environment, indent=1) + "\n"
+
+
+def master_port(run_id: str) -> int:
+    """A port for the rendezvous: from the run's id, below Linux' ephemeral range (32768)."""
+    return 20000 + int(hashlib.sha256(run_id.encode()).hexdigest(), 16) % 12000

@@ -1,0 +1,130 @@
+"""What is trained, as every target decides it, and what a run's record says of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from orch_node.protocol.record import RunNode
+
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.layout import Layout
+from orchestrator.model.process_group import Backend
+from orchestrator.model.recipe import Recipe, Value, as_arguments
+from orchestrator.planning.plan import Origin, RunFacts
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.versions.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """`settings`: of the recipe, all of them. `stack`: as the backend wants it."""
+
+    recipe: Recipe
+    settings: Mapping[str, Value]
+    stack: Stack
+    backend: Backend
+    precision: str
+    layout: Layout
+
+
+class NewRun(Protocol):
+    """A run that is about to be. `started_by`: user@host; `created`: since the epoch."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def started_by(self) -> str: ...
+    @property
+    def created(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where a run will live: its nodes, and absolute paths on them. `target`: the engine that takes
+    it; `location`: what that one needs to find it."""
+
+    nodes: tuple[RunNode, ...]
+    run_dir: str
+    train: str
+    python: str
+    target: str = "ssh"
+    location: Mapping[str, Any] = field(default_factory=dict)
+
+
+def choose_output(recipe: Recipe, run_dir: str, resume: Resume | None) -> Choice[str | None]:
+    """The folder that the script gets as --output_dir; an own script gets none."""
+    told = () if resume is None else (tell_resume(resume),)
+    folder = resume.output_dir if resume else f"{run_dir}/output"
+    return Choice(None if recipe.own_script else folder, told)
+
+
+def tell_resume(resume: Resume) -> Decision:
+    why = f"the same request, {resume.state}; --fresh starts over"
+    return Decision(topic="resume", value=f"carries on {resume.run_id}", reason=why)
+
+
+def tell_restarts(restarts: int, recipe: Recipe, fewest: int | None) -> tuple[Decision, ...]:
+    """`fewest`: with how few nodes the run may go on, where somebody has asked for that."""
+    if not restarts:
+        return ()
+    if recipe.elastic:
+        why = "without lost nodes, too: the recipe then keeps its global batch, order and schedule"
+    elif fewest:
+        why = f"on {fewest} nodes or more, as asked; the global batch is then the script's affair"
+    else:
+        why = "on as many nodes: with fewer ranks the script would train with another global batch"
+    return (Decision(topic="restarts", value=str(restarts), reason=why),)
+
+
+def script_command(
+    request: TrainRequest, training: Training, paths: Mapping[str, str], output_dir: str | None
+) -> tuple[str, ...]:
+    """The training script and its arguments, as the ranks see them. `paths`: file of this machine
+    -> where the ranks find it."""
+    recipe = training.recipe
+    mapped = {
+        name: paths[str(value)] if name in recipe.paths else value
+        for name, value in training.settings.items()
+    }
+    return (
+        paths[recipe.script],
+        *as_arguments(mapped),
+        *recipe.precisions.get(training.precision, ()),
+        *(["--use_ipex"] if request.ipex else []),
+        *([f"--output_dir={output_dir}"] if output_dir else []),
+        *request.script_args,
+    )
+
+
+def run_facts(
+    training: Training, new: NewRun, home: Home, *, key: str, output_dir: str | None
+) -> RunFacts:
+    return RunFacts(
+        run_id=new.run_id,
+        key=key,
+        nodes=home.nodes,
+        run_dir=home.run_dir,
+        train=home.train,
+        python=home.python,
+        recipe=training.recipe.name,
+        resumes=training.recipe.resumes,
+        output_dir=output_dir,
+        backend=training.backend.name,
+        precision=training.precision,
+        started_by=new.started_by,
+        created=new.created,
+        target=home.target,
+        location=home.location,
+    )
+
+
+def origin_of(request: TrainRequest, training: Training, fingerprints: Mapping[str, str]) -> Origin:
+    return Origin(
+        script=training.recipe.script,
+        stack=training.stack.name,
+        fingerprints=fingerprints,
+        settings=training.settings,
+        script_args=request.script_args,
+    )

@@ -1,0 +1,1 @@
+"""From bare nodes to verified ones."""

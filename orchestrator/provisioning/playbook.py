@@ -1,0 +1,112 @@
+"""Runs a playbook through ansible-runner, and tells what happens on which node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ansible_runner
+
+from orchestrator.paths import SHARE
+from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
+from orchestrator.state import ansible_home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playbook:
+    """What to run. `variables` hold no secrets: those are Ansible's to read, from the inventory."""
+
+    name: str
+    inventory: Path
+    variables: Mapping[str, Any]
+    facts: Path
+    log: Path
+    check: bool = False
+    limit: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(
+    playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]
+) -> str:
+    """-> ansible-runner's word for the end: successful, failed, canceled, timeout."""
+    folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
+    options = ["--check", "--diff"] if playbook.check else []
+    # ansible-runner takes these handlers and does not give them back: Ctrl-C would be lost.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with playbook.log.open("a") as log:
+            (Path(folder) / "env").mkdir()
+            variables = Path(folder) / "env" / "extravars"
+            variables.write_text(json.dumps(dict(playbook.variables)))
+            ended = ansible_runner.run(
+                private_data_dir=folder,
+                project_dir=str(SHARE / "playbooks"),
+                playbook=f"{playbook.name}.yml",
+                inventory=str(playbook.inventory.resolve()),
+                limit=",".join(playbook.limit) or None,
+                cmdline=" ".join(options) or None,
+                envvars={**settings(playbook), **playbook.environment},
+                fact_cache=str(playbook.facts),  # absolute: it stays there
+                quiet=True,
+                event_handler=lambda event: handle(event, log, on_result, on_line),
+            )
+        return str(ended.status)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def settings(playbook: Playbook) -> dict[str, str]:
+    """Ours, whatever the user's own ansible.cfg says; ANSIBLE_CONFIG names another on purpose."""
+    programs = str(Path(sys.executable).parent)
+    return {
+        **ansible_home(),
+        "ANSIBLE_CONFIG": os.environ.get("ANSIBLE_CONFIG") or str(SHARE / "ansible.cfg"),
+        "ANSIBLE_ROLES_PATH": str(SHARE / "playbooks" / "roles"),
+        "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
+        "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
+        "ANSIBLE_CACHE_PLUGIN": "jsonfile",
+        "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_NOCOLOR": "True",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.facts),
+        "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+def shared_connections(facts: Path) -> str:
+    """A folder for ssh's shared connections of this inventory alone.
+
+    Ansible names them by address, port and user. Where two clusters have the same private addresses
+    behind different jump hosts, one would be reached over a connection to the other, past all host
+    keys. Short, as a socket's path has at most 107 characters.
+    """
+    base = ansible_home().get("ANSIBLE_HOME", "~/.ansible")
+    return f"{base}/cp/{hashlib.sha256(str(facts).encode()).hexdigest()[:8]}"
+
+
+def handle(
+    event: Mapping[str, Any],
+    log: Any,
+    on_result: Callable[[TaskResult], None],
+    on_line: Callable[[str], None],
+) -> bool:
+    """One event; -> False: it is not kept on disk."""
+    if event.get("stdout"):
+        print(event["stdout"], file=log, flush=True)
+        on_line(str(event["stdout"]))
+    data = event.get("event_data", {})
+    if event.get("event") in RESULTS and data.get("host"):
+        on_result(task_result(RESULTS[event["event"]], data))
+    return False

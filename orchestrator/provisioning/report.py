@@ -1,0 +1,105 @@
+"""What provisioning did, or would do, on each node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# What OpenSSH and Ansible say, and what it means for whoever reads the table.
+CAUSES = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key has changed",
+        "The node was installed anew, or another machine answers in its place. Find out which; "
+        "only then remove the old key (ssh-keygen -R HOST) and record the new one.",
+    ),
+    (
+        "Host key verification failed",
+        "its host key is not known here",
+        "Record it once: ssh-keyscan HOST >> ~/.ssh/known_hosts, and compare its fingerprint with "
+        "what the node itself shows (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub).",
+    ),
+    (
+        "Permission denied (",
+        "it does not let this key or user in",
+        "Set ansible_user and ansible_ssh_private_key_file in the inventory.",
+    ),
+    ("Connection refused", "nothing listens on its SSH port", "Set ansible_port?"),
+    ("timed out", "it does not answer", ""),
+    ("No route to host", "it does not answer", ""),
+    ("Could not resolve hostname", "its name is not known here", "Set ansible_host."),
+    (
+        "python3: not found",
+        "it has no Python",
+        "Install python3 there, or set ansible_python_interpreter.",
+    ),
+    ("No space left on device", "its disk is full", "Free some space and run it again."),
+    ("Missing sudo password", "sudo wants a password", "Give it: --ask-become-pass."),
+    ("Incorrect sudo password", "the sudo password is wrong", ""),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What differed from what it should be."""
+
+    what: str
+    is_: str
+    should: str
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeReport:
+    """One node. `changed` counts tasks; `seconds` are those that tasks took there."""
+
+    node: str
+    ok: int = 0
+    changed: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    hint: str = ""
+    changes: list[Change] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A whole run. `state`: done, drift, failed or stopped."""
+
+    cluster: str
+    check: bool
+    state: str
+    seconds: float
+    log: str
+    nodes: tuple[NodeReport, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """Drift that --check has found is a failure, so that a script can wait for it."""
+        return {"done": 0, "drift": 1, "failed": 1, "stopped": 130}[self.state]
+
+
+def explain(message: str) -> tuple[str, str]:
+    """(problem, hint) for the words of ssh, Ansible or a module."""
+    for signature, problem, hint in CAUSES:
+        if signature in message:
+            return problem, hint
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ".join(lines)[-500:], ""
+
+
+def message_of(result: Mapping[str, Any]) -> str:
+    """All that a failed task said, its reason first."""
+    parts = [str(result.get(key) or "") for key in ("msg", "module_stderr", "stderr")]
+    return "\n".join(part for part in parts if part)
+
+
+def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
+    """The module's own account; a task that has none is named itself."""
+    drift = result.get("drift")
+    if drift:
+        return [
+            Change(what=str(d["what"]), is_=str(d["is"]), should=str(d["should"])) for d in drift
+        ]
+    return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]

@@ -1,0 +1,180 @@
+"""What provisioning and syncing share: playbooks are run, and each node's part is counted."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.load.clusters import find_inventory
+from orchestrator.load.inventory import read_inventory
+from orchestrator.provisioning import playbook, probe
+from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.playbook import Playbook
+from orchestrator.provisioning.probe import Probe
+from orchestrator.provisioning.report import NodeReport, Report, changes_of, explain, message_of
+from orchestrator.provisioning.task_result import TaskResult
+from orchestrator.state import State, write_private
+
+VARIABLE = "orch_facts"  # what the roles record and verify call them
+VALIDATION = "Validating arguments"  # Ansible's own task, before each role
+PROBE_TASK = "Look at the node"
+LOCK_TASK, RELEASE_TASK = "Make the lock present", "Make the lock absent"
+
+
+@dataclass(slots=True, kw_only=True)
+class Listener:
+    """Where progress goes while the work is done."""
+
+    note: Callable[[str], None] = lambda text: None
+    result: Callable[[TaskResult], None] = lambda result: None
+    line: Callable[[str], None] = lambda line: None
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One provisioning: what is known so far, node by node."""
+
+    request: ProvisionRequest
+    source: Path
+    state: State
+    log: Path
+    listener: Listener
+    environment: Mapping[str, str]
+    nodes: dict[str, NodeReport]
+    hosts: Mapping[str, Mapping[str, Any]]
+    probes: dict[str, Probe] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    stopped: bool = False
+    locked: set[str] = field(default_factory=set)
+
+    @property
+    def alive(self) -> tuple[str, ...]:
+        return tuple(name for name, node in self.nodes.items() if not node.failed)
+
+    def run_locked(self, name: str, variables: Mapping[str, Any]) -> None:
+        """A playbook that takes the nodes' locks first and releases them last."""
+        variables = {**variables, "orch_owner": self.state.owner(name)}
+        try:
+            self.run(name, variables, self.alive)
+        finally:
+            # What failed or was interrupted did not come to the release.
+            if self.locked:
+                unlock = self.playbook("unlock", variables, tuple(sorted(self.locked)))
+                playbook.run(replace(unlock, check=False), lambda _: None, self.listener.line)
+
+    def playbook(
+        self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()
+    ) -> Playbook:
+        return Playbook(
+            name=name,
+            inventory=self.source,
+            variables=variables,
+            facts=self.state.facts,
+            log=self.log,
+            check=self.request.check,
+            limit=limit,
+            environment=self.environment,
+        )
+
+    def run(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> None:
+        status = playbook.run(self.playbook(name, variables, limit), self.take, self.listener.line)
+        self.stopped = status == "canceled"
+        if status == "failed" and not any(node.failed for node in self.nodes.values()):
+            raise OrchError(
+                f"Ansible stopped before it reached a node: {last_error(self.log)}",
+                hint=f"Its log: {self.log}",
+            )
+
+    def take(self, result: TaskResult) -> None:
+        """Count one task of one node, and note what it said."""
+        node = self.nodes.get(result.node)
+        if node is None or (result.task.startswith(VALIDATION) and result.state == "ok"):
+            return
+        node.seconds += result.seconds
+        node.changed += result.changed
+        node.ok += result.state == "ok"
+        if result.changed:
+            node.changes += changes_of(result.result, result.task)
+        if facts := (result.result.get("ansible_facts") or {}).get(VARIABLE):
+            write_private(self.state.record(result.node), json.dumps(facts))
+        self.note_lock(result)
+        if result.state != "ok":
+            self.fail(result.node, message_of(result.result), result.task)
+        elif result.task == PROBE_TASK and result.role == "preflight":
+            self.probes[result.node] = probe.parse(
+                result.node, result.result["probe"], skew(result)
+            )
+        self.listener.result(result)
+
+    def note_lock(self, result: TaskResult) -> None:
+        """Keep in mind which nodes must be released, as far as they can be reached."""
+        if result.state == "unreachable" or result.task == RELEASE_TASK:
+            self.locked.discard(result.node)
+        elif result.task == LOCK_TASK and result.state == "ok":
+            self.locked.add(result.node)
+            if note := result.result.get("note"):
+                self.listener.note(f"{result.node}: {note}")
+
+    def fail(self, name: str, message: str, task: str = "") -> None:
+        node = self.nodes[name]
+        problem, hint = explain(message)
+        node.failed += 1
+        node.problem = f"{task}: {problem}" if task and problem else problem or task
+        node.hint = hint
+
+    def report(self, cluster: str) -> Report:
+        failed = any(node.failed for node in self.nodes.values())
+        drift = self.request.check and any(node.changes for node in self.nodes.values())
+        state = "stopped" if self.stopped else "failed" if failed else "drift" if drift else "done"
+        return Report(
+            cluster=cluster,
+            check=self.request.check,
+            state=state,
+            seconds=round(time.monotonic() - self.began, 2),
+            log=str(self.log),
+            nodes=tuple(self.nodes.values()),
+        )
+
+
+def open_session(
+    request: ProvisionRequest, listener: Listener, environment: Mapping[str, str], command: str
+) -> Session:
+    source = find_inventory(request.inventory)
+    hosts = read_inventory(source)
+    if not hosts:
+        raise RequestError(f"Inventory {source} has no hosts.")
+    state = State.of(source)
+    return Session(
+        request=request,
+        source=source,
+        state=state,
+        log=state.log(command),
+        listener=listener,
+        environment=environment,
+        nodes={name: NodeReport(node=name) for name in hosts},
+        hosts=hosts,
+    )
+
+
+def skew(result: TaskResult) -> float:
+    """Seconds that the node's clock lies outside the time in which it was asked; 0 if inside."""
+    start, end = (dt.datetime.fromisoformat(text) for text in (result.start, result.end))
+    start, end = (
+        moment.replace(tzinfo=dt.timezone.utc) if moment.tzinfo is None else moment
+        for moment in (start, end)
+    )
+    now = float(result.result["probe"]["time"])
+    if now < start.timestamp():
+        return now - start.timestamp()
+    return max(0.0, now - end.timestamp())
+
+
+def last_error(log: Path) -> str:
+    lines = [line for line in log.read_text().splitlines() if "ERROR" in line or "fatal" in line]
+    return " ".join(lines[-1:])[-500:] or "see its log"

@@ -1,0 +1,1 @@
+"""What is known of a run: its record, files, events, outcome."""

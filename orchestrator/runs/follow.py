@@ -1,0 +1,88 @@
+"""The events of a run as they come, from its folder here, which its source keeps up to date."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.errors import ExecuteError
+from orchestrator.runs.store import read_json, supervises
+
+POLL_SECONDS = 0.1
+START_SECONDS = 15.0
+
+
+class Source(Protocol):
+    """Where a run lives: what follows it needs of that place."""
+
+    def refresh(self) -> None:
+        """Bring the run's folder here up to date."""
+
+    def lost(self, pid: int) -> bool:
+        """Whether the supervisor is gone."""
+
+    def terminate(self, pid: int) -> None:
+        """Ask the supervisor to end the run."""
+
+
+class LocalRun:
+    """A run of this machine: its folder is always up to date."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def refresh(self) -> None:
+        pass
+
+    def lost(self, pid: int) -> bool:
+        return not supervises(pid, self.folder)
+
+    def terminate(self, pid: int) -> None:
+        if supervises(pid, self.folder):
+            os.kill(pid, signal.SIGTERM)
+
+
+def follow(folder: Path, source: Source) -> Iterator[dict[str, Any]]:
+    """Events of a run as they come, until its outcome is there or its supervisor is gone."""
+    offset = 0
+    path = folder / "events.jsonl"
+    pid = await_start(folder, source)
+    while True:
+        # In this order: what is written before the end is read before it is believed.
+        gone = source.lost(pid)
+        source.refresh()
+        ended = gone or (folder / "outcome.json").exists()
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(offset)
+                *whole, _ = file.read().split(b"\n")
+            offset += sum(len(line) + 1 for line in whole)
+            yield from (json.loads(line) for line in whole)
+        if ended:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def await_start(folder: Path, source: Source) -> int:
+    """Wait for the supervisor to report; -> its pid. Raises ExecuteError if it does not."""
+    deadline = time.monotonic() + START_SECONDS
+    while (supervisor := read_json(folder / "supervisor.json")) is None:
+        if time.monotonic() > deadline:
+            log = folder / "supervisor.log"
+            words = log.read_text()[-2000:].strip() if log.exists() else "it wrote nothing"
+            raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
+        time.sleep(0.01)
+        source.refresh()
+    return int(supervisor["pid"])
+
+
+def interrupt(folder: Path, source: Source) -> None:
+    """Ask the supervisor to end the run, and wait until its outcome is there."""
+    source.terminate(await_start(folder, source))
+    for _ in follow(folder, source):
+        pass

@@ -1,0 +1,142 @@
+"""What a run's ranks have measured and told, as values: RUNS/<id>/ranks/*.metrics.jsonl, events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from orchestrator.runs.store import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A line of train/rank_metrics.py, which says what the figures are. Seconds, bytes."""
+
+    time: float
+    seconds: float
+    step: float
+    steps: int
+    step_seconds: float | None = None
+    step_seconds_max: float | None = None
+    work_seconds: float | None = None
+    samples_per_second: float | None = None
+    loss: float | None = None
+    rss_bytes: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+NAMES = tuple(field.name for field in fields(Sample))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMeasures:
+    """One rank: where it ran, and its samples in the order of time."""
+
+    rank: int
+    node: str
+    threads: int
+    samples: tuple[Sample, ...]
+
+    @property
+    def steps(self) -> int:
+        return sum(sample.steps for sample in self.samples)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean over all steps that were timed."""
+        return weighted((s.step_seconds, s.steps) for s in self.samples)
+
+    @property
+    def longest_step(self) -> float | None:
+        return max((s.step_seconds_max for s in self.samples if s.step_seconds_max), default=None)
+
+    @property
+    def work_seconds(self) -> float | None:
+        """Mean part of a step outside backward(): what this rank alone is slow or quick at."""
+        return weighted((s.work_seconds, s.steps) for s in self.samples)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """While it trained; None if the script does not tell."""
+        told = ((s.samples_per_second, s.seconds) for s in self.samples if s.steps)
+        return weighted(told)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        seconds = sum(sample.seconds for sample in self.samples if sample.steps)
+        return self.steps / seconds if seconds else None
+
+    @property
+    def peak_rss(self) -> float:
+        return max((sample.rss_bytes for sample in self.samples), default=0.0)
+
+    @property
+    def cores_used(self) -> float | None:
+        """CPU seconds for each second."""
+        seconds = sum(sample.seconds for sample in self.samples)
+        return sum(sample.cpu_seconds for sample in self.samples) / seconds if seconds else None
+
+    @property
+    def last_loss(self) -> float | None:
+        return next((s.loss for s in reversed(self.samples) if s.loss is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """A run as it was measured. `loss`: (step, mean over the ranks) as the script reported it."""
+
+    began: float
+    ranks: tuple[RankMeasures, ...]
+    loss: tuple[tuple[float, float], ...]
+    events: tuple[dict[str, Any], ...]
+
+
+def weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
+    """The mean of the values that there are, by their weights."""
+    known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
+
+
+def measures(run: Run) -> Measures:
+    """All that was measured; ranks that left nothing have no samples."""
+    events = tuple(run.events())
+    times = [event["time"] for event in events if "time" in event]
+    return Measures(
+        began=min(times, default=run.record.created),
+        ranks=tuple(
+            RankMeasures(
+                rank=place.rank,
+                node=place.node,
+                threads=place.threads,
+                samples=tuple(samples(run.folder / f"ranks/rank-{place.rank}.metrics.jsonl")),
+            )
+            for place in run.record.layout
+        ),
+        loss=tuple(losses(events)),
+        events=events,
+    )
+
+
+def samples(path: Path) -> Iterator[Sample]:
+    """Whole lines only: the last one may be torn, of a rank that was killed."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        yield Sample(**{name: record[name] for name in NAMES if name in record})
+
+
+def losses(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, float]]:
+    """Rank 0 speaks for all. A run that was restarted tells some steps twice: the later counts."""
+    found: dict[float, float] = {}
+    for event in events:
+        if event["event"] == "progress" and event["rank"] == 0 and event.get("loss") is not None:
+            found[float(event.get("step", len(found)))] = float(event["loss"])
+    yield from sorted(found.items())

@@ -1,0 +1,107 @@
+"""A recorded run -> what there is to tell about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orch_node.protocol.record import Decision
+
+from orchestrator.runs.known_errors import Explanation, explain
+from orchestrator.runs.store import Run
+from orchestrator.runs.timeline import how_it_failed, timeline_of
+
+LOG_CHARACTERS = 200_000
+EXIT_CODES = {"done": 0, "stopped": 130}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The first rank that failed. `text` ends with its traceback or last words."""
+
+    rank: int
+    node: str
+    code: int | None
+    signal: str | None
+    text: str
+    oom: str | None
+
+    def describe(self) -> str:
+        return how_it_failed(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended. Seconds; `result` holds the figures that the script reported."""
+
+    run_id: str
+    folder: Path
+    state: str
+    recipe: str
+    ranks: int
+    backend: str
+    precision: str
+    seconds: float | None
+    failure: Failure | None
+    problem: str | None
+    explanations: tuple[Explanation, ...]
+    result: dict[str, Any] | None
+    decisions: tuple[Decision, ...]
+    nodes: dict[str, dict[str, Any]]
+    attempts: int
+    timeline: tuple[dict[str, Any], ...]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES.get(self.state, 1)
+
+
+def outcome_of(run: Run) -> Outcome:
+    ended = run.outcome or {}
+    seconds = ended["ended"] - ended["started"] if ended else None
+    failure = failure_of(ended.get("first_failure"), run)
+    return Outcome(
+        run_id=run.id,
+        folder=run.folder.absolute(),
+        state=run.state,
+        recipe=run.record.recipe,
+        ranks=len(run.record.layout),
+        backend=run.record.backend,
+        precision=run.record.precision,
+        seconds=seconds,
+        failure=failure,
+        problem=ended.get("problem"),
+        explanations=() if run.state in ("done", "running") else explain(words(run, failure)),
+        result=run.result(),
+        decisions=run.record.decisions,
+        nodes=ended.get("nodes", {}),
+        attempts=ended.get("attempts", 1),
+        timeline=tuple(timeline_of(run.events())),
+    )
+
+
+def words(run: Run, failure: Failure | None) -> str:
+    """What the launcher and the failing rank (or every rank) have said."""
+    ranks = "*" if failure is None else str(failure.rank)
+    logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
+    texts = [path.read_text(errors="replace")[-LOG_CHARACTERS:] for path in logs if path.exists()]
+    told = [failure.describe(), failure.text] if failure else []
+    return "\n".join([*told, *texts])
+
+
+def failure_of(record: dict[str, Any] | None, run: Run) -> Failure | None:
+    if record is None:
+        return None
+    rank = record["rank"]
+    layout = run.record.layout
+    known = 0 <= rank < len(layout)
+    node = record["node"] or (layout[rank].node if known else "an unknown node")
+    return Failure(
+        rank=rank,
+        node=node,
+        code=record["code"],
+        signal=record["signal"],
+        text=record["text"],
+        oom=record.get("oom"),
+    )

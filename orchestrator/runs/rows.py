@@ -1,0 +1,50 @@
+"""Runs as `orch runs` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orch_node.protocol.record import RunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run. `folder`: where its files are, here or on its nodes."""
+
+    id: str
+    state: str
+    recipe: str
+    ranks: int
+    backend: str
+    precision: str
+    nodes: tuple[str, ...]
+    progress: str
+    started_by: str
+    created: float
+    folder: str
+
+
+def row_of(
+    record: RunRecord, *, state: str, nodes: Iterable[str], progress: str, folder: str
+) -> RunRow:
+    return RunRow(
+        id=record.run_id,
+        state=state,
+        recipe=record.recipe,
+        ranks=len(record.layout),
+        backend=record.backend,
+        precision=record.precision,
+        nodes=tuple(nodes),
+        progress=progress,
+        started_by=record.started_by,
+        created=record.created,
+        folder=folder,
+    )
+
+
+def progress_words(progress: Mapping[str, Any] | None) -> str:
+    if progress is None or progress.get("step") is None:
+        return ""
+    return f"{progress['phase']} {progress['step']}/{progress.get('steps') or '?'}"

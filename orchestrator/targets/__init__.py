@@ -1,0 +1,1 @@
+"""The engines that hold the hosts."""

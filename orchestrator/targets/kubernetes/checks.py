@@ -1,0 +1,192 @@
+"""What `orch k8s check` asks of a cluster, as values: pure but for the answers it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from orchestrator.errors import PlanError
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
+from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
+from orchestrator.targets.kubernetes.settings import KubeSettings
+
+Json = Mapping[str, Any]
+# (verb, group, resource, what for). `patch` makes objects, too: server-side apply.
+RIGHTS = (
+    ("create", "", "configmaps", "the run's files"),
+    ("patch", "", "configmaps", "the run's files"),
+    ("list", "", "configmaps", "orch runs --inventory k8s"),
+    ("delete", "", "configmaps", "orch stop"),
+    ("list", "", "pods", "watching a run"),
+    ("watch", "", "pods", "watching a run"),
+    ("get", "", "pods/log", "logs and progress"),
+    ("list", "", "events", "why a pod waits"),
+    ("create", "", "pods", "orch fetch"),
+    ("patch", "", "pods", "orch fetch"),
+    ("delete", "", "pods", "orch fetch"),
+    ("create", "", "pods/exec", "orch fetch"),
+    ("get", "", "pods/exec", "orch fetch"),
+    ("get", "", "persistentvolumeclaims", "orch k8s check"),
+)
+JOB_VERBS = ("create", "patch", "get", "list", "delete")
+# As Node Feature Discovery labels nodes.
+BF16_LABELS = (
+    "feature.node.kubernetes.io/cpu-cpuid.AVX512BF16",
+    "feature.node.kubernetes.io/cpu-cpuid.AMXBF16",
+)
+
+
+SIGNS = {"ok": "ok  ", "miss": "MISS", "unknown": "?   "}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`state`: ok, miss (runs will fail), or unknown. `cure`: what to do about a miss."""
+
+    topic: str
+    state: str
+    words: str
+    cure: str = ""
+
+    def describe(self) -> str:
+        line = f"{SIGNS[self.state]}  {self.topic}: {self.words}"
+        return f"{line}\n      cure: {self.cure}" if self.cure else line
+
+
+def rights_for(kind: Kind) -> tuple[tuple[str, str, str, str], ...]:
+    own = tuple((verb, kind.group, kind.plural, f"a {kind.kind}") for verb in JOB_VERBS)
+    if kind.launcher != "trainjob":
+        return own
+    return (*own, *((verb, kind.group, "trainingruntimes", "its runtime") for verb in JOB_VERBS))
+
+
+def kinds_findings(served: Mapping[str, tuple[str, ...]], wanted: str | None) -> list[Finding]:
+    """`served`: launcher -> the versions of its group that serve its resource, or none."""
+    found = []
+    for launcher, kind in KINDS.items():
+        versions = served.get(launcher, ())
+        here = kind.version in versions
+        needed = wanted == launcher or (wanted is None and not any(served.values()))
+        other = f" only {', '.join(versions)}" if versions else " not installed"
+        found.append(
+            Finding(
+                topic=kind.kind,
+                state="ok" if here else "miss" if needed else "unknown",
+                words=f"{kind.group}/{kind.version}" + ("" if here else f":{other}"),
+                cure="" if here else f"{kind.comes_with} brings it.",
+            )
+        )
+    return found
+
+
+def rights_finding(denied: Iterable[tuple[str, str, str, str]], who: str) -> Finding:
+    missing = list(denied)
+    if not missing:
+        return Finding(topic="rights", state="ok", words="all that orch needs")
+    lacks = ", ".join(f"{verb} {resource} ({why})" for verb, _, resource, why in missing)
+    return Finding(
+        topic="rights", state="miss", words=f"not allowed in {who}: {lacks}",
+        cure=f"A Role in {who} with: {role_rules(missing)}",
+    )  # fmt: skip
+
+
+def role_rules(missing: Iterable[tuple[str, str, str, str]]) -> str:
+    """The verbs for each resource, as a Role has them."""
+    rules: dict[tuple[str, str], list[str]] = {}
+    for verb, group, resource, _ in missing:
+        rules.setdefault((group, resource), []).append(verb)
+    return "; ".join(
+        f"apiGroups [{group or chr(34) * 2}] resources [{resource}] verbs [{', '.join(verbs)}]"
+        for (group, resource), verbs in rules.items()
+    )
+
+
+def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Finding:
+    """`claim`: None if there is none of this name."""
+    init = "`orch k8s init --apply` makes one; storage_class names a class that has ReadWriteMany."
+    if claim is None:
+        return Finding(topic="volume", state="miss", words=f"no claim {settings.claim}", cure=init)
+    phase = claim.get("status", {}).get("phase", "Pending")
+    modes = claim.get("spec", {}).get("accessModes") or []
+    if phase != "Bound":
+        words = f"claim {settings.claim} is {phase}"
+        cure = (
+            "A class with WaitForFirstConsumer binds it with the first pod; else `kubectl describe "
+            f"pvc {settings.claim}` says what it waits for."
+        )
+        return Finding(topic="volume", state="miss", words=words, cure=cure)
+    if pods > 1 and "ReadWriteMany" not in modes:
+        words = (
+            f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
+        )
+        return Finding(topic="volume", state="miss", words=words, cure=init)
+    return Finding(topic="volume", state="ok", words=f"claim {settings.claim} is bound")
+
+
+def nodes_finding(nodes: list[Json] | None, settings: KubeSettings, pods: int) -> Finding:
+    """Whether so many pods find room; `nodes`: None where one may not look."""
+    if nodes is None:
+        return Finding(topic="nodes", state="unknown", words="they may not be listed")
+    fitting = [node for node in nodes if fits(node, settings)]
+    room = sum(room_on(node, settings) for node in fitting)
+    size = f"{settings.cpu} CPUs and {settings.memory}"
+    words = f"{len(fitting)} of {len(nodes)} nodes can take pods of {size}, {room} such pods in all"
+    if room >= pods:
+        return Finding(topic="nodes", state="ok", words=f"{words}, if nothing else runs there")
+    largest = max((cpus_of(node) for node in nodes), default=Fraction(0))
+    return Finding(
+        topic="nodes", state="miss", words=f"{words}; the run needs {pods}",
+        cure=f"Smaller pods (--k8s cpu=..., the largest node has {plain(largest)} CPUs to give), "
+        "fewer of them, or another node_selector.",
+    )  # fmt: skip
+
+
+def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
+    fitting = [node for node in nodes or () if fits(node, settings)]
+    able = [node for node in fitting if any(label in labels(node) for label in BF16_LABELS)]
+    if not able:
+        return Finding(
+            topic="BF16", state="unknown", words="no label tells which nodes have instructions",
+            cure="Node Feature Discovery labels nodes; each pod checks for itself in any case.",
+        )  # fmt: skip
+    if len(able) == len(fitting):
+        return Finding(topic="BF16", state="ok", words=f"on all {len(able)} nodes that fit")
+    return Finding(
+        topic="BF16", state="miss", words=f"on {len(able)} of {len(fitting)} nodes that fit",
+        cure=f"--k8s node_selector.{BF16_LABELS[0]}=true, or --precision fp32.",
+    )  # fmt: skip
+
+
+def labels(node: Json) -> Mapping[str, str]:
+    return dict(node["metadata"].get("labels") or {})
+
+
+def fits(node: Json, settings: KubeSettings) -> bool:
+    """Whether a pod may run there at all, and is small enough."""
+    if node.get("spec", {}).get("unschedulable"):
+        return False
+    taints = node.get("spec", {}).get("taints") or ()
+    if any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in taints):
+        return False
+    own = labels(node)
+    chosen = all(own.get(key) == value for key, value in settings.node_selector.items())
+    return chosen and room_on(node, settings) > 0
+
+
+def room_on(node: Json, settings: KubeSettings) -> int:
+    memory = given(node, "memory") // amount(settings.memory, "memory")
+    return int(min(cpus_of(node) // settings.cpus, memory))
+
+
+def cpus_of(node: Json) -> Fraction:
+    return given(node, "cpu")
+
+
+def given(node: Json, what: str) -> Fraction:
+    """What the node has for pods; 0 where it does not say."""
+    try:
+        return amount(str(node.get("status", {}).get("allocatable", {}).get(what, "")), what)
+    except PlanError:
+        return Fraction(0)

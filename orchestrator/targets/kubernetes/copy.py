@@ -1,0 +1,121 @@
+"""The folder here that a run's pods are followed into, by one command at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import IO, Any
+
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.events import Event
+from orch_node.protocol.events import read as read_event
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.runs import store
+from orchestrator.targets.kubernetes.follow import own_event
+from orchestrator.targets.kubernetes.log_lines import Position, parse
+from orchestrator.targets.kubernetes.objects import STOPPED
+from orchestrator.targets.kubernetes.outcome import outcome
+from orchestrator.targets.kubernetes.status import JobState, PodState
+
+POSITIONS = "kube.json"
+LOCK = "kube.lock"
+
+
+class RunCopy:
+    """What the pods have said, as the files of a run. `positions`: pod -> how far it is copied."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.positions: dict[str, Position] = {}
+        self.lock: IO[bytes] | None = None
+        self.began = time.time()
+
+    def hold(self) -> bool:
+        """Whether this command is the one that writes; it goes on from where the last one was."""
+        if self.lock is not None:
+            return True
+        lock = (self.folder / LOCK).open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            return False
+        except OSError:  # a file system without locks
+            pass
+        self.lock = lock
+        self.positions = read_positions(self.folder)
+        return True
+
+    def release(self) -> None:
+        self.keep_positions()
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+    def keep_positions(self) -> None:
+        if self.lock is None:
+            return
+        kept = {pod: asdict(position) for pod, position in self.positions.items()}
+        store.write_json(self.folder / POSITIONS, kept)
+
+    def write(self, pod: str, position: Position, line: str) -> dict[str, Any] | None:
+        """A line of a pod's log; -> the event that it is."""
+        found = parse(line)
+        if found.event is None or found.event["event"] != "pulse":
+            self.append(found.file, found.text)
+        self.positions[pod] = position
+        return found.event
+
+    def add_event(self, event: dict[str, Any]) -> None:
+        self.append("events.jsonl", json.dumps(event))
+
+    def append(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{text}\n")
+
+    def finish(self, job: JobState, pods: Iterable[PodState]) -> dict[str, Any]:
+        """Write the outcome, if nobody has; -> the event that says so."""
+        run = store.load(self.folder)
+        if run.outcome is not None:
+            return own_event("finished", state=run.outcome["state"])
+        events = run.events()
+        relocate(run, events)
+        began = min((one["time"] for one in events), default=self.began)
+        ending = outcome(known_events(events), pods, job, began=began, now=time.time())
+        found = outcomes.record(ending)
+        if job.state == "failed" and (self.folder / STOPPED).exists():
+            found |= {"state": "stopped", "first_failure": None, "problem": None}
+        event = own_event("finished", state=found["state"])
+        self.add_event(event)
+        store.write_json(self.folder / "outcome.json", found)
+        self.keep_positions()
+        return event
+
+
+def known_events(events: Iterable[dict[str, Any]]) -> Iterator[Event]:
+    """What is no event says nothing of the run's end."""
+    for event in events:
+        with contextlib.suppress(ProtocolError):
+            yield read_event(event)
+
+
+def relocate(run: store.Run, events: Iterable[dict[str, Any]]) -> None:
+    """torchrun chooses which pod has which rank: plan.json says it as it was."""
+    told = {one["rank"]: one["node"] for one in events if one["event"] == "started"}
+    layout = tuple(
+        replace(place, node=told.get(place.rank, place.node)) for place in run.record.layout
+    )
+    store.keep(replace(run.record, layout=layout), run.folder, run.origin)
+
+
+def read_positions(folder: Path) -> dict[str, Position]:
+    found = store.read_json(folder / POSITIONS) or {}
+    return {pod: Position(**value) for pod, value in found.items()}

@@ -1,0 +1,124 @@
+"""A run's pods, followed beside: their changes and their logs, into one queue."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any
+
+from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, Refused
+from orchestrator.targets.kubernetes.log_lines import Position, Reader
+from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.status import PodState, pod_state
+
+RETRY_SECONDS = 1.0
+
+
+class Follower:
+    """`items` gets ("event", dict), ("line", (uid, position, text)) and ("error", exception).
+
+    `read_to`: pod's uid -> how far its log has been read. `pods`: uid -> its newest state.
+    """
+
+    def __init__(self, cluster: Kube, selector: str) -> None:
+        self.cluster = cluster
+        self.selector = selector
+        self.read_to: dict[str, Position] = {}
+        self.items: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.pods: dict[str, PodState] = {}
+        self.readers: dict[str, threading.Thread] = {}
+        self.deleted: set[str] = set()  # a pod of the same name may follow: its log is not theirs
+        self.said: dict[str, str] = {}
+        self.ended = threading.Event()
+
+    def begin(self) -> None:
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def reading(self) -> bool:
+        return any(reader.is_alive() for reader in self.readers.values())
+
+    def tell_once(self, about: str, words: str) -> None:
+        if words and self.said.get(about) != words:
+            self.said[about] = words
+            self.items.put(("event", own_event("node", text=words)))
+
+    def watch(self) -> None:
+        """Every change of the run's pods, until the end; watches that end are begun anew."""
+        while not self.ended.is_set():
+            try:
+                for change, pod in self.cluster.watch_pods(self.selector):
+                    self.see(change, pod)
+                    if self.ended.is_set():
+                        return
+            except (Expired, ConnectionLost, NotThere):
+                self.ended.wait(RETRY_SECONDS)
+            except Refused as error:
+                self.items.put(("error", error))
+                return
+
+    def see(self, change: str, pod: dict[str, Any]) -> None:
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        if name.endswith(READER_SUFFIX):
+            return
+        if change == "DELETED":
+            self.deleted.add(uid)
+            gone = self.pods.get(uid)
+            if gone and gone.state in ("waiting", "running") and not self.ended.is_set():
+                self.tell_once(uid, f"{gone.node}: its pod was deleted")
+            return
+        state = pod_state(pod, self.pod_events(pod))
+        self.pods[uid] = state
+        self.tell_once(uid, f"{state.node}: {state.words}" if state.words else "")
+        alive = self.readers.get(uid)
+        if state.started and (alive is None or (not alive.is_alive() and state.state == "running")):
+            reader = threading.Thread(target=self.keep_reading, args=(uid, name), daemon=True)
+            self.readers[uid] = reader
+            reader.start()
+
+    def pod_events(self, pod: dict[str, Any]) -> list[dict[str, Any]]:
+        """Only for pods that wait, and only where one may read them."""
+        if pod.get("status", {}).get("phase", "Pending") != "Pending":
+            return []
+        try:
+            return self.cluster.events_of(pod["metadata"]["name"])
+        except OrchError:
+            return []
+
+    def keep_reading(self, uid: str, pod: str) -> None:
+        """A pod's log for as long as it runs, also where a stream ends before it does."""
+        while not self.ended.is_set() and uid not in self.deleted:
+            running = self.pods[uid].state == "running"
+            try:
+                self.read(uid, pod, follow=True)
+                if not running:
+                    return
+            except ConnectionLost:
+                pass
+            except NotThere:
+                return
+            except Refused as error:
+                self.items.put(("error", error))
+                return
+            self.ended.wait(RETRY_SECONDS)
+
+    def read(self, uid: str, pod: str, *, follow: bool) -> None:
+        """A pod's log from where it was read to. Raises ConnectionLost, Refused and NotThere."""
+        reader = Reader(self.read_to.get(uid, Position()))
+        try:
+            for line in self.cluster.log(pod, follow=follow, since=reader.since):
+                text = reader.new(line)
+                self.read_to[uid] = reader.position
+                if text is not None:
+                    self.items.put(("line", (uid, reader.position, text)))
+        except (ConnectionLost, Refused, NotThere):
+            raise
+        except ExecuteError:  # it has no log yet
+            pass
+
+
+def own_event(event: str, **fields: Any) -> dict[str, Any]:
+    """An event of the run as a whole, as those of rank -1."""
+    return {"event": event, "rank": -1, "time": round(time.time(), 3), **fields}

@@ -1,0 +1,92 @@
+"""orch-k8s.toml and --k8s KEY=VALUE -> KubeSettings."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.files import StrictModel, read_toml
+from orchestrator.targets.kubernetes.settings import KubeSettings
+
+FILE = Path("orch-k8s.toml")
+NAMES = tuple(field.name for field in fields(KubeSettings))
+NUMBERS = ("uid", "ssh_port", "min_nodes", "ttl")
+SELECTOR = "node_selector"
+
+
+class KubeFile(StrictModel):
+    """orch-k8s.toml; the fields mean what orchestrator.kube.settings.KubeSettings says."""
+
+    image: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    cpu: str | None = None
+    memory: str | None = None
+    shm: str | None = None
+    launcher_cpu: str | None = None
+    launcher_memory: str | None = None
+    claim: str | None = None
+    mount: str | None = None
+    storage: str | None = None
+    storage_class: str | None = None
+    root: str | None = None
+    python: str | None = None
+    files: str | None = None
+    user: str | None = None
+    uid: int | None = None
+    ssh_port: int | None = None
+    mpi: str | None = None
+    min_nodes: int | None = None
+    ttl: int | None = None
+    token_secret: str | None = None
+    pull_secrets: list[str] | None = None
+    service_account: str | None = None
+    priority_class: str | None = None
+    node_selector: dict[str, str] = Field(default_factory=dict)
+
+
+def kube_settings(path: Path | None, pairs: list[str]) -> KubeSettings:
+    """The file's values (orch-k8s.toml here, if there is one), then the pairs'.
+
+    Raises RequestError.
+    """
+    found = KubeSettings()
+    source = path or (FILE if FILE.exists() else None)
+    if source is not None:
+        values = read_toml(source, KubeFile).model_dump(exclude_none=True)
+        found = replace(found, **as_tuples(values))
+    for pair in pairs:
+        found = with_pair(found, pair)
+    return found
+
+
+def as_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in values.items()}
+
+
+def with_pair(settings: KubeSettings, pair: str) -> KubeSettings:
+    name, equals, text = pair.partition("=")
+    if not equals:
+        raise RequestError(f"--k8s {pair}: expected KEY=VALUE.")
+    if name.startswith(f"{SELECTOR}."):
+        labels = {**settings.node_selector, name[len(SELECTOR) + 1 :]: text}
+        return replace(settings, node_selector=labels)
+    if name not in NAMES or name == SELECTOR:
+        hint = f"Write --k8s {SELECTOR}.LABEL=VALUE." if name == SELECTOR else ""
+        raise RequestError(f"--k8s {name}: unknown key.", hint=hint or did_you_mean(name, NAMES))
+    return replace(settings, **{name: parse(name, text)})
+
+
+def parse(name: str, text: str) -> Any:
+    if name == "pull_secrets":
+        return tuple(one for one in text.split(",") if one)
+    if name not in NUMBERS:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(f"--k8s {name}={text}: expected a number.") from None

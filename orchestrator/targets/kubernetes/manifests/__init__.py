@@ -1,0 +1,1 @@
+"""The objects that a run is made of."""

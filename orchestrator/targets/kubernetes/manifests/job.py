@@ -1,0 +1,105 @@
+"""A run as the launchers of Kubernetes get it, and the objects that it consists of."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import PlanError
+from orchestrator.planning.manifest import Object
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.settings import KubeSettings
+
+CONFIG = "pod.json"
+# etcd takes 1.5 MiB, a ConfigMap 1 MiB in all; base64 makes 4 bytes of 3.
+MOST_BYTES = 700_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeJob:
+    """`config`: what a pod reads. `files`: path below the mounted ConfigMap -> content.
+
+    `script`: the command of a rank, its script first.
+    """
+
+    run_id: str
+    settings: KubeSettings
+    nodes: int
+    ppn: int
+    min_nodes: int
+    threads: int
+    max_restarts: int
+    script: tuple[str, ...]
+    config: Mapping[str, Any]
+    record: Mapping[str, Any]
+    files: Mapping[str, bytes]
+
+    @property
+    def name(self) -> str:
+        return names.job_name(self.run_id)
+
+    @property
+    def config_map(self) -> str:
+        return f"{self.name}-files"
+
+    def metadata(self, name: str | None = None) -> Object:
+        return {
+            "name": name or self.name,
+            **({"namespace": self.settings.namespace} if self.settings.namespace else {}),
+            "labels": names.labels(self.run_id),
+        }
+
+    def pod_command(self, mode: str) -> list[str]:
+        """The program of a pod: train/node.py of the image."""
+        settings = self.settings
+        program = f"{settings.root}/train/node.py"
+        return [settings.python, program, "pod", mode, f"{settings.files}/{CONFIG}"]
+
+    def script_args(self) -> list[str]:
+        return ["--", *map(literal, self.script)]
+
+
+def literal(text: str) -> str:
+    """Text as a container's argument or variable: Kubernetes expands $(NAME), and $$ to $."""
+    return text.replace("$", "$$")
+
+
+def config_map(job: KubeJob) -> Object:
+    """What travels with the run: pod.json, its record, and the user's own files.
+
+    Keys are numbered: a path may have letters that a key must not. Raises PlanError.
+    """
+    texts = {CONFIG: as_json(job.config), "run.json": json.dumps(job.record) + "\n"}
+    binary: dict[str, str] = {}
+    for index, content in enumerate(job.files.values()):
+        try:
+            texts[f"file-{index}"] = content.decode()
+        except UnicodeDecodeError:
+            binary[f"file-{index}"] = base64.b64encode(content).decode()
+    size = sum(len(text.encode()) for text in (*texts.values(), *binary.values()))
+    if size > MOST_BYTES:
+        raise PlanError(
+            f"The run's own files are {size / 1000:.0f} kB; {MOST_BYTES // 1000} kB can travel.",
+            hint=f"Copy the data to the volume and name it there: {job.settings.mount}/data/...",
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": job.metadata(job.config_map),
+        "data": texts,
+        **({"binaryData": binary} if binary else {}),
+    }
+
+
+def items(job: KubeJob) -> list[Object]:
+    """Which key of the ConfigMap becomes which file."""
+    own = {f"file-{index}": path for index, path in enumerate(job.files)}
+    both = {CONFIG: CONFIG, "run.json": "run.json"} | own
+    return [{"key": key, "path": path} for key, path in both.items()]
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"

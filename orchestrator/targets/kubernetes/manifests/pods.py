@@ -1,0 +1,106 @@
+"""The pods of a run: one template for all launchers."""
+
+from __future__ import annotations
+
+from orchestrator.planning.manifest import Object
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.job import KubeJob, items, literal
+from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN
+
+
+def pod_template(job: KubeJob, container: Object) -> Object:
+    """A pod with one container: its volumes, its user, the nodes it may run on."""
+    settings = job.settings
+    return {
+        "metadata": {"labels": names.labels(job.run_id)},
+        "spec": {
+            "containers": [container],
+            "volumes": volumes(job),
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": settings.uid,
+                "runAsGroup": settings.uid,
+                "fsGroup": settings.uid,
+                "fsGroupChangePolicy": "OnRootMismatch",
+            },
+            "terminationGracePeriodSeconds": 30,
+            "enableServiceLinks": False,
+            **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
+            **(
+                {"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]}
+                if settings.pull_secrets
+                else {}
+            ),
+            **optional("serviceAccountName", settings.service_account),
+            **optional("priorityClassName", settings.priority_class),
+        },
+    }
+
+
+def optional(key: str, value: str | None) -> Object:
+    return {key: value} if value else {}
+
+
+def container(job: KubeJob, *, name: str, mode: str) -> Object:
+    """A container that runs ranks."""
+    settings = job.settings
+    script = {} if mode == "sshd" else {"args": job.script_args()}
+    return {
+        "name": name,
+        "image": settings.image,
+        "command": job.pod_command(mode),
+        **script,
+        "env": [{"name": key, "value": literal(value)} for key, value in environment(job).items()],
+        "resources": resources(settings.cpu, settings.memory),
+        "volumeMounts": mounts(job),
+        "securityContext": {"allowPrivilegeEscalation": False},
+    }
+
+
+def environment(job: KubeJob) -> dict[str, str]:
+    """What all processes of a pod see. orch_node.pod adds what only the image tells: LD_PRELOAD."""
+    mount = job.settings.mount
+    return {
+        "OMP_NUM_THREADS": str(job.threads),
+        "CCL_WORKER_COUNT": "1",
+        "HF_HOME": f"{mount}/cache/huggingface",
+        "TRANSFORMERS_CACHE": f"{mount}/cache/huggingface/hub",
+        "HF_TOKEN_PATH": f"{SECRETS}/{TOKEN}",
+        "LOGLEVEL": "INFO",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def resources(cpu: str, memory: str) -> Object:
+    """Requests equal limits: the pod is Guaranteed, the last to be evicted, and gets whole cores
+    to itself where the kubelet's CPU manager is static."""
+    same = {"cpu": cpu, "memory": memory}
+    return {"requests": dict(same), "limits": same}
+
+
+def volumes(job: KubeJob) -> list[Object]:
+    settings = job.settings
+    token = {"key": TOKEN, "path": TOKEN}
+    return [
+        {"name": "orch-data", "persistentVolumeClaim": {"claimName": settings.claim}},
+        {"name": "orch-files", "configMap": {"name": job.config_map, "items": items(job)}},
+        {"name": "orch-shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm}},
+        {
+            "name": "orch-secrets",
+            # mode 0440: fsGroup makes the group the pod's own
+            "secret": {
+                "secretName": settings.token_secret, "optional": True, "defaultMode": 0o440,
+                "items": [token],
+            },
+        },
+    ]  # fmt: skip
+
+
+def mounts(job: KubeJob) -> list[Object]:
+    settings = job.settings
+    return [
+        {"name": "orch-data", "mountPath": settings.mount},
+        {"name": "orch-files", "mountPath": settings.files, "readOnly": True},
+        {"name": "orch-shm", "mountPath": "/dev/shm"},
+        {"name": "orch-secrets", "mountPath": SECRETS, "readOnly": True},
+    ]

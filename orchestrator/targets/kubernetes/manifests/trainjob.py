@@ -1,0 +1,138 @@
+"""TrainJob of Kubeflow's trainer, with a TrainingRuntime of its own: torch, or Open MPI.
+
+The runtime holds the pods, the TrainJob the numbers. numProcPerNode is always said: left out, the
+trainer starts one rank for each CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.errors import PlanError
+from orchestrator.planning.manifest import Object
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.job import KubeJob
+from orchestrator.targets.kubernetes.manifests.mpijob import launcher, worker
+from orchestrator.targets.kubernetes.manifests.pods import container, pod_template, resources
+from orchestrator.targets.kubernetes.settings import KubeSettings
+
+API = "trainer.kubeflow.org/v1alpha1"
+STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+
+
+def launch(job: KubeJob) -> tuple[Object, ...]:
+    """The runtime, then the job that refers to it. Raises PlanError."""
+    if job.settings.mpi == "Intel":
+        raise PlanError(
+            "--launcher trainjob has no Intel MPI: the trainer knows Open MPI alone.",
+            hint="--launcher mpijob runs Intel MPI; --k8s mpi=OpenMPI, or no mpi for torchrun.",
+        )
+    return training_runtime(job), train_job(job)
+
+
+def train_job(job: KubeJob) -> Object:
+    trainer: Object = {
+        "image": job.settings.image,
+        "numNodes": job.nodes,
+        "numProcPerNode": job.ppn,
+    }
+    if job.settings.mpi is None:
+        trainer["resourcesPerNode"] = resources(job.settings.cpu, job.settings.memory)
+    return {
+        "apiVersion": API,
+        "kind": "TrainJob",
+        "metadata": job.metadata(),
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "TrainingRuntime",
+                "name": job.name,
+            },
+            "trainer": trainer,
+        },
+    }
+
+
+def training_runtime(job: KubeJob) -> Object:
+    parts = mpi_parts(job) if job.settings.mpi else torch_parts(job)
+    policy, jobs, success = parts
+    return {
+        "apiVersion": API,
+        "kind": "TrainingRuntime",
+        "metadata": job.metadata(),
+        "spec": {
+            "mlPolicy": {"numNodes": job.nodes, **policy},
+            "template": {
+                "spec": {
+                    # The trainer's service resolves workers before they are ready.
+                    "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+                    "ttlSecondsAfterFinished": job.settings.ttl,
+                    "failurePolicy": {"maxRestarts": 0 if job.settings.mpi else job.max_restarts},
+                    **success,
+                    "replicatedJobs": jobs,
+                }
+            },
+        },
+    }
+
+
+def shared_runtime(settings: KubeSettings, name: str = "orch-torch") -> Object:
+    """A runtime for TrainJobs of one's own: the image, the volume, /dev/shm, the size of a pod.
+
+    Runs of orch bring one each, with their files.
+    """
+    job = KubeJob(
+        run_id=name, settings=settings, nodes=1, ppn=1, min_nodes=1, threads=int(settings.cpus),
+        max_restarts=0, script=(), config={}, record={}, files={},
+    )  # fmt: skip
+    made = training_runtime(replace(job, settings=replace(settings, mpi=None)))
+    made["metadata"] = {"name": name, "labels": {names.OWNER: names.MANAGER}}
+    (node,) = made["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = node["template"]["spec"]["template"]
+    pod["metadata"] = {"labels": {names.OWNER: names.MANAGER}}
+    pod["spec"]["volumes"] = [one for one in pod["spec"]["volumes"] if "configMap" not in one]
+    (container,) = pod["spec"]["containers"]
+    del container["command"], container["args"]
+    container["volumeMounts"] = [
+        one for one in container["volumeMounts"] if one["name"] != "orch-files"
+    ]
+    return made
+
+
+def torch_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:
+    node = container(job, name="node", mode="torchrun")
+    return {"torch": {}}, [replicated("node", job, node, labels=STEP)], {}
+
+
+def mpi_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:
+    policy = {
+        "mpi": {
+            "mpiImplementation": "OpenMPI",
+            "numProcPerNode": job.ppn,
+            "sshAuthMountPath": job.settings.ssh_folder,
+            "runLauncherAsNode": False,
+        }
+    }
+    ready = [{"name": "node", "status": "Ready"}]
+    start = replicated("launcher", job, launcher(job, "node"), labels=STEP) | {"dependsOn": ready}
+    jobs = [replicated("node", job, worker(job, "node")), start]
+    return (
+        policy,
+        jobs,
+        {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]}},
+    )
+
+
+def replicated(
+    name: str, job: KubeJob, node: Object, labels: dict[str, str] | None = None
+) -> Object:
+    template = pod_template(job, node)
+    template["spec"]["restartPolicy"] = "Never"
+    return {
+        "name": name,
+        "replicas": 1,
+        "template": {
+            **({"metadata": {"labels": dict(labels)}} if labels else {}),
+            "spec": {"backoffLimit": 0, "template": template},
+        },
+    }

@@ -1,0 +1,46 @@
+"""A pod that only reads the volume: what a run has written is fetched through it. Pure."""
+
+from __future__ import annotations
+
+from orchestrator.planning.manifest import Object
+from orchestrator.targets.kubernetes.location import JobLocation
+from orchestrator.targets.kubernetes.manifests import names
+
+SUFFIX = "-reader"
+LIVES_SECONDS = 3600
+
+
+def reader_pod(place: JobLocation, run_id: str) -> Object:
+    """It sleeps, and ends by itself."""
+    small = {"cpu": "250m", "memory": "256Mi"}
+    sleep = f"import time; time.sleep({LIVES_SECONDS})"
+    pull = [{"name": name} for name in place.pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{place.job}{SUFFIX}", "labels": names.labels(run_id)},
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": LIVES_SECONDS,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": place.uid,
+                "runAsGroup": place.uid,
+                "fsGroup": place.uid,
+            },
+            **({"imagePullSecrets": pull} if pull else {}),
+            "containers": [
+                {
+                    "name": "reader",
+                    "image": place.image,
+                    "command": [place.python, "-c", sleep],
+                    "resources": {"requests": dict(small), "limits": small},
+                    "volumeMounts": [
+                        {"name": "orch-data", "mountPath": place.mount, "readOnly": True}
+                    ],
+                }
+            ],
+            "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": place.claim}}],
+        },
+    }

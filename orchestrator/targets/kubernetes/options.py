@@ -1,0 +1,17 @@
+"""What `orch train --on k8s` has besides the options of all targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeOptions:
+    """`k8s`: settings as KEY=VALUE; `k8s_file`: the file with the others."""
+
+    on: ClassVar[str] = "k8s"
+
+    k8s: tuple[str, ...] = ()
+    k8s_file: Path | None = None

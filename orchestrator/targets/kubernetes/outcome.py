@@ -1,0 +1,92 @@
+"""Events and states of pods -> how a run ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from orch_node.protocol import failures
+from orch_node.protocol.events import Event, Exited, OutcomeTold, Refused, Stalled, Started
+from orch_node.protocol.outcome import DONE, FAILED, Failure, Outcome
+
+from orchestrator.targets.kubernetes.status import JobState, PodState
+
+
+def outcome(
+    events: Iterable[Event], pods: Iterable[PodState], job: JobState, *, began: float, now: float
+) -> Outcome:
+    """How a run ended: the supervisor's own word where there is one (MPI)."""
+    told, known = list(events), list(pods)
+    own = [one.outcome for one in told if isinstance(one, OutcomeTold) and one.outcome]
+    if own:
+        return own[-1]
+    state = DONE if job.state == "done" else FAILED
+    failure = first_failure(told, known) if state == FAILED else None
+    return Outcome(
+        state=state,
+        first_failure=failure,
+        problem=None if state == DONE else problem(told, known, job, failure),
+        launcher_code=None,
+        attempts=1 + restarts(told),
+        started=began,
+        ended=now,
+    )
+
+
+def restarts(events: Sequence[Event]) -> int:
+    """How often rank 0 was started again."""
+    return max(0, sum(1 for one in events if isinstance(one, Started) and one.rank == 0) - 1)
+
+
+def first_failure(events: Sequence[Event], pods: Sequence[PodState]) -> Failure | None:
+    """The rank that failed first; those that only lost a peer come after those that did not. The
+    pods' logs come as they are read, so the events' own times give their order."""
+    attempt = events[last_start(events) :]
+    killed = {one.rank: one for one in killed_for_memory(attempt, pods)}
+    own = (one for one in attempt if not (isinstance(one, Exited) and one.rank in killed))
+    told = sorted([*own, *killed.values()], key=lambda event: event.time)
+    return failures.first_failure(failures.rank_ends(told), nodes_of(attempt))
+
+
+def nodes_of(events: Iterable[Event]) -> dict[int, str]:
+    """Rank -> its pod, as it was started there."""
+    return {one.rank: one.node for one in events if isinstance(one, Started) and one.node}
+
+
+def killed_for_memory(events: Iterable[Event], pods: Iterable[PodState]) -> Iterator[Event]:
+    """The ends of ranks whose pod was killed: nobody was left to report them."""
+    killed = {pod.node: pod for pod in pods if pod.oom}
+    for event in events:
+        if isinstance(event, Started) and event.node in killed:
+            yield Exited(
+                rank=event.rank, time=event.time, node=event.node, code=137, signal="SIGKILL",
+                oom=killed[event.node].words,
+            )  # fmt: skip
+
+
+def last_start(events: Sequence[Event]) -> int:
+    """Where the last attempt begins: at the last time that a rank was started again."""
+    seen: set[int] = set()
+    begin = 0
+    for at, event in enumerate(events):
+        if not isinstance(event, Started):
+            continue
+        if event.rank in seen:
+            begin, seen = at, set()
+        seen.add(event.rank)
+    return begin
+
+
+def problem(
+    events: Sequence[Event], pods: Sequence[PodState], job: JobState, failure: Failure | None
+) -> str | None:
+    """What happened, where no rank says it: a pod refused, was evicted, never started."""
+    if refused := [one.text for one in events if isinstance(one, Refused)]:
+        return "; ".join(dict.fromkeys(refused))
+    if stalled := [one.text for one in events if isinstance(one, Stalled)]:
+        return "; ".join(stalled)
+    own = [pod for pod in pods if pod.state == "failed"]
+    told = [pod for pod in own if not pod.words.startswith("exited with")]
+    if failure and not told:
+        return None
+    words = [f"{pod.node}: {pod.words}" for pod in told or own]
+    return "; ".join(words) or job.words or "the job failed"

@@ -1,0 +1,169 @@
+"""TrainRequest -> Plan of a run on Kubernetes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orch_node.protocol.environment import ALWAYS
+from orch_node.protocol.record import RunNode
+
+from orchestrator.model.decision import Decision, together
+from orchestrator.planning.plan import ApplyObjects, Plan
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request_key import request_key
+from orchestrator.planning.run_files import TIMEOUT_SECONDS
+from orchestrator.planning.training import (
+    Home,
+    choose_output,
+    origin_of,
+    run_facts,
+    script_command,
+    tell_restarts,
+)
+from orchestrator.runs.record import record_of
+from orchestrator.targets.kubernetes import location as locations
+from orchestrator.targets.kubernetes import run_record
+from orchestrator.targets.kubernetes.location import JobLocation
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.files import Files
+from orchestrator.targets.kubernetes.manifests.job import KubeJob, config_map
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.resolve import Inputs, Resolved, resolve
+from orchestrator.targets.kubernetes.settings import KubeSettings
+
+CONFIG_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeSite:
+    """A new run. `contents`: files of this machine that the run needs and the image does not have,
+    path -> content."""
+
+    run_id: str
+    train_here: str
+    started_by: str
+    created: float
+    contents: Mapping[str, bytes]
+
+
+def plan_kube(
+    request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Resume | None = None
+) -> Plan:
+    """Decide how to run a request. Raises PlanError, RequestError."""
+    chosen = resolve(request, inputs)
+    training, home = chosen.training, home_of(site.run_id, chosen)
+    output = choose_output(training.recipe, home.run_dir, resume)
+    files = Files.of(site.contents, training.recipe, site.train_here, chosen.kube)
+    script = script_command(
+        request, training, files.paths_of(training.recipe, training.settings), output.value
+    )
+    key = key_of(request, chosen)
+    plan = Plan(
+        run=run_facts(training, site, home, key=key, output_dir=output.value),
+        origin=origin_of(request, training, {}),
+        layout=training.layout,
+        decisions=(
+            Decision(topic="run", value=site.run_id),
+            *together(chosen.stack, chosen.layout, chosen.launcher),
+            *tell_elastic(request, chosen),
+            *together(chosen.backend, chosen.precision, chosen.preload, output),
+        ),
+        steps=(),
+    )
+    job = job_of(request, plan, chosen, script=script, files=files)
+    objects = (config_map(job), *KINDS[chosen.launcher.value].launch(job))
+    return replace(plan, steps=(ApplyObjects(objects=objects),))
+
+
+def job_of(
+    request: TrainRequest, plan: Plan, chosen: Resolved, *, script: tuple[str, ...], files: Files
+) -> KubeJob:
+    layout = plan.layout
+    return KubeJob(
+        run_id=plan.run.run_id,
+        settings=chosen.kube,
+        nodes=len(layout.nodes),
+        ppn=layout.places[0].local_world_size,
+        min_nodes=chosen.least,
+        threads=layout.places[0].threads,
+        max_restarts=request.max_restarts,
+        script=script,
+        config=pod_config(request, plan, chosen),
+        record=run_record.short(record_of(plan)),
+        files=files.carried(chosen.kube),
+    )
+
+
+def tell_elastic(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
+    """Only a run that may go on with fewer pods has something to say of it."""
+    fewer = chosen.least < len(chosen.layout.value.nodes)
+    return tell_restarts(request.max_restarts if fewer else 0, chosen.training.recipe, chosen.least)
+
+
+def key_of(request: TrainRequest, chosen: Resolved) -> str:
+    kube = chosen.kube
+    return request_key(
+        request,
+        chosen.training,
+        hosts=("k8s", kube.context or "", kube.namespace or "", kube.claim),
+        names=(chosen.launcher.value, request.nodes or ""),
+    )
+
+
+def home_of(run_id: str, chosen: Resolved) -> Home:
+    kube = chosen.kube
+    return Home(
+        nodes=tuple(RunNode(node=node) for node in chosen.layout.value.nodes),
+        run_dir=f"{kube.mount}/runs/{run_id}",
+        train=f"{kube.root}/train",
+        python=kube.python,
+        target="kubernetes",
+        location=locations.render(location(run_id, chosen.launcher.value, kube)),
+    )
+
+
+def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
+    kind = KINDS[launcher]
+    return JobLocation(
+        context=settings.context,
+        namespace=settings.namespace or "default",
+        job=names.job_name(run_id),
+        launcher=launcher,
+        group=kind.group,
+        version=kind.version,
+        plural=kind.plural,
+        claim=settings.claim,
+        mount=settings.mount,
+        image=settings.image,
+        uid=settings.uid,
+        python=settings.python,
+        pull_secrets=settings.pull_secrets,
+    )
+
+
+def pod_config(request: TrainRequest, plan: Plan, chosen: Resolved) -> dict[str, Any]:
+    """pod.json: what a pod needs to know, once, for all pods."""
+    kube, backend, first = chosen.kube, chosen.backend.value, plan.layout.places[0]
+    return {
+        "schema": CONFIG_SCHEMA,
+        "run_id": plan.run.run_id,
+        "run_dir": plan.run.run_dir,
+        "mpi": chosen.mpi,
+        "pods": len(plan.layout.nodes),
+        "word": first.node.rpartition("-")[0],
+        "ppn": first.local_world_size,
+        "cpus": float(kube.cpus),
+        "threads": first.threads,
+        "backend": backend.name,
+        "backend_module": backend.module,
+        "timeout_seconds": TIMEOUT_SECONDS,
+        "env": {**ALWAYS, **dict(backend.env)},
+        "preload": list(chosen.stack.value.preload),
+        "stack": plan.origin.stack,
+        "needs_bf16": plan.run.precision == "bf16" and not request.allow_slow_bf16,
+        "stall_timeout": request.stall_timeout,
+        "max_restarts": request.max_restarts,
+        "ssh": {"folder": kube.ssh_folder, "port": kube.ssh_port},
+    }

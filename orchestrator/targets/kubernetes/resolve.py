@@ -1,0 +1,244 @@
+"""Everything that is decided of a run on Kubernetes before its objects are written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.layout import Layout
+from orchestrator.model.process_group import TRANSPORT_NAMES, TRANSPORTS, Backend
+from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning import checks, launch
+from orchestrator.planning import precision as precisions
+from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.training import Training
+from orchestrator.targets.kubernetes import run_record
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.quantity import plain
+from orchestrator.targets.kubernetes.options import KubeOptions
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.versions.stack import Stack
+
+DEFAULT = "pytorchjob"
+MOST_PODS = 5000
+MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # as --mpi says it -> as the operators do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a request names, as read from files. `settings`: those of --set; `kube`: of the pods."""
+
+    recipe: Recipe
+    stack: Stack
+    kube: KubeSettings
+    settings: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A request with nothing left open. `mpi`: as the operators name it, None for torchrun;
+    `least`: with how few pods the run may go on."""
+
+    kube: KubeSettings
+    launcher: Choice[str]
+    mpi: str | None
+    layout: Choice[Layout]
+    least: int
+    stack: Choice[Stack]
+    backend: Choice[Backend]
+    precision: Choice[str]
+    preload: Choice[tuple[str, ...]]
+    training: Training
+
+
+def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
+    """Raises PlanError, RequestError."""
+    check_numbers(request)
+    name = request.launcher or DEFAULT
+    kube = with_flags(request, inputs.kube)
+    kube.check()
+    launcher, mpi = choose_launcher(name, kube)
+    stack, backend = choose_stack(request, inputs, hydra=mpi == MPI["intel"])
+    precision = choose_precision(inputs.recipe, request)
+    layout = choose_layout(request, name, kube)
+    return Resolved(
+        kube=kube,
+        launcher=launcher,
+        mpi=mpi,
+        layout=layout,
+        least=least_nodes(inputs.recipe, request, kube, len(layout.value.nodes)),
+        stack=stack,
+        backend=backend,
+        precision=precision,
+        preload=checks.leave_preload(stack.value, "what of it the image has"),
+        training=training_of(
+            request, inputs, stack.value, backend.value, precision=precision.value,
+            layout=layout.value,
+        ),
+    )  # fmt: skip
+
+
+def check_numbers(request: TrainRequest) -> None:
+    """Raises PlanError for numbers that cannot be."""
+    if not (request.nodes or "").isdigit() or not 1 <= int(request.nodes or 0) <= MOST_PODS:
+        raise PlanError(
+            f"--on k8s needs the number of pods, not --nodes {request.nodes or 'nothing'}.",
+            hint="--nodes 4",
+        )
+    if min(request.stall_timeout, request.max_restarts) < 0:
+        raise PlanError("--stall-timeout and --max-restarts are 0 or more.")
+
+
+def with_flags(request: TrainRequest, kube: KubeSettings) -> KubeSettings:
+    """The settings, in which flags that all targets have win over the file. Raises PlanError."""
+    if request.mpi is not None:
+        if request.mpi not in MPI:
+            raise PlanError(
+                f"--mpi {request.mpi}: pods have {' or '.join(MPI)}.",
+                hint="Images of `orch image build` have Intel MPI, or Open MPI.",
+            )
+        check_once(request, "--mpi", "mpi")
+        kube = replace(kube, mpi=MPI[request.mpi])
+    if request.min_nodes:
+        check_once(request, "--min-nodes", "min_nodes")
+        kube = replace(kube, min_nodes=request.min_nodes)
+    return kube
+
+
+def check_once(request: TrainRequest, flag: str, name: str) -> None:
+    if any(pair.startswith(f"{name}=") for pair in request.own(KubeOptions).k8s):
+        raise PlanError(f"{flag} and --k8s {name} are the same.", hint="Leave one of them out.")
+
+
+def choose_launcher(name: str, kube: KubeSettings) -> tuple[Choice[str], str | None]:
+    """The kind of the job, and the MPI that starts its ranks, if it is one. Raises PlanError."""
+    if name not in KINDS:
+        raise PlanError(
+            f"--launcher {name} does not run on Kubernetes.", hint=did_you_mean(name, KINDS)
+        )
+    if name == DEFAULT and kube.mpi:
+        raise PlanError(
+            f"mpi {kube.mpi}: torchrun starts the ranks of a PyTorchJob.",
+            hint="--launcher mpijob has MPI; or leave --mpi (and mpi of orch-k8s.toml) out.",
+        )
+    kind, mpi = KINDS[name], kube.mpi or (MPI["intel"] if name == "mpijob" else None)
+    value = f"{kind.kind} {kind.group}/{kind.version}"
+    why = f"{mpi} MPI" if mpi else "torchrun"
+    return Choice(name, (Decision(topic="launcher", value=value, reason=why),)), mpi
+
+
+def choose_stack(
+    request: TrainRequest, inputs: Inputs, *, hydra: bool
+) -> tuple[Choice[Stack], Choice[Backend]]:
+    """Raises PlanError. Which of it the image has, only the pods will know."""
+    checks.check_recipe_fits(inputs.recipe, inputs.stack)
+    chosen = launch.choose_backend(inputs.stack, (), request.backend, {})
+    backend = for_pods(chosen, hydra=hydra)
+    return checks.fit_stack(inputs.stack, chosen, ()), launch.tell_backend(backend)
+
+
+def for_pods(backend: Backend, *, hydra: bool) -> Backend:
+    """Under torchrun and Open MPI there is no hydra: oneCCL talks over libfabric itself."""
+    if backend.name != "ccl":
+        return backend
+    way = "mpi" if hydra else "ofi"
+    env = dict(backend.env) | dict(TRANSPORTS[way])
+    words = f"{backend.summary}, {TRANSPORT_NAMES[way]}"
+    return replace(backend, summary=words, env=tuple(env.items()))
+
+
+def choose_precision(recipe: Recipe, request: TrainRequest) -> Choice[str]:
+    """As on nodes, but nothing is known of the CPUs yet: each pod looks, and refuses."""
+    found = precisions.choose_precision(
+        recipe, (), asked=request.precision, allow_slow=request.allow_slow_bf16
+    )
+    if found.value != "bf16":
+        return found
+    what = "emulated where it must be" if request.allow_slow_bf16 else "a pod without it refuses"
+    (told,) = found.decisions
+    return Choice(found.value, (replace(told, reason=f"{told.reason}; {what}"),))
+
+
+def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> Choice[Layout]:
+    """Equal shares of each pod's CPUs; which CPUs these are, only the pod will know."""
+    nodes, ppn = int(request.nodes or 1), 1 if request.ppn is None else request.ppn
+    if not 1 <= ppn <= kube.cpus:
+        raise PlanError(
+            f"--ppn {ppn}, but a pod has {plain(kube.cpus)} CPUs.",
+            hint=f"--k8s cpu={max(ppn, 1)} or more, or fewer ranks with --ppn.",
+        )
+    word = "node" if launcher == "trainjob" else "worker"
+    threads = int(kube.cpus // ppn)
+    layout = run_record.layout(word=word, nodes=nodes, ppn=ppn, threads=threads)
+    return Choice(layout, tell_pods(layout, kube))
+
+
+def least_nodes(recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int) -> int:
+    """How few pods an elastic run goes on with. Raises PlanError."""
+    least = kube.min_nodes
+    if least is None:
+        return nodes
+    name = request.launcher or DEFAULT
+    if name != DEFAULT:
+        raise PlanError(
+            f"min_nodes = {least}: only a PyTorchJob goes on with fewer pods.",
+            hint=f"Leave --min-nodes and min_nodes out, or --launcher {name}.",
+        )
+    if not 1 <= least <= nodes:
+        raise PlanError(f"min_nodes = {least}, but --nodes is {nodes}.")
+    if not (recipe.elastic or recipe.own_script):
+        raise PlanError(f"min_nodes: recipe '{recipe.name}' needs all of its ranks.")
+    if not request.max_restarts:
+        raise PlanError(
+            "min_nodes without --max-restarts: a run goes on with fewer pods by starting again.",
+            hint="Add --max-restarts 1 or more.",
+        )
+    return least
+
+
+def tell_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
+    whole = kube.cpus.denominator == 1
+    size = f"{kube.cpu} CPUs, {kube.memory}"
+    why = "guaranteed" if whole else "guaranteed, but no whole cores: they are never its own"
+    labels = ", ".join(f"{key}={value}" for key, value in kube.node_selector.items())
+    return (
+        Decision(
+            topic="pods", value=f"{len(layout.nodes)}, each with {size}",
+            reason=f"{why}; on nodes with {labels}" if labels else why,
+        ),
+        Decision(topic="image", value=kube.image),
+        Decision(
+            topic="volume", value=f"{kube.claim} at {kube.mount}",
+            reason=f"data, checkpoints and outputs; /dev/shm has {kube.shm}",
+        ),
+        Decision(
+            topic="ranks", value=str(layout.world_size),
+            reason=f"{layout.places[0].local_world_size} in each pod, "
+            f"threads of each: {layout.places[0].threads}",
+        ),
+    )  # fmt: skip
+
+
+def training_of(
+    request: TrainRequest,
+    inputs: Inputs,
+    stack: Stack,
+    backend: Backend,
+    *,
+    precision: str,
+    layout: Layout,
+) -> Training:
+    """Raises PlanError, RequestError."""
+    recipe = inputs.recipe
+    if request.ipex:
+        checks.check_ipex(recipe, stack, precision=precision, ranks=layout.world_size)
+    return Training(
+        recipe=recipe,
+        settings=recipe.settings(request.preset, inputs.settings),
+        stack=stack,
+        backend=backend,
+        precision=precision,
+        layout=layout,
+    )

@@ -1,0 +1,64 @@
+"""A run's record as it travels in its ConfigMap: ranks as numbers, for pods are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orch_node.protocol import values
+from orch_node.protocol.record import WHERE, Place, RunRecord, parse, render
+
+from orchestrator.model.layout import Layout
+
+CHANGED = ("layout", "nodes", "target", "location")
+LOCATION = "kube"  # as before there was a choice of targets: all versions of orch find the run
+
+
+def layout(*, word: str, nodes: int, ppn: int, threads: int) -> Layout:
+    """Equal pods, `word`-0 and so on; which CPUs a pod has, only the pod will know."""
+    return Layout(
+        places=tuple(
+            Place(
+                rank=node * ppn + local,
+                node=f"{word}-{node}",
+                local_rank=local,
+                local_world_size=ppn,
+                cpus=(),
+                threads=threads,
+            )
+            for node in range(nodes)
+            for local in range(ppn)
+        )
+    )
+
+
+def short(record: RunRecord) -> dict[str, Any]:
+    """The record without its lists of nodes and ranks: a ConfigMap holds 1 MiB."""
+    first = record.layout[0]
+    kept = {name: value for name, value in render(record).items() if name not in CHANGED}
+    numbers = {
+        "word": first.node.rpartition("-")[0],
+        "nodes": len(record.nodes),
+        "ppn": first.local_world_size,
+        "threads": first.threads,
+    }
+    return {**kept, LOCATION: record.location, "pods": numbers}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNumbers:
+    """What stands for the lists. `word`: what pods are called before their number."""
+
+    word: str
+    nodes: int
+    ppn: int
+    threads: int
+
+
+def whole(value: object) -> RunRecord:
+    """The record that `short` made short. Raises ProtocolError."""
+    kept = values.an_object(value, WHERE)
+    pods = values.read(PodNumbers, kept.get("pods"), f"{WHERE}: pods")
+    places = layout(word=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
+    nodes = [{"node": node, "via": []} for node in places.nodes]
+    return parse({**kept, "nodes": nodes, "layout": values.record(places.places)})

@@ -1,0 +1,72 @@
+"""A run on Kubernetes begins: its objects are made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import OrchError
+from orchestrator.planning.plan import ApplyObjects, Plan
+from orchestrator.runs import store
+from orchestrator.runs.record import record_of
+from orchestrator.targets.execute import execute
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.connect import connect
+from orchestrator.targets.kubernetes.location import JobLocation, location_of
+from orchestrator.targets.kubernetes.objects import delete_objects
+
+
+def start(plan: Plan, folder: Path) -> RunRecord:
+    """Make the run's objects; -> its record. It lives on without this program."""
+    cluster = connect(plan.run.location["context"], namespace_asked(plan))
+    plan = seen(plan, cluster)
+    record = record_of(plan)
+    store.create(plan, folder)
+    try:
+        execute(plan, {}, cluster)
+    except OrchError:
+        (folder / store.PLAN).unlink()  # nothing was started; what was made has our label
+        folder.rmdir()
+        remove_made(cluster, record)
+        raise
+    own_by_job(cluster, plan, location_of(record))
+    return record
+
+
+def seen(plan: Plan, cluster: Kube) -> Plan:
+    """Where it really is: the kubeconfig's current context may be another one tomorrow."""
+    here = {"namespace": cluster.namespace, "context": cluster.context}
+    run = replace(plan.run, location={**plan.run.location, **here})
+    return replace(plan, run=run)
+
+
+def namespace_asked(plan: Plan) -> str | None:
+    """None where the kubeconfig's own was meant."""
+    (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
+    found: str | None = step.objects[0]["metadata"].get("namespace")
+    return found
+
+
+def own_by_job(cluster: Kube, plan: Plan, at: JobLocation) -> None:
+    """The run's other objects go when its job goes, also by its time to live."""
+    (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
+    *others, job = step.objects
+    made = cluster.job(at.group, at.version, at.plural, at.job)
+    owner = {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": at.job,
+        "uid": made["metadata"]["uid"],
+    }
+    for other in others:
+        cluster.apply({**other, "metadata": {**other["metadata"], "ownerReferences": [owner]}})
+
+
+def remove_made(cluster: Kube, record: RunRecord) -> None:
+    """What was made before something failed."""
+    try:
+        delete_objects(cluster, location_of(record), record.run_id)
+    except OrchError:  # the first error is the one to tell
+        pass

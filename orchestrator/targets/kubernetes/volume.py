@@ -1,0 +1,66 @@
+"""The volume of a run on Kubernetes, read through a small pod that is made for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import ExecuteError
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.errors import NotThere
+from orchestrator.targets.kubernetes.api.exec import PodExec
+from orchestrator.targets.kubernetes.location import location_of
+from orchestrator.targets.kubernetes.manifests.volume_pod import reader_pod
+from orchestrator.targets.kubernetes.objects import check_ours
+from orchestrator.targets.kubernetes.status import pod_state
+
+START_SECONDS = 300.0
+POLL_SECONDS = 0.5
+
+
+@contextmanager
+def reader(cluster: Kube, record: RunRecord) -> Iterator[PodExec]:
+    """A place to read from; its pod is deleted afterwards. Raises ExecuteError."""
+    made = reader_pod(location_of(record), record.run_id)
+    name = made["metadata"]["name"]
+    path = f"{cluster.core_path('Pod')}/{name}"
+    forget_ended(cluster, path, record.run_id)
+    cluster.apply(made)
+    try:
+        await_running(cluster, path)
+        yield PodExec(cluster, name)
+    finally:
+        delete(cluster, path, record.run_id)
+
+
+def forget_ended(cluster: Kube, path: str, run_id: str) -> None:
+    """A reader of before whose hour is over would never run again."""
+    try:
+        if pod_state(cluster.get(path)).state in ("done", "failed"):
+            delete(cluster, path, run_id)
+    except NotThere:
+        pass
+
+
+def await_running(cluster: Kube, path: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        pod = cluster.get(path)
+        found = pod_state(pod, cluster.events_of(pod["metadata"]["name"]))
+        if found.state == "running":
+            return
+        if found.state in ("failed", "done") or time.monotonic() > deadline:
+            raise ExecuteError(f"The pod that reads the volume did not start: {found.words}.")
+        time.sleep(POLL_SECONDS)
+
+
+def delete(cluster: Kube, path: str, run_id: str) -> None:
+    try:
+        pod = cluster.get(path)
+        check_ours(pod, run_id)
+        cluster.delete(path, pod["metadata"]["uid"])
+    except NotThere:
+        pass

@@ -1,0 +1,209 @@
+"""A run on Kubernetes that is being watched; it lives on without that."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
+from orchestrator.runs import store
+from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.targets.interface import Tell
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.errors import NotThere
+from orchestrator.targets.kubernetes.copy import RunCopy
+from orchestrator.targets.kubernetes.follow import Follower, own_event
+from orchestrator.targets.kubernetes.location import location_of
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.status import JobState, job_state, pod_state, unseen
+
+POLL_SECONDS = 2.0
+GIVE_UP_SECONDS = 300.0
+DRAIN_SECONDS = 20.0
+UNSEEN_SECONDS = 20.0
+FOLLOW_SECONDS = 0.5
+
+
+class KubeWatch:
+    """Follows a run's pods into its folder here. `tell` gets what is to be said of the cluster."""
+
+    def __init__(self, record: RunRecord, folder: Path, tell: Tell, cluster: Kube) -> None:
+        self.record = record
+        self.at = location_of(record)
+        self.folder = folder
+        self.tell = tell
+        self.cluster = cluster
+        self.selector = names.selector(record.run_id)
+        self.copy = RunCopy(folder)
+        self.follower = Follower(cluster, self.selector)
+        self.began = time.time()
+        self.lost_since: float | None = None
+
+    def started(self) -> None:
+        """The API has the job: nothing more is needed."""
+        self.job()
+
+    def job(self) -> dict[str, Any]:
+        return self.cluster.job(self.at.group, self.at.version, self.at.plural, self.at.job)
+
+    def hold(self) -> bool:
+        """Of several commands that watch a run, one follows the pods: whether it is this one."""
+        if not self.copy.hold():
+            return False
+        self.follower.read_to.update(self.copy.positions)
+        return True
+
+    def leave(self) -> None:
+        """Follow the pods no more."""
+        self.follower.ended.set()
+        self.copy.release()
+
+    # Following.
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Events of the run, from its beginning until it has ended."""
+        told = 0
+        while True:
+            held = self.hold()
+            run = store.load(self.folder)
+            events = run.events()
+            yield from events[told:]
+            told = len(events)
+            if run.outcome is not None:
+                return
+            if held:
+                break
+            time.sleep(FOLLOW_SECONDS)
+            yield own_event("pulse")
+        if not told:
+            self.follower.items.put(("event", self.launched()))
+        self.follower.begin()
+        state, looked = None, time.monotonic()
+        while state is None:
+            yield from self.take_items(FOLLOW_SECONDS)
+            yield own_event("pulse")  # who follows the logs looks again
+            if time.monotonic() - looked > POLL_SECONDS:
+                state, looked = self.look(), time.monotonic()
+        yield from self.drain()
+        yield self.finish_with(state)
+
+    def launched(self) -> dict[str, Any]:
+        nodes = [host.node for host in self.record.nodes]
+        return own_event("launched", attempt=1, ranks=len(self.record.layout), nodes=nodes)
+
+    def look(self) -> JobState | None:
+        """How the job ended, or None while it has not. Raises ExecuteError."""
+        try:
+            job = self.job()
+        except NotThere:
+            words = f"the job {self.at.job} is gone: somebody deleted it, or its time was over"
+            return JobState(state="failed", words=words)
+        except ConnectionLost as error:
+            self.note_loss(error)
+            return None
+        if self.lost_since is not None:
+            self.tell(f"the API answers again after {time.monotonic() - self.lost_since:.0f} s")
+            self.lost_since = None
+        found = job_state(job)
+        if unseen(job) and time.time() - self.began > UNSEEN_SECONDS:
+            words = f"no operator has taken up {self.at.job}: is it running?"
+            self.follower.tell_once("job", f"{words} `orch k8s check` looks")
+        if found.state == "suspended":
+            self.follower.tell_once("job", found.words)
+        return found if found.state in ("done", "failed") else None
+
+    def note_loss(self, error: ExecuteError) -> None:
+        now = time.monotonic()
+        if self.lost_since is None:
+            self.lost_since = now
+            self.tell(f"{error.message} The run goes on; asking again.")
+        if now - self.lost_since > GIVE_UP_SECONDS:
+            raise error
+
+    def take_items(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """What has come from the cluster, written down; its events."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                kind, value = self.follower.items.get(timeout=left)
+            except queue.Empty:
+                break
+            if kind == "error":
+                raise value
+            if kind == "event":
+                self.copy.add_event(value)
+            event = self.copy.write(*value) if kind == "line" else value
+            if event is not None:
+                yield event
+        self.copy.keep_positions()
+
+    # The end.
+
+    def drain(self) -> Iterator[dict[str, Any]]:
+        """What the pods have still to say."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self.follower.reading():
+            if time.monotonic() > deadline:
+                break
+            yield from self.take_items(0.2)
+        yield from self.queued()
+        self.follower.ended.set()
+
+    def queued(self) -> Iterator[dict[str, Any]]:
+        """What has come already."""
+        while not self.follower.items.empty():
+            yield from self.take_items(0.05)
+
+    def finish_with(self, job: JobState) -> dict[str, Any]:
+        """Write the outcome, if nobody has; -> the event that says so."""
+        return self.copy.finish(job, self.follower.pods.values())
+
+    def catch_up(self) -> dict[str, ExecuteError]:
+        """Bring what the pods have said until now, without waiting for more.
+
+        -> node -> why its log could not be read. Raises ExecuteError if there is no list of pods.
+        """
+        missed: dict[str, ExecuteError] = {}
+        if not self.hold():  # who follows the pods brings it within moments
+            return missed
+        for pod in self.cluster.objects("Pod", self.selector):
+            uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+            if name.endswith(READER_SUFFIX):
+                continue
+            state = self.follower.pods[uid] = pod_state(pod)
+            try:
+                if state.started:
+                    self.follower.read(uid, name, follow=False)
+            except NotThere:
+                pass
+            except ExecuteError as error:
+                missed[state.node] = error
+        for _ in self.queued():
+            pass
+        self.copy.keep_positions()
+        return missed
+
+    def finish(self) -> Outcome:
+        """How the run ended, or stands: logs are here then."""
+        if not (self.folder / "outcome.json").exists():
+            self.renew()
+        self.copy.release()
+        return outcome_of(store.load(self.folder))
+
+    def renew(self) -> None:
+        """The run as the cluster knows it now; who follows its pods does that already."""
+        if not self.hold():
+            return
+        try:
+            for node, error in self.catch_up().items():
+                self.tell(f"{node}: {error.message}")
+            if (state := self.look()) is not None:
+                self.finish_with(state)
+        except OrchError as error:
+            self.tell(error.message)

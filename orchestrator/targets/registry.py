@@ -1,0 +1,54 @@
+"""All targets: the one place that lists them. Each is imported when it is needed, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import ExecuteError, RequestError, did_you_mean
+from orchestrator.targets.interface import Target
+
+
+def ssh() -> Target:
+    from orchestrator.targets.ssh.target import SshTarget
+
+    return SshTarget()
+
+
+def kubernetes() -> Target:
+    from orchestrator.targets.kubernetes.target import KubeTarget
+
+    return KubeTarget()
+
+
+NODES = "ssh"  # what there is where nobody says otherwise
+TARGETS: Mapping[str, Callable[[], Target]] = {NODES: ssh, "kubernetes": kubernetes}
+# What `--on` and `--inventory` call those that have no inventory: `k8s`, or `k8s:NAMESPACE`.
+WORDS = {"k8s": "kubernetes"}
+
+
+def named(on: str | None) -> Target:
+    """What `--on` means. Raises RequestError."""
+    name = NODES if on is None else WORDS.get(on, on)
+    if name not in TARGETS:
+        raise RequestError(
+            f"--on {on}: orch runs on {', '.join(WORDS)}, or on the nodes of --inventory.",
+            hint=did_you_mean(str(on), WORDS),
+        )
+    return TARGETS[name]()
+
+
+def of_record(record: RunRecord) -> Target:
+    """Where the run of this record lives. Raises ExecuteError."""
+    if record.target not in TARGETS:
+        raise ExecuteError(
+            f"{record.run_id} runs on {record.target}, which this version of orch does not know."
+        )
+    return TARGETS[record.target]()
+
+
+def at(inventory: str | None) -> Target:
+    """What `--inventory` means."""
+    word = (inventory or "").partition(":")[0]
+    return TARGETS[WORDS.get(word, NODES)]()

@@ -1,0 +1,1 @@
+"""This machine, and nodes behind SSH."""

@@ -1,0 +1,232 @@
+"""A node behind SSH, through fabric. Host keys are verified, also those of a jump host."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.model.command import Answer, Command, program
+
+if TYPE_CHECKING:
+    import paramiko
+
+# fabric and paramiko are imported where a node is reached: planning is quicker without them.
+CONNECT_SECONDS = 10
+SILENCE_SECONDS = 15.0
+RUN_SECONDS = 30.0  # for mkdir, kill and the start of a program, on a slow node
+KEEPALIVE_SECONDS = 5
+CHUNK = 1 << 20
+NO_STATUS = -1  # paramiko's word for a channel that ended without an exit code
+Result = TypeVar("Result")
+
+
+class Ssh:
+    """Does a plan's steps on another machine, as the ssh configuration file describes it."""
+
+    def __init__(self, node: str, ssh_config: str, connect_seconds: int = CONNECT_SECONDS) -> None:
+        self.node = node
+        self.ssh_config = ssh_config
+        self.connect_seconds = connect_seconds
+
+    @cached_property
+    def connection(self) -> Any:
+        """Open, and such that a node that has died is noticed: TCP alone takes 15 minutes.
+
+        Raises what paramiko raises.
+        """
+        from fabric import Config, Connection
+
+        connection = Connection(
+            self.node,
+            config=Config(runtime_ssh_path=self.ssh_config),
+            connect_timeout=self.connect_seconds,
+        )
+        trust_known_hosts_only(connection)
+        connection.open()
+        notice_silence(connection.transport)
+        return connection
+
+    @cached_property
+    def sftp(self) -> paramiko.SFTPClient:
+        client: paramiko.SFTPClient = self.attempt(lambda: self.connection.sftp(), "reach it")
+        channel = client.get_channel()
+        if channel is not None:
+            channel.settimeout(SILENCE_SECONDS)
+        return client
+
+    def reset(self) -> None:
+        """Forget the connection: the next request makes a new one."""
+        connection = self.__dict__.pop("connection", None)
+        self.__dict__.pop("sftp", None)
+        if connection is not None:
+            with contextlib.suppress(Exception):  # whatever state it is in
+                connection.close()
+
+    def attempt(self, act: Callable[[], Result], what: str) -> Result:
+        """Do something there. Raises ExecuteError that names the node and what it was, and
+        ConnectionLost if there is no connection."""
+        import paramiko
+
+        try:
+            return act()
+        except paramiko.BadHostKeyException as error:
+            raise ExecuteError(
+                f"{self.node}: its host key is not the recorded one ({error.key.get_name()}).",
+                hint="Somebody may be in between, or the machine was set up anew: then remove its "
+                "old key and run `orch provision`.",
+            ) from None
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            kind = ExecuteError if self.connected(error) else ConnectionLost
+            why = str(error) or type(error).__name__
+            raise kind(f"{self.node}: could not {what}: {why}") from None
+
+    def connected(self, error: Exception) -> bool:
+        """Whether the error came over a connection that still stands."""
+        if isinstance(error, (EOFError, TimeoutError)) or "connection" not in self.__dict__:
+            return False
+        transport = self.connection.transport
+        return transport is not None and bool(transport.is_active())
+
+    def put(self, path: str, content: str) -> None:
+        self.write(path, content.encode())
+
+    def send(self, source: str, path: str) -> None:
+        self.write(path, Path(source).read_bytes())
+
+    def write(self, path: str, content: bytes) -> None:
+        def act() -> None:
+            self.run(("mkdir", "-p", str(PurePosixPath(path).parent)))
+            with self.sftp.open(f"{path}.tmp", "wb") as file:
+                file.write(content)
+            self.sftp.posix_rename(f"{path}.tmp", path)
+
+        self.attempt(act, f"write {path}")
+
+    def start(self, command: Command, log: str) -> None:
+        """Start a program that lives on when the connection is gone."""
+        detached = f"setsid -f {command.shell()} > {shlex.quote(log)} 2>&1 < /dev/null"
+        self.attempt(lambda: self.run(("sh", "-c", detached)), f"start {command.argv[0]}")
+
+    def read(self, path: str, offset: int = 0) -> bytes | None:
+        """The file's bytes from `offset` on, or None if it is not there."""
+
+        def act() -> bytes | None:
+            try:
+                with self.sftp.open(path, "rb") as file:
+                    file.seek(offset)
+                    return bytes(file.read())
+            except FileNotFoundError:
+                return None
+
+        return self.attempt(act, f"read {path}")
+
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        """The file's bytes from `offset` on: one stream, as fast as the line is."""
+        what = f"read {path}"
+        command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
+        channel = self.attempt(lambda: self.connection.transport.open_session(), what)
+        with channel:
+            self.attempt(lambda: channel.exec_command(command), what)
+            while chunk := self.attempt(lambda: channel.recv(CHUNK), what):
+                yield chunk
+            if channel.recv_exit_status() != 0:
+                words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
+                raise ExecuteError(f"{self.node}: could not {what}: {words or 'it was cut off'}")
+
+    def list(self, folder: str) -> list[str]:
+        """Names in a folder; none if it is not there."""
+
+        def act() -> list[str]:
+            try:
+                return sorted(self.sftp.listdir(folder))
+            except FileNotFoundError:
+                return []
+
+        return self.attempt(act, f"list {folder}")
+
+    def terminate(self, pid: int) -> None:
+        self.attempt(lambda: self.run(("kill", "-TERM", str(pid)), check=False), f"stop {pid}")
+
+    def alive(self, pid: int, marker: str) -> bool:
+        """Whether the process lives and its arguments hold `marker` (pids are used again)."""
+        arguments = self.read(f"/proc/{pid}/cmdline") or b""
+        return marker.encode() in arguments
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        """Run a program there to its end. Raises ExecuteError."""
+        from invoke.exceptions import CommandTimedOut
+
+        def act() -> Answer:
+            done = self.connection.run(
+                shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=seconds
+            )
+            return Answer(code=done.exited, out=done.stdout, err=done.stderr)
+
+        try:
+            return self.attempt(act, f"run {program(argv)}")
+        except CommandTimedOut:
+            raise ConnectionLost(f"{self.node}: no answer for {seconds:.0f} s.") from None
+
+    def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
+        """The lines of a program there as they come. Raises ConnectionLost if it breaks off,
+        ExecuteError if the program fails."""
+
+        def start() -> paramiko.Channel:
+            channel: paramiko.Channel = self.connection.transport.open_session()
+            channel.exec_command(shlex.join(argv))
+            return channel
+
+        channel = self.attempt(start, f"start {program(argv)}")
+        with channel, channel.makefile("rb") as lines:
+            while line := self.attempt(lines.readline, "read its logs"):
+                yield bytes(line).decode(errors="replace")
+            code = channel.recv_exit_status()
+            if code == NO_STATUS:  # the connection ended, not the program
+                raise ConnectionLost(f"{self.node}: the connection was lost.")
+            if code != 0:
+                words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
+                raise ExecuteError(f"{self.node}: {words or f'{program(argv)}: exit code {code}'}")
+
+    def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
+        from invoke.exceptions import CommandTimedOut
+
+        try:
+            done = self.connection.run(
+                shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS
+            )
+        except CommandTimedOut:
+            raise TimeoutError(f"no answer for {RUN_SECONDS:.0f} s") from None
+        if check and not done.ok:
+            raise OSError(done.stderr.strip() or f"exit code {done.exited}")
+
+    def close(self) -> None:
+        self.reset()
+
+
+def notice_silence(transport: paramiko.Transport) -> None:
+    """Something is sent every few seconds, and what is not acknowledged ends the connection."""
+    transport.set_keepalive(KEEPALIVE_SECONDS)
+    transport.channel_timeout = SILENCE_SECONDS
+    if isinstance(transport.sock, socket.socket):  # not where a ProxyCommand stands between
+        milliseconds = int(SILENCE_SECONDS * 1000)
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def trust_known_hosts_only(connection: Any) -> None:
+    """fabric would accept unknown host keys; here only those of the known_hosts file count."""
+    import paramiko
+    from fabric import Connection
+
+    while isinstance(connection, Connection):
+        lookup = connection.config.base_ssh_config.lookup(connection.original_host)
+        for path in shlex.split(lookup.get("userknownhostsfile", "~/.ssh/known_hosts")):
+            if Path(path).expanduser().exists():
+                connection.client.load_host_keys(str(Path(path).expanduser()))
+        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        connection = connection.gateway

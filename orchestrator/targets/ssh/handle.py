@@ -1,0 +1,59 @@
+"""A run of this machine or of nodes behind SSH."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import ExecuteError
+from orchestrator.runs import follow, store
+from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.runs.logs import LogLine
+from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.targets.interface import Tell, Wanted, silent
+from orchestrator.targets.ssh import cleanup, fetch, logs
+from orchestrator.targets.ssh.watch import source_of, take
+
+
+class SshHandle:
+    """Its supervisor writes the run's files on node0; here is a copy, or they are these."""
+
+    def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
+        self.record = record
+        self.folder = folder
+        self.tell = tell
+        self.source = source_of(record, folder, lambda line: self.tell(line))
+
+    def started(self) -> None:
+        follow.await_start(self.folder, self.source)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        yield from follow.follow(self.folder, self.source)
+
+    def interrupt(self) -> None:
+        follow.interrupt(self.folder, self.source)
+
+    def finish(self) -> Outcome:
+        for host in self.record.nodes:
+            try:
+                take(self.record, self.folder, host)
+            except ExecuteError as error:
+                self.tell(f"nothing more from {host.node}: {error.message}")
+        return outcome_of(store.load(self.folder))
+
+    def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+        run = store.load(self.folder)
+        return logs.log_lines(self.record, run, rank=rank, follow=follow, tell=self.tell)
+
+    def stop(self) -> CleanupReport:
+        report = cleanup.stop(self.record)
+        if report.nodes[0].state != "unreachable":
+            self.source.refresh()
+        return report
+
+    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
+        return fetch.fetch(self.record, self.folder, wanted, listener)

@@ -1,0 +1,85 @@
+"""This machine: files and processes, without SSH."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.errors import ExecuteError
+from orchestrator.model.command import Answer, Command, program
+
+CHUNK = 1 << 20
+
+
+class Local:
+    """Does a plan's steps on this machine."""
+
+    def put(self, path: str, content: str) -> None:
+        target = Path(path)
+        staging = target.with_name(target.name + ".tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staging.write_text(content)
+            staging.replace(target)
+        except OSError as error:
+            raise ExecuteError(f"{path} cannot be written: {error.strerror}.") from None
+
+    def send(self, source: str, path: str) -> None:
+        self.put(path, Path(source).read_text())
+
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        """The file's bytes from `offset` on. Raises ExecuteError."""
+        try:
+            with open(path, "rb") as file:
+                file.seek(offset)
+                while chunk := file.read(CHUNK):
+                    yield chunk
+        except OSError as error:
+            raise ExecuteError(f"{path} cannot be read: {error.strerror}.") from None
+
+    def start(self, command: Command, log: str) -> None:
+        try:
+            with open(log, "ab") as output:
+                subprocess.Popen(
+                    command.argv,
+                    env={**os.environ, **dict(command.env)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ExecuteError(f"{command.argv[0]} cannot be started: {error.strerror}.") from None
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        """Run a program to its end. Raises ExecuteError."""
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.") from None
+        except OSError as error:
+            raise ExecuteError(f"{argv[0]} cannot be started: {error.strerror}.") from None
+        return Answer(
+            code=done.returncode,
+            out=done.stdout.decode(errors="replace"),
+            err=done.stderr.decode(errors="replace"),
+        )
+
+    def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
+        """The lines of a program as they come. Raises ExecuteError if it fails."""
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    yield line.decode(errors="replace")
+                if process.wait() != 0:
+                    raise ExecuteError(f"{program(argv)}: exit code {process.returncode}.")
+            finally:
+                process.terminate()
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,165 @@
+"""The controller's copy of a run that lives on another node, renewed while it is watched."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.runs.store import GONE, write_whole
+
+Result = TypeVar("Result")
+RETRY_SECONDS = 2.0
+GIVE_UP_SECONDS = 300.0
+PROBE_SECONDS = 2.0
+ABSENCES = 3  # probes in a row that did not find the supervisor
+# Small files of a run that are worth having here; checkpoints and models stay on the nodes.
+RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
+
+
+class MirroredNode(Protocol):
+    """What a mirror needs of the node that a run lives on."""
+
+    def read(self, path: str, offset: int = 0) -> bytes | None: ...
+
+    def list(self, folder: str) -> list[str]: ...
+
+    def alive(self, pid: int, marker: str) -> bool: ...
+
+    def terminate(self, pid: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+class Mirror:
+    """Copies RUN_DIR of a node into a folder here, new bytes only."""
+
+    def __init__(self, remote: MirroredNode, run_dir: str, folder: Path) -> None:
+        self.remote = remote
+        self.run_dir = run_dir
+        self.folder = folder
+        self.probed = time.monotonic()
+        self.absences = 0
+
+    def refresh(self) -> None:
+        """Bring over what is new of the events, and the supervisor's and the outcome's files."""
+        self.append("events.jsonl")
+        for name in ("supervisor.json", "outcome.json"):
+            if not (self.folder / name).exists():
+                self.copy(name)
+
+    def append(self, name: str) -> None:
+        """Add what the file has grown by since the last time.
+
+        Several commands may watch a run at once: they write the same bytes to the same places.
+        """
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        have = target.stat().st_size if target.exists() else 0
+        new = self.remote.read(f"{self.run_dir}/{name}", have)
+        if new:
+            target.touch()
+            with target.open("r+b") as file:
+                file.seek(have)
+                file.write(new)
+
+    def copy(self, name: str) -> None:
+        content = self.remote.read(f"{self.run_dir}/{name}")
+        if content is not None:
+            write_whole(self.folder / name, content)
+
+    def lost(self, pid: int) -> bool:
+        """Whether the supervisor has been gone for some seconds, without an outcome.
+
+        It is asked every few seconds only, and one answer alone is not believed: a process that is
+        just ending has no arguments any more, and its outcome may still be on the way.
+        """
+        if time.monotonic() - self.probed >= PROBE_SECONDS:
+            self.probed = time.monotonic()
+            alive = self.remote.alive(pid, Path(self.run_dir).name)
+            self.absences = 0 if alive else self.absences + 1
+        return self.absences >= ABSENCES
+
+    def look_for_supervisor(self) -> None:
+        """Note down if it is gone for good: it ended without an outcome."""
+        supervisor = self.remote.read(f"{self.run_dir}/supervisor.json")
+        if supervisor is None or (self.folder / "outcome.json").exists():
+            return
+        pid = int(json.loads(supervisor)["pid"])
+        if not self.remote.alive(pid, Path(self.run_dir).name):
+            self.copy("outcome.json")  # it may just have come
+            (self.folder / GONE).touch()
+
+    def terminate(self, pid: int) -> None:
+        self.remote.terminate(pid)
+
+    def take_logs(self) -> None:
+        """The logs of the ranks that ran on this node."""
+        for name in self.remote.list(f"{self.run_dir}/ranks"):
+            self.append(f"ranks/{name}")
+
+    def finish(self, output_dir: str | None) -> None:
+        """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
+        self.refresh()
+        stacks = (f"stacks/{name}" for name in self.remote.list(f"{self.run_dir}/stacks"))
+        for name in ("launcher.log", "supervisor.log", *stacks):
+            self.append(name)
+        if output_dir == f"{self.run_dir}/output":
+            for name in RESULTS:
+                self.append(f"output/{name}")
+
+
+class ReconnectingMirror:
+    """A mirror whose connection may be lost: the run lives on, and is reached again.
+
+    `tell` gets a line when the connection is lost and when it is back.
+    """
+
+    def __init__(self, mirror: Mirror, node: str, tell: Callable[[str], None]) -> None:
+        self.mirror = mirror
+        self.node = node
+        self.tell = tell
+        self.lost_since: float | None = None
+        self.again_at = 0.0
+
+    def refresh(self) -> None:
+        self.attempt(self.mirror.refresh, None)
+
+    def lost(self, pid: int) -> bool:
+        """A run that cannot be asked is not believed to be gone."""
+        return self.attempt(lambda: self.mirror.lost(pid), False)
+
+    def terminate(self, pid: int) -> None:
+        self.mirror.terminate(pid)
+
+    def attempt(self, act: Callable[[], Result], otherwise: Result) -> Result:
+        """Raises ExecuteError when there has been no connection for too long."""
+        if time.monotonic() < self.again_at:
+            return otherwise
+        try:
+            result = act()
+        except ConnectionLost as error:
+            self.note_loss(error)
+            return otherwise
+        if self.lost_since is not None:
+            away = time.monotonic() - self.lost_since
+            self.tell(f"connected to {self.node} again after {away:.0f} s")
+            self.lost_since = None
+        return result
+
+    def note_loss(self, error: ConnectionLost) -> None:
+        now = time.monotonic()
+        if self.lost_since is None:
+            self.lost_since = now
+            self.tell(f"{error.message}; the run goes on there, connecting again")
+        if now - self.lost_since > GIVE_UP_SECONDS:
+            raise ExecuteError(
+                f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may "
+                "live on.",
+                hint="orch attach shows it again, orch stop ends it on all nodes.",
+            )
+        self.mirror.remote.reset()
+        self.again_at = now + RETRY_SECONDS

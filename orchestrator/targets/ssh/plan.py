@@ -1,0 +1,152 @@
+"""TrainRequest -> Plan: what will run where, and why. Pure."""
+
+from __future__ import annotations
+
+from orchestrator.launchers import RESTARTING, Job, Launch
+from orchestrator.model.cluster import Node
+from orchestrator.model.decision import Choice, Decision, together
+from orchestrator.model.hostlist import fold
+from orchestrator.planning import accelerate_options
+from orchestrator.planning.hosts import tell_idle, tell_torch
+from orchestrator.planning.launch import choose_launch
+from orchestrator.planning.plan import Plan, Step
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request_key import request_key
+from orchestrator.planning.run_files import master_port
+from orchestrator.planning.training import (
+    Home,
+    choose_output,
+    origin_of,
+    run_facts,
+    script_command,
+    tell_restarts,
+)
+from orchestrator.runs.record import with_record
+from orchestrator.targets.ssh import container_steps
+from orchestrator.targets.ssh.resolve import Inputs, Resolved, resolve
+from orchestrator.targets.ssh.steps import (
+    Extras,
+    Files,
+    Site,
+    check_restarts,
+    plan_steps,
+    reachable_files,
+    run_nodes,
+    supervision,
+)
+
+
+def plan_train(
+    request: TrainRequest, inputs: Inputs, site: Site, resume: Resume | None = None
+) -> Plan:
+    """Decide how to run a request. Raises PlanError, RequestError."""
+    check_restarts(request)
+    chosen = resolve(request, inputs)
+    training = chosen.training
+    files = reachable_files(training.recipe, training.settings, chosen.everywhere, site)
+    output = choose_output(training.recipe, site.run_dir, resume)
+    script = script_command(request, training, files.paths, output.value)
+    job = job_of(request, inputs, chosen, site, script)
+    launch = choose_launch(chosen.software.launcher, job, chosen.software.mpi)
+    key = key_of(request, inputs, chosen)
+    plan = Plan(
+        run=run_facts(training, site, home_of(chosen, site), key=key, output_dir=output.value),
+        origin=origin_of(request, training, fingerprints(chosen.everywhere)),
+        layout=training.layout,
+        decisions=(
+            Decision(topic="run", value=site.run_id),
+            *tell(inputs, chosen, job, launch),
+            *tell_restarts(request.max_restarts, training.recipe, request.min_nodes),
+            *output.decisions,
+        ),
+        steps=steps_of(request, chosen, site, files=files, job=job, launch=launch.value),
+    )
+    return with_record(plan)
+
+
+def job_of(
+    request: TrainRequest, inputs: Inputs, chosen: Resolved, site: Site, script: tuple[str, ...]
+) -> Job:
+    node0, links, software = chosen.nodes.value[0], chosen.links.value, chosen.software
+    options = inputs.accelerate
+    return Job(
+        nodes=chosen.nodes.value,
+        layout=chosen.layout.value,
+        links=links,
+        run_dir=site.run_dir,
+        train=site.train,
+        ranks=(node0.python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script),
+        address=links[0].address if links else node0.address,
+        port=(options.port if options else None) or master_port(site.run_id),
+        mpi=software.mpi.value,
+        precision=software.precision.value,
+        ipex=request.ipex,
+        accelerate=options.values if options else {},
+        restarts=request.max_restarts if software.launcher in RESTARTING else 0,
+        min_nodes=request.min_nodes,
+    )
+
+
+def tell(
+    inputs: Inputs, chosen: Resolved, job: Job, launch: Choice[Launch]
+) -> tuple[Decision, ...]:
+    """All decisions, in the order in which a reader wants them."""
+    software, options = chosen.software, inputs.accelerate
+    return (
+        *together(software.stack, chosen.nodes, chosen.spares, chosen.layout),
+        *together(launch, software.docker),
+        *(accelerate_options.tell(options, job) if options else ()),
+        *(() if software.docker.value else tell_torch(chosen.everywhere)),
+        *together(software.backend, software.precision, software.preload, chosen.links),
+        *tell_idle(chosen.nodes.value, chosen.layout.value),
+    )
+
+
+def steps_of(
+    request: TrainRequest, chosen: Resolved, site: Site, *, files: Files, job: Job, launch: Launch
+) -> tuple[Step, ...]:
+    recipe, software = chosen.training.recipe, chosen.software
+    extras = Extras(
+        spares=chosen.spares.value,
+        backend=software.backend.value,
+        preload=software.preload.value,
+        docker=container_file(request, chosen, site, files),
+        options=supervision(request, recipe, site, job, launch),
+    )
+    return (*files.sent, *plan_steps(site, job, launch, extras))
+
+
+def container_file(request: TrainRequest, chosen: Resolved, site: Site, files: Files) -> str | None:
+    """container.json; None without containers."""
+    docker = chosen.software.docker.value
+    if docker is None:
+        return None
+    return docker.file(
+        container_steps.folders(files, chosen.training.recipe, site),
+        site.run_dir,
+        preload=chosen.training.stack.preload,
+        processes=container_steps.processes(chosen.everywhere, request.ppn),
+    )
+
+
+def home_of(chosen: Resolved, site: Site) -> Home:
+    return Home(
+        nodes=run_nodes(chosen.everywhere),
+        run_dir=site.run_dir,
+        train=site.train,
+        python=chosen.nodes.value[0].python,
+    )
+
+
+def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
+    """Fingerprint of the packages -> the nodes that have these."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        found.setdefault(node.facts.fingerprint, []).append(node.name)
+    return {fingerprint: fold(names) for fingerprint, names in found.items()}
+
+
+def key_of(request: TrainRequest, inputs: Inputs, chosen: Resolved) -> str:
+    docker = chosen.software.docker.value
+    names = (docker.image, docker.start) if docker else ()
+    return request_key(request, chosen.training, hosts=inputs.cluster.selection.hosts, names=names)

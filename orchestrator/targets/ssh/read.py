@@ -1,0 +1,89 @@
+"""A request for this machine, or for nodes behind SSH -> its plan: the files that it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator import load
+from orchestrator.model.cluster import Cluster
+from orchestrator.paths import TRAIN
+from orchestrator.planning.accelerate_options import AccelerateOptions
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs.resume import plan_or_resume
+from orchestrator.state import state_home
+from orchestrator.targets.identity import new_identity
+from orchestrator.targets.ssh.access import ssh_config
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.targets.ssh.steps import Site
+
+
+def plan(request: TrainRequest) -> Plan:
+    """Read the files, decide. Asks no host, and writes nothing."""
+    request, inputs = read(request)
+    site = new_site(inputs.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
+    plan = plan_or_resume(request, lambda resume: plan_train(request, inputs, site, resume))
+    way = ssh_config(inputs.cluster)
+    return replace(plan, steps=(way, *plan.steps)) if way else plan
+
+
+def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
+    """What the request names; and the request, with what a configuration of accelerate says where
+    no flag says otherwise."""
+    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)))
+    stack = load.stack(request.stack)
+    settings = load.settings(list(request.settings), recipe)
+    accelerate = None
+    if request.accelerate_config is not None:
+        accelerate = load.accelerate_config(request.accelerate_config)
+        request = with_options(request, accelerate)
+    docker = load.docker(request.docker_image, request.docker, request.inventory)
+    inputs = Inputs(
+        cluster=read_cluster(request),
+        recipe=recipe,
+        stack=stack,
+        settings=settings,
+        plugins=load.plugins(),
+        accelerate=accelerate,
+        docker=docker,
+    )
+    return request, inputs
+
+
+def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:
+    return replace(
+        request,
+        nodes=request.nodes or options.nodes,
+        ppn=request.ppn or options.ppn,
+        precision=request.precision or options.precision,
+    )
+
+
+def read_cluster(request: TrainRequest) -> Cluster:
+    return load.cluster(
+        request.inventory,
+        request.stack,
+        nodes=request.nodes,
+        exclude=request.exclude,
+        spares=request.spare_nodes,
+    )
+
+
+def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
+    """A new run: its id sorts by time and reads well in a list."""
+    new = new_identity()
+    name = "".join(letter if letter.isalnum() else "-" for letter in recipe)[:40]
+    run_id = f"{new.stamp}-{name}-{new.suffix}"
+    root = next((node.root for node in cluster.nodes if not node.local), None)
+    return Site(
+        run_id=run_id,
+        claims=f"{root}/claims" if root else str(state_home() / "claims"),
+        started_by=new.started_by,
+        created=new.created,
+        root=root or "",
+        run_dir=f"{root}/runs/{run_id}" if root else str(base / run_id),
+        train=f"{root}/train" if root else str(TRAIN),
+        train_here=str(TRAIN),
+    )

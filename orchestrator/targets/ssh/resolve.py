@@ -1,0 +1,175 @@
+"""Everything that is decided of a run before its command is written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.launchers import DEFAULT
+from orchestrator.model.cluster import Cluster, Node
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.layout import Layout
+from orchestrator.model.links import Link
+from orchestrator.model.process_group import Backend
+from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning import checks, hosts, launch
+from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
+from orchestrator.planning.containers import Docker
+from orchestrator.planning.precision import choose_precision
+from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.training import Training
+from orchestrator.targets.ssh import container_steps
+from orchestrator.versions.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a request names, as read from files. `settings`: those of --set; `plugins`: backends of
+    third parties; `accelerate`: a user's configuration of it."""
+
+    cluster: Cluster
+    recipe: Recipe
+    stack: Stack
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    plugins: Mapping[str, Backend] = field(default_factory=dict)
+    accelerate: AccelerateOptions | None = None
+    docker: Docker | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """What the nodes run; `mpi` is told with the launcher."""
+
+    launcher: str
+    mpi: Decision
+    docker: Choice[Docker | None]
+    stack: Choice[Stack]
+    backend: Choice[Backend]
+    precision: Choice[str]
+    preload: Choice[tuple[str, ...]]
+
+    @property
+    def own_start(self) -> bool:
+        """Whether the image starts its ranks itself, and decides what they talk through."""
+        return container_steps.starts_ranks(self.docker.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A request with nothing left open."""
+
+    nodes: Choice[tuple[Node, ...]]
+    spares: Choice[tuple[Node, ...]]
+    links: Choice[tuple[Link, ...]]
+    layout: Choice[Layout]
+    software: Software
+    training: Training
+
+    @property
+    def everywhere(self) -> tuple[Node, ...]:
+        return (*self.nodes.value, *self.spares.value)
+
+
+def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
+    """Raises PlanError, RequestError."""
+    nodes, spares = hosts.choose_nodes(inputs.cluster), hosts.choose_spares(inputs.cluster)
+    everywhere = (*nodes.value, *spares.value)
+    links = hosts.choose_links(everywhere)
+    software = choose_software(request, inputs, everywhere)
+    layout = choose_layout(request, nodes.value, software)
+    return Resolved(
+        nodes=nodes,
+        spares=spares,
+        links=links,
+        layout=layout,
+        software=software,
+        training=training_of(request, inputs, software, layout.value),
+    )
+
+
+def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...]) -> Software:
+    """Raises PlanError."""
+    checks.check_recipe_fits(inputs.recipe, inputs.stack)
+    launcher = request.launcher or DEFAULT
+    launch.check_launcher(launcher, inputs.accelerate, request.mpi)
+    mpi = launch.choose_mpi(inputs.cluster, inputs.stack, request.mpi)
+    docker = container_steps.choose_docker(request, launcher, inputs.docker)
+    stack, backend = choose_stack(
+        request, inputs, nodes, over=Over(launcher=launcher, mpi=mpi.value, docker=docker.value)
+    )
+    return Software(
+        launcher=launcher,
+        mpi=mpi,
+        docker=docker,
+        stack=stack,
+        backend=backend,
+        precision=choose_precision(
+            inputs.recipe,
+            nodes,
+            asked=request.precision,
+            allow_slow=request.allow_slow_bf16,
+            launched=launcher in WITH,
+        ),
+        preload=choose_preload(stack.value, nodes, docker.value),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """What lies between orch and the ranks."""
+
+    launcher: str
+    mpi: str
+    docker: Docker | None
+
+
+def choose_stack(
+    request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], *, over: Over
+) -> tuple[Choice[Stack], Choice[Backend]]:
+    """The backend with what the launcher makes necessary, and the stack as it wants it, which all
+    nodes have. Raises PlanError."""
+    own_start = container_steps.starts_ranks(over.docker)
+    asked = container_steps.NO_BACKEND if own_start else request.backend
+    chosen = launch.choose_backend(inputs.stack, nodes, asked, inputs.plugins)
+    stack = checks.fit_stack(inputs.stack, chosen, nodes)
+    backend = launch.below(chosen, over.launcher, over.mpi, contained=over.docker is not None)
+    return stack, Choice(backend) if own_start else launch.tell_backend(backend)
+
+
+def choose_preload(
+    stack: Stack, nodes: tuple[Node, ...], docker: Docker | None
+) -> Choice[tuple[str, ...]]:
+    if docker is None:
+        return checks.choose_preload(stack, nodes)
+    if docker.starts_ranks:
+        return Choice(())
+    return checks.leave_preload(stack, "as far as the image has them" if stack.preload else "")
+
+
+def choose_layout(
+    request: TrainRequest, nodes: tuple[Node, ...], software: Software
+) -> Choice[Layout]:
+    """Raises PlanError for more ranks than cores, or for workers that the backend has not."""
+    workers = checks.choose_workers(software.backend.value, request.ccl_workers)
+    if software.own_start:
+        layout = hosts.choose_layout(nodes, 1, workers).value
+        return Choice(layout, container_steps.tell_own_ranks(request))
+    return hosts.choose_layout(nodes, request.ppn, workers)
+
+
+def training_of(
+    request: TrainRequest, inputs: Inputs, software: Software, layout: Layout
+) -> Training:
+    """Raises PlanError, RequestError."""
+    recipe, precision = inputs.recipe, software.precision.value
+    if request.ipex:
+        stack, ranks = software.stack.value, layout.world_size
+        checks.check_ipex(recipe, stack, precision=precision, ranks=ranks)
+    return Training(
+        recipe=recipe,
+        settings=recipe.settings(request.preset, inputs.settings),
+        stack=software.stack.value,
+        backend=software.backend.value,
+        precision=precision,
+        layout=layout,
+    )

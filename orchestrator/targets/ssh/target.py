@@ -1,0 +1,40 @@
+"""This machine, and nodes behind SSH, as a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.runs.record import record_of
+from orchestrator.targets.interface import Listed, RunHandle
+from orchestrator.targets.ssh import cleanup, find, read, start
+from orchestrator.targets.ssh.handle import SshHandle
+from orchestrator.targets.ssh.refuses import REFUSES
+
+
+class SshTarget:
+    name = "ssh"
+    refuses = REFUSES
+
+    def plan(self, request: TrainRequest) -> Plan:
+        return read.plan(request)
+
+    def start(self, plan: Plan, folder: Path) -> RunHandle:
+        start.start(plan, folder)
+        return SshHandle(record_of(plan), folder)
+
+    def handle(self, record: RunRecord, folder: Path) -> RunHandle:
+        return SshHandle(record, folder)
+
+    def find(self, base: Path, name: str, where: str) -> RunHandle:
+        return SshHandle(*find.find(base, name, where))
+
+    def list_runs(self, where: str) -> Listed:
+        return find.list_runs(where)
+
+    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
+        return cleanup.clean(where, base, look=look)

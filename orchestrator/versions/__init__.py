@@ -1,0 +1,1 @@
+"""Stacks as data, what fits what, and where wheels come from."""

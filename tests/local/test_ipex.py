@@ -1,0 +1,45 @@
+"""IPEX in BF16, in the environment of an old stack: ORCH_IPEX_PYTHON names its interpreter.
+
+`orch stacks requirements intel-2.8 --backend gloo` says what has to be in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "with_ipex.py"
+PYTHON = os.environ.get("ORCH_IPEX_PYTHON")
+
+pytestmark = pytest.mark.skipif(not PYTHON, reason="ORCH_IPEX_PYTHON names no interpreter")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(PYTHON), str(SCRIPT), *words], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])  # IPEX fuses that one, past torch's hooks
+def test_a_model_that_was_moved_after_ipex_is_told(optimizer: str) -> None:
+    done = run(optimizer, "cpu:0")
+    assert done.returncode == 1
+    assert "RankError: training does not reach the weights that compute: 2 of 2 layers" in (
+        done.stderr
+    )
+    assert "ACCELERATE_TORCH_DEVICE=cpu" in done.stderr
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_a_model_that_stays_where_it_is_is_left_alone(optimizer: str) -> None:
+    done = run(optimizer, "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "warning: " not in done.stderr
+    assert "orch: " not in done.stderr
+    losses = json.loads(done.stdout.splitlines()[-1].removeprefix("LOSSES "))
+    assert losses[-1] < losses[0]

@@ -1,0 +1,82 @@
+"""What `make setup` asks of PyTorch's CPU index: real pip, against indexes of this machine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from orchestrator.operations import setup
+from orchestrator.provisioning.wheelhouse import sources_digest
+from orchestrator.versions.stack import Index
+
+VERSION = "99.13.0"  # one that pip's own configuration cannot have
+
+
+def index(url: str) -> Index:
+    return Index(name="an index", option="", url=url, serves=("torch",), only_there=False)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Index]:
+    """A simple index (PEP 503) that has torch as a CPU build."""
+    wheel = f"torch-{VERSION}%2Bcpu-py3-none-any.whl"
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield index(f"http://127.0.0.1:{server.server_address[1]}")
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_index_that_has_the_small_build(served: Index) -> None:
+    assert setup.offers(served, f"{VERSION}+cpu")
+    assert not setup.offers(served, VERSION), "another build is not the small one"
+
+
+def test_an_index_that_refuses_is_told_and_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert not setup.install_small(
+            index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION
+        )
+    assert "an index (http://127.0.0.1" in capsys.readouterr().out
+
+
+def test_an_index_that_never_answers_costs_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        assert not setup.offers(index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION)
+        assert time.monotonic() - began < setup.ANSWER_SECONDS + 2
+
+
+def test_the_build_and_its_size_are_told() -> None:
+    words = setup.describe_torch()
+    assert words.startswith(f"PyTorch is {setup.packages()['torch']}: ")
+    assert float(words.partition(": ")[2].split()[0]) > 0.3, "torch alone has hundreds of MB"
+
+
+def test_building_does_not_change_what_the_bindings_are_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "bindings" / "package"
+    source.mkdir(parents=True)
+    (source / "module.py").write_text("")
+    monkeypatch.setattr("orchestrator.provisioning.wheelhouse.SHARE", tmp_path)
+    before = sources_digest()
+    (source / "_built.py").write_text("what setup.py writes")
+    assert sources_digest() == before
+    (source / "module.py").write_text("another")
+    assert sources_digest() != before

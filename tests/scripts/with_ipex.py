@@ -1,0 +1,39 @@
+"""ipex.optimize in BF16, watched as a rank is: `with_ipex.py OPTIMIZER DEVICE` moves the model to
+DEVICE after it. Runs in the environment of a stack with IPEX."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "train" / "lib"))
+
+import intel_extension_for_pytorch as ipex
+import torch
+from orch_node.rank import learning as rank_learning
+
+
+def main(kind: str, device: str) -> None:
+    rank_learning.begin(torch, lambda: 0)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(50, 64), torch.nn.Linear(64, 64), torch.nn.LayerNorm(64),
+        torch.nn.Linear(64, 4),
+    ).train()  # fmt: skip
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2)
+    model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=torch.bfloat16, inplace=True)
+    model = model.to(device)
+    inputs, labels = torch.randint(0, 50, (128,)), torch.randint(0, 4, (128,))
+    losses = []
+    for _ in range(8):
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = model(inputs)
+        loss = torch.nn.functional.cross_entropy(scores.float(), labels)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("LOSSES", json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,91 @@
+"""What the command line refuses, and what its help shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli.main import app
+from orchestrator.errors import OrchError
+
+K8S = ("train", "bert-qa", "--on", "k8s", "--nodes", "2", "--k8s", "image=x", "--dry-run")
+
+
+@pytest.fixture(autouse=True)
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
+    for name in ("ORCH_K8S_FILE", "ORCH_RUNS_DIR", "ORCH_RECIPE_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "own.py").write_text("")
+
+
+def orch(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+def refused(*words: str) -> str:
+    done = orch(*words)
+    assert isinstance(done.exception, OrchError), done.output
+    assert done.exception.exit_code == 2
+    return done.exception.message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((*K8S, "--inventory", "nosuch", "--accelerate-config", "/nonexistent"),
+         "--inventory is for nodes behind SSH. --accelerate-config is for --launcher accelerate"),
+        ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: there is no"),
+        ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks of a PyTorchJob"),
+        ((*K8S, "--min-nodes", "1"), "min_nodes without --max-restarts"),
+        ((*K8S, "-o", "yaml", "--json"), "-o yaml is the plan's manifest: not with --json"),
+        ((*K8S[:-1], "-o", "yaml"), "-o yaml is the plan's manifest: for --dry-run"),
+        (("train", "bert-qa", "--k8s", "cpu=2"), "--k8s is for --on k8s"),
+        (("train", "bert-qa", "--k8s-file", "x.toml"), "--k8s-file is for --on k8s"),
+        (("train", "bert-qa", "--launcher", "mpijob"), "--launcher mpijob is for --on k8s"),
+        (("train", "bert-qa", "--on", "nosuch"), "--on nosuch"),
+        (("train", "bert-qa", "--ppn", "many"), "--ppn many: expected a number or auto"),
+        (("data", "prepare", "text", "x.txt", "--out", "data", "--set", "kind=wikipedia"),
+         "--set kind=wikipedia: this command sets it"),
+        (("runs", "--json", "show"), "--json before show is not read"),
+        (("runs", "--inventory", "lab", "logs"), "--inventory before logs is not read"),
+        (("recipes", "--json", "schema"), "--json before schema is not read"),
+        (("stacks", "--markdown", "show", "current"), "--markdown before show is not read"),
+        (("stacks", "--markdown", "--json"), "--markdown and --json are two formats"),
+        (("k8s", "init", "--json"), "--json is for --apply"),
+        (("image", "build", "--dry-run", "--json"), "--json is not for --dry-run"),
+    ],
+    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words)
+
+
+def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
+    own = ("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert "-o yaml is for --on k8s: this plan is a shell script" in refused(*own, "-o", "yaml")
+    for more in (("--json",), ("-o", "json")):
+        assert json.loads(orch(*own, *more).stdout)["kind"] == "plan"
+    assert "kind: PyTorchJob" in orch(*K8S, "-o", "yaml").stdout
+
+
+def test_the_environment_names_a_file_for_pods_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked of runs on nodes."""
+    monkeypatch.setenv("ORCH_K8S_FILE", "/nonexistent")
+    done = orch("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert done.exit_code == 0, done.exception
+    assert "/nonexistent" in refused(*K8S)
+
+
+def test_help_has_a_panel_for_each_group() -> None:
+    text = orch("train", "--help").stdout
+    panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Containers", "Kubernetes",
+              "Output"]  # fmt: skip
+    found = [text.index(f"─ {name} ─") for name in panels]
+    assert found == sorted(found)
+    for flag in ("--set", "--recipe-path", "--wait", "--detach", "-o", "--json", "--ppn"):
+        assert flag in text

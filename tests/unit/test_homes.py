@@ -1,0 +1,70 @@
+"""Where orch keeps what belongs into a home: also without one that can be written."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator import state
+from orchestrator.errors import ExecuteError
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "ANSIBLE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_home_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert state.state_home() == tmp_path / ".local/state/orch"
+    assert state.cache_home() == tmp_path / ".cache/orch"
+    assert (state.ansible_home(), state.away_from_home()) == ({}, False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert state.cache_home() == Path("/elsewhere/orch")
+
+
+@pytest.mark.parametrize("home", ["/proc/none", "/no/such/home"])
+def test_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    monkeypatch.setenv("HOME", home)
+    folder = tmp_path / f"orch-home-{os.getuid()}"
+    assert state.state_home() == folder / ".local/state/orch"
+    assert state.ansible_home() == {"ANSIBLE_HOME": str(folder / ".ansible")}
+    assert state.away_from_home()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("XDG_STATE_HOME", "/elsewhere")
+    assert state.state_home() == Path("/elsewhere/orch")
+
+
+def test_a_folder_that_others_can_read_is_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc/none")
+    folder = tmp_path / f"orch-home-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o755)  # whatever the umask
+    with pytest.raises(ExecuteError, match="is not this user's alone"):
+        state.state_home()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
+def test_a_user_without_a_name() -> None:
+    unknown = max(one.pw_uid for one in pwd.getpwall()) + 4321
+    words = (
+        "import os; from orchestrator import errors, state; "
+        f"os.setuid({unknown}); print(state.user_name(), state.own_home())"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == f"{unknown} None\n", done.stderr

@@ -1,0 +1,5 @@
+"""What orch runs on the nodes. A training script may `from orch_node import note, report`."""
+
+from orch_node.events import note, report
+
+__all__ = ["note", "report"]

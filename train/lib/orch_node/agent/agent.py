@@ -1,0 +1,196 @@
+"""Watches one node of a run: `node.py agent RUN_DIR NODE CLAIMS_FOLDER`.
+
+The supervisor starts one on each node, over ssh, and asks it through a pipe: JSON lines in and out.
+It holds the claim on the node's cores, answers that the node is alive, collects stack traces, ends
+the run's processes and sees to it that none is left. When the supervisor is silent for too long it
+ends them unasked: a node that was cut off must not go on for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orch_node import whole_files
+from orch_node.agent import containers, processes, shared_memory, stack_traces
+from orch_node.agent.core_claims import Claims
+from orch_node.protocol.agent import (
+    Alive,
+    AllEnded,
+    Answer,
+    ContainerStarted,
+    EndAll,
+    Leave,
+    Ping,
+    Question,
+    ReleaseClaim,
+    StackTraces,
+    StartContainer,
+    TakeClaim,
+    Taken,
+    TakeStackTraces,
+    WriteFile,
+    parse_question,
+    render_answer,
+)
+from orch_node.protocol.outcome import ProcessRecord
+
+SILENCE_SECONDS = 30.0  # the supervisor speaks every 2 s
+# A dropped ssh connection is not the end: the supervisor may come back with a new agent.
+RETURN_SECONDS = 15.0
+SHM_SECONDS = 10.0  # between looks at who uses /dev/shm; at once where a new name appears in it
+LISTEN_SECONDS = 0.25
+TERM_SECONDS = 5.0
+END_SECONDS = 8.0
+
+
+class Agent:
+    """One node of one run."""
+
+    def __init__(self, run_dir: Path, node: str, claims: Claims) -> None:
+        self.run_dir = run_dir
+        self.node = node
+        self.claims = claims
+        self.supervisor_here = os.getppid() if parent_supervises() else None
+        self.noted = 0.0
+        self.names: set[str] = set()  # in /dev/shm
+
+    def serve(self) -> None:
+        """Answer until the supervisor is gone, then leave nothing of the run here."""
+        heard = time.monotonic()
+        pending = b""
+        while time.monotonic() - heard < SILENCE_SECONDS:
+            if select.select([0], [], [], LISTEN_SECONDS)[0]:
+                chunk = os.read(0, 65536)
+                if not chunk:
+                    break
+                heard = time.monotonic()
+                *asked, pending = (pending + chunk).split(b"\n")
+                for line in asked:
+                    if not self.answer(parse_question(line)):
+                        return
+            self.note_segments()
+        self.orphaned()
+
+    def answer(self, question: Question) -> bool:
+        """Do what is asked and say so; -> whether to go on."""
+        answer = ANSWERS[type(question)](self, question)
+        os.write(1, render_answer(question, answer))
+        return not isinstance(question, Leave)
+
+    def claim(self, question: TakeClaim) -> Taken:
+        return Taken(self.claims.take(question.claim))
+
+    def release(self, question: Question) -> Answer:
+        self.claims.release(self.run_dir.name)
+        return Answer()
+
+    def ping(self, question: Ping) -> Alive:
+        return Alive(host=socket.gethostname(), time=time.time())
+
+    def take_stack_traces(self, question: TakeStackTraces) -> StackTraces:
+        ranks = [one for one in self.others() if one.role == "rank" and one.rank in question.ranks]
+        return StackTraces(stack_traces.collect(self.run_dir, ranks))
+
+    def contain(self, question: StartContainer) -> ContainerStarted:
+        """Start the container of this node."""
+        spec = containers.read_spec(self.run_dir)
+        assert spec is not None
+        try:
+            containers.start(self.run_dir, spec, node=self.node, cpus=question.cpus)
+        except containers.ContainerError as error:
+            return ContainerStarted(problem=str(error))
+        return ContainerStarted()
+
+    def end(self, question: EndAll) -> AllEnded:
+        self.note_segments(now=True)
+        ended = processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        removed, left = self.clear_containers()
+        return AllEnded(
+            ended=(*map(processes.record, ended.ended), *removed),
+            left=(*map(processes.record, ended.left), *left),
+            segments=tuple(shared_memory.remove(self.notes)),
+            seconds=ended.seconds,
+        )
+
+    def clear_containers(self) -> tuple[list[ProcessRecord], list[ProcessRecord]]:
+        if containers.read_spec(self.run_dir) is None:
+            return [], []
+        return containers.clear(self.run_dir, self.node)
+
+    def write(self, question: WriteFile) -> Answer:
+        whole_files.write(self.run_dir / question.name, question.content)
+        return Answer()
+
+    def others(self) -> list[processes.Process]:
+        """The run's processes here but those that watch it."""
+        found = processes.of_run(str(self.run_dir))
+        return [one for one in found if one.role not in processes.WATCHERS]
+
+    @property
+    def notes(self) -> Path:
+        return self.run_dir / f"shm-{self.node}.json"
+
+    def note_segments(self, *, now: bool = False) -> None:
+        names = shared_memory.names()
+        new, self.names = names - self.names, names
+        if now or new or time.monotonic() - self.noted > SHM_SECONDS:
+            self.noted = time.monotonic()
+            shared_memory.note(self.notes, self.others())
+
+    def orphaned(self) -> None:
+        """The supervisor is gone, or cannot be heard: end the run here, unless it comes back."""
+        if self.supervisor_here is None:
+            time.sleep(RETURN_SECONDS)  # its next agent ends this one
+        processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        self.clear_containers()
+        shared_memory.remove(self.notes)
+
+
+ANSWERS: dict[type[Question], Callable[[Agent, Any], Answer]] = {
+    TakeClaim: Agent.claim,
+    ReleaseClaim: Agent.release,
+    Ping: Agent.ping,
+    TakeStackTraces: Agent.take_stack_traces,
+    StartContainer: Agent.contain,
+    EndAll: Agent.end,
+    WriteFile: Agent.write,
+    Leave: Agent.release,
+}
+
+
+def parent_supervises() -> bool:
+    return processes.role_of(processes.argv_of(os.getppid()), os.getppid()) == "supervisor"
+
+
+def relieve(run_dir: str, node: str) -> None:
+    """End an earlier agent of this run here: its connection was lost."""
+    for process in processes.of_run(run_dir):
+        argv = processes.argv_of(process.pid)
+        if process.role == "agent" and os.fsencode(node) in argv:
+            processes.send(process.pid, signal.SIGKILL)
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 3:
+        print("usage: node.py agent RUN_DIR NODE CLAIMS_FOLDER", file=sys.stderr)
+        return 2
+    # The run is ended through the supervisor; a hang-up of the connection is seen on the pipe.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    run_dir, node, folder = argv
+    relieve(run_dir, node)
+    Path(run_dir).mkdir(parents=True, exist_ok=True)
+    agent = Agent(Path(run_dir), node, Claims(Path(folder)))
+    try:
+        agent.serve()
+    except BrokenPipeError:
+        agent.orphaned()
+    return 0

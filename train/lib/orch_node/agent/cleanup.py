@@ -1,0 +1,197 @@
+"""What is left of runs on this node, and its end: `node.py cleanup COMMAND FOLDER ...`.
+
+  end RUN_DIR [--node0]              end a run's processes here; on node0 its supervisor first,
+                                     which may be about to start
+  look RUNS_DIR                      leftovers of runs that nobody watches any more
+  clean RUNS_DIR [--except ID ...]   end them, and remove their segments in /dev/shm
+
+One JSON object on standard output. Needs nothing of the run but its folder's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from orch_node import whole_files
+from orch_node.agent import containers, processes, shared_memory
+from orch_node.agent.processes import Process, record
+from orch_node.protocol import cleanup, files, outcome
+from orch_node.protocol.cleanup import Cleaned, EndedAndLeft, Leftovers, RunEnded
+
+SUPERVISOR_SECONDS = 5.0  # for the supervisor to end the run on all nodes itself
+PATIENCE_SECONDS = 2.0
+TERM_SECONDS = 2.0
+END_SECONDS = 3.5  # with the two above, below 10 s
+
+
+def end(run_dir: str, patience: float, *, node0: bool) -> RunEnded:
+    """End the run here. Its supervisor does it best, on all nodes: it is asked where it lives, and
+    given time where it does not."""
+    began = time.monotonic()
+    ask_to_stop(Path(run_dir))
+    before = processes.of_run(run_dir)
+    supervisors = [one for one in before if one.role == "supervisor"]
+    if not about_to_start(Path(run_dir)):  # it does not catch the signal yet, and looks for STOP
+        for one in supervisors:
+            processes.send(one.pid, signal.SIGTERM)
+    wait(
+        lambda: (node0 and about_to_start(Path(run_dir))) or bool(processes.of_run(run_dir)),
+        SUPERVISOR_SECONDS if supervisors else patience,
+    )
+    ended = processes.end(
+        lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS
+    )
+    left = {one.key for one in ended.left}
+    removed, kept = containers.clear(Path(run_dir))
+    if supervisors and not ended.left:
+        tell_the_end(Path(run_dir), supervisors[0].pid)
+    return RunEnded(
+        ended=(*(record(one) for one in before if one.key not in left), *removed),
+        left=(*map(record, ended.left), *kept),
+        supervisor=bool(supervisors),
+        segments=remove_segments(Path(run_dir)),
+        seconds=round(time.monotonic() - began, 2),
+    )
+
+
+def ask_to_stop(run_dir: Path) -> None:
+    """For a supervisor that is only about to start."""
+    if run_dir.is_dir():
+        (run_dir / files.STOP).touch()
+
+
+def tell_the_end(run_dir: Path, pid: int) -> None:
+    """What a supervisor would have written that was ended before it could."""
+    now = time.time()
+    stopped = outcome.Outcome(
+        state=outcome.STOPPED, first_failure=None, problem=None, launcher_code=None, started=now,
+        ended=now,
+    )  # fmt: skip
+    if not (run_dir / files.SUPERVISOR).exists():
+        text = outcome.render_supervisor(outcome.SupervisorProcess(pid=pid, started=now))
+        whole_files.write(run_dir / files.SUPERVISOR, text)
+    if not (run_dir / files.OUTCOME).exists():
+        whole_files.write(run_dir / files.OUTCOME, outcome.render(stopped))
+
+
+def about_to_start(run_dir: Path) -> bool:
+    """Whether the run's files are here but its supervisor has not begun."""
+    return run_dir.is_dir() and not (run_dir / files.SUPERVISOR).exists()
+
+
+def wait(still: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and still():
+        time.sleep(processes.SCAN_SECONDS)
+
+
+def notes_of(run_dir: Path) -> list[Path]:
+    return sorted(run_dir.glob("shm-*.json"))
+
+
+def remove_segments(run_dir: Path) -> tuple[str, ...]:
+    return tuple(path for notes in notes_of(run_dir) for path in shared_memory.remove(notes))
+
+
+def look(runs_dir: str) -> Leftovers:
+    """Processes of runs below `runs_dir` that neither a supervisor nor an agent watches here."""
+    runs = {run: tuple(map(record, left)) for run, left in leftovers(runs_dir).items()}
+    living = set(watched(runs_dir))
+    for run, left in contained(runs_dir, living).items():
+        there = tuple(containers.record(one[:12]) for one in left)
+        runs[run] = (*runs.get(run, ()), *there)
+    return Leftovers(runs=runs, segments=segments(runs_dir, living))
+
+
+def contained(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
+    """Run id -> its containers here, of runs that do not live."""
+    bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
+    return {
+        os.path.basename(folder): found
+        for folder, found in containers.by_folder().items()
+        if os.path.dirname(folder) in bases and os.path.basename(folder) not in living
+    }
+
+
+def leftovers(runs_dir: str) -> dict[str, list[Process]]:
+    return {
+        run: living
+        for run, living in by_folder(runs_dir).items()
+        if not any(one.role in processes.WATCHERS for one in living)
+    }
+
+
+def watched(runs_dir: str) -> list[str]:
+    """Ids of the runs that a supervisor or an agent watches here."""
+    living = by_folder(runs_dir)
+    return [run for run in living if any(one.role in processes.WATCHERS for one in living[run])]
+
+
+def by_folder(runs_dir: str) -> dict[str, list[Process]]:
+    """Run id -> its living processes here."""
+    bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
+    found: dict[str, str] = {}
+    for runs, _ in processes.by_run(processes.ancestors(os.getpid())):
+        for run in map(os.fsdecode, runs):
+            if os.path.dirname(run) in bases:
+                found[os.path.basename(run)] = run
+    return {run: processes.of_run(folder) for run, folder in sorted(found.items())}
+
+
+def segments(runs_dir: str, living: set[str]) -> dict[str, tuple[str, ...]]:
+    """Run id -> segments in /dev/shm that it has left."""
+    found = {}
+    for folder in sorted(Path(runs_dir).glob("*")):
+        paths = tuple(
+            path
+            for notes in notes_of(folder)
+            for path, inode in shared_memory.noted(notes).items()
+            if shared_memory.still(path, inode)
+        )
+        if paths and folder.name not in living:
+            found[folder.name] = paths
+    return found
+
+
+def clean(runs_dir: str, kept: list[str]) -> Cleaned:
+    """End what `look` finds but of the runs `kept`: their supervisors live on another node."""
+    living = {*kept, *watched(runs_dir)}
+    runs = {run: end_leftovers(runs_dir, run) for run in leftovers(runs_dir) if run not in kept}
+    for run in contained(runs_dir, living):
+        ended, left = containers.clear(Path(runs_dir, run))
+        known = runs.get(run, EndedAndLeft())
+        runs[run] = replace(known, ended=(*known.ended, *ended), left=(*known.left, *left))
+    gone = {run: remove_segments(Path(runs_dir) / run) for run in segments(runs_dir, living)}
+    return Cleaned(runs=runs, segments=gone)
+
+
+def end_leftovers(runs_dir: str, run: str) -> EndedAndLeft:
+    folder = os.path.join(os.path.abspath(runs_dir), run)
+    ended = processes.end(
+        lambda: processes.of_run(folder), term_seconds=TERM_SECONDS, seconds=END_SECONDS
+    )
+    return EndedAndLeft(ended=tuple(map(record, ended.ended)), left=tuple(map(record, ended.left)))
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="node.py cleanup")
+    parser.add_argument("command", choices=("end", "look", "clean"))
+    parser.add_argument("folder")
+    parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
+    parser.add_argument("--node0", action="store_true")
+    parser.add_argument("--except", dest="kept", nargs="*", default=[])
+    options = parser.parse_args(argv)
+    found: RunEnded | Leftovers | Cleaned
+    if options.command == "end":
+        found = end(options.folder, options.patience, node0=options.node0)
+    elif options.command == "look":
+        found = look(options.folder)
+    else:
+        found = clean(options.folder, options.kept)
+    print(cleanup.render(found))

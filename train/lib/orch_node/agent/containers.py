@@ -1,0 +1,168 @@
+"""The container of a run on this node: started, found by its labels, and removed.
+
+RUN_DIR/container.json says what it is made of; a run without that file has none.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from orch_node import program
+from orch_node.protocol import container, files
+from orch_node.protocol.container import ContainerSpec
+from orch_node.protocol.layout import Placement
+from orch_node.protocol.outcome import ProcessRecord
+
+ENGINE = "docker"
+MARK = b'{"contained": '  # how a line of the container's own wrapper begins
+RUN, FOLDER, NODE = "orch.run", "orch.folder", "orch.node"  # labels
+START_SECONDS = 60.0
+SECONDS = 20.0
+LOOK_SECONDS = 5.0
+CURES = {
+    "No such image": "Load it: `orch provision --docker-load FILE.tar`, or `docker pull` there.",
+    "permission denied while trying to connect": "The user must be in the group docker there.",
+    "Cannot connect to the Docker daemon": "Start the engine there: systemctl start docker.",
+    "rlimit": "The engine may not raise the limit: --docker memlock=inherit.",
+    "bind source path does not exist": "Every node must have what is mounted.",
+}
+
+
+class ContainerError(Exception):
+    """The engine is not there or refuses, in its words, with the cure where it is known."""
+
+
+def read_spec(run_dir: Path) -> ContainerSpec | None:
+    """None for a run whose ranks are in no container. Raises ProtocolError."""
+    try:
+        return container.parse((run_dir / files.CONTAINER).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> str:
+    """Start this node's container, in the place of an earlier attempt's; -> its id."""
+    remove(find(run_dir.name, node))
+    options = run_options(run_dir, spec, node=node, cpus=cpus)
+    # It does nothing until ranks are started in it.
+    idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
+    found = ask(*options, *idle, seconds=START_SECONDS).split()[-1]
+    id_file(run_dir, node).write_text(found)
+    return found
+
+
+def run_options(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> list[str]:
+    """`docker run` without the image: options of the plan, and those that only the node knows."""
+    labels = {RUN: run_dir.name, FOLDER: str(run_dir), NODE: node}
+    return [
+        "run",
+        *("--pull", "never"),
+        *(word for name, value in labels.items() for word in ("--label", f"{name}={value}")),
+        *("--user", f"{os.getuid()}:{os.getgid()}"),
+        *("--cpuset-cpus", ",".join(map(str, cpus))),
+        *spec.options,
+    ]
+
+
+def id_file(run_dir: Path, node: str) -> Path:
+    return run_dir / f"container-{node}"
+
+
+def exec_command(run_dir: Path, spec: ContainerSpec, *, node: str, rank: int) -> list[str]:
+    """What starts the rank's process in the container of this node."""
+    return [
+        *(ENGINE, "exec", "--interactive"),
+        *("--env", f"ORCH_RUN_DIR={run_dir}", "--env", f"RANK={rank}"),
+        id_file(run_dir, node).read_text(),
+        *(spec.python, "-u", str(program.PROGRAM), "contained-rank", str(run_dir)),
+    ]
+
+
+def entry_command(
+    run_dir: Path,
+    spec: ContainerSpec,
+    placement: Placement,
+    names: Sequence[str],
+    words: Sequence[str],
+) -> list[str]:
+    """What starts the image's own entrypoint with these words. The values of the variables `names`
+    are taken from the engine's own environment, so that no secret is an argument."""
+    cpus = (*placement.cpus, *placement.worker_cpus)
+    options = run_options(run_dir, spec, node=placement.node, cpus=cpus)
+    return [
+        *(ENGINE, *options, "--rm"),
+        *(word for name in names for word in ("--env", name)),
+        *(spec.image, *words),
+    ]
+
+
+def find(run_id: str, node: str = "") -> list[str]:
+    """Ids of the run's containers here, running or not. Raises ContainerError."""
+    filters = [f"label={RUN}={run_id}", *([f"label={NODE}={node}"] if node else [])]
+    words = [word for one in filters for word in ("--filter", one)]
+    return ask("ps", "--all", "--quiet", "--no-trunc", *words, seconds=LOOK_SECONDS).split()
+
+
+def by_folder() -> dict[str, list[str]]:
+    """Folder of a run -> ids of its containers here; nothing where there is no engine."""
+    form = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
+    words = ("ps", "--all", "--no-trunc", "--filter", f"label={RUN}", "--format", form)
+    try:
+        lines = ask(*words, seconds=LOOK_SECONDS).splitlines()
+    except ContainerError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for one, _, folder in (line.partition(" ") for line in lines):
+        found.setdefault(folder, []).append(one)
+    return found
+
+
+def remove(containers: list[str]) -> None:
+    """Kill and remove; one that is gone already is no error. Raises ContainerError."""
+    if containers:
+        ask("rm", "--force", "--volumes", *containers)
+
+
+def clear(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list[ProcessRecord]]:
+    """Remove the run's containers here; -> (removed, left), as records of processes are."""
+    spec = read_spec(run_dir)
+    if spec is None and run_dir.exists():
+        return [], []
+    try:
+        found = find(run_dir.name, node)
+    except ContainerError as error:
+        return [], ([record(str(error))] if spec else [])
+    try:
+        remove(found)
+    except ContainerError:
+        return [], [record(one[:12]) for one in found]
+    return [record(one[:12]) for one in found], []
+
+
+def record(name: str) -> ProcessRecord:
+    return ProcessRecord(pid=0, role="container", name=name, state="")
+
+
+def ask(*words: str, seconds: float = SECONDS) -> str:
+    """The engine's answer. Raises ContainerError."""
+    try:
+        done = subprocess.run(
+            [ENGINE, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=seconds,
+        )  # fmt: skip
+    except OSError as error:
+        raise ContainerError(f"{ENGINE} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ContainerError(f"{ENGINE} {words[0]} gave no answer for {seconds:.0f} s") from None
+    if done.returncode != 0:
+        raise ContainerError(explained(done.stderr.strip() or f"exit code {done.returncode}"))
+    return done.stdout
+
+
+def explained(text: str) -> str:
+    """The engine's last words, and what to do about it."""
+    words = text.replace("\nRun 'docker run --help' for more information", "").splitlines()[-1]
+    return ". ".join([words.rstrip("."), *(cure for sign, cure in CURES.items() if sign in text)])

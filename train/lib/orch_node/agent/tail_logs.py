@@ -1,0 +1,87 @@
+"""The logs of a run's ranks on this node, as JSON lines: `node.py logs RUN_DIR [--follow] ...`.
+
+Each line: {"rank": 3, "at": 4096, "lines": [...]}; `at` is the byte after them in the rank's log,
+so whoever lost the connection goes on with `--from 3:4096`. Lines are whole; a last line without an
+end is given when nobody writes any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+from orch_node.agent import processes
+from orch_node.protocol import files
+from orch_node.tail import Tail
+
+POLL_SECONDS = 0.1
+LIVES_SECONDS = 1.0  # between looks at whether the run lives
+
+
+class Log(Tail):
+    """One rank's log."""
+
+    def __init__(self, path: Path, rank: int, at: int) -> None:
+        super().__init__(path, at)
+        self.rank = rank
+
+    def give(self, *, last: bool = False) -> bool:
+        """Print the lines that are new; -> whether there were any."""
+        lines = self.lines(last=last)
+        if lines:
+            print(json.dumps({"rank": self.rank, "at": self.at, "lines": lines}))
+        return bool(lines)
+
+
+def find_logs(folder: Path, logs: dict[int, Log], asked: argparse.Namespace) -> None:
+    """Add the logs that have appeared."""
+    pairs = (pair.partition(":") for pair in asked.starts)
+    starts = {int(rank): int(at) for rank, _, at in pairs}
+    for path in folder.glob("rank-*.log"):
+        rank = int(re.sub(r"\D", "", path.stem))
+        if rank not in logs and (not asked.rank or rank in asked.rank):
+            logs[rank] = Log(path, rank, starts.get(rank, 0))
+
+
+def give_all(logs: dict[int, Log], *, last: bool = False) -> bool:
+    """Each log's next chunk, in the order of their ranks; -> whether there was any."""
+    return any([logs[rank].give(last=last) for rank in sorted(logs)])
+
+
+def tail(run_dir: Path, asked: argparse.Namespace) -> None:
+    logs: dict[int, Log] = {}
+    looked = 0.0
+    lives = asked.follow
+    while lives:
+        if time.monotonic() - looked > LIVES_SECONDS:
+            lives = bool(processes.of_run(str(run_dir)))
+            looked = time.monotonic()
+            find_logs(run_dir / files.RANKS, logs, asked)
+        if not give_all(logs):
+            sys.stdout.flush()
+            time.sleep(POLL_SECONDS)
+    find_logs(run_dir / files.RANKS, logs, asked)
+    for rank in sorted(logs):
+        while logs[rank].give():
+            pass
+        logs[rank].give(last=True)
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="node.py logs")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--follow", action="store_true")
+    parser.add_argument("--rank", type=int, nargs="*", default=[])
+    parser.add_argument("--from", dest="starts", nargs="*", default=[], metavar="RANK:BYTE")
+    try:
+        asked = parser.parse_args(argv)
+        if not asked.run_dir.is_dir():
+            raise SystemExit(f"{asked.run_dir} is not there")
+        tail(asked.run_dir, asked)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read this has gone
+        sys.stderr.close()

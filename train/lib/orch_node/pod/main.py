@@ -1,0 +1,206 @@
+"""What a pod of Kubernetes runs: `node.py pod MODE POD_JSON [-- SCRIPT ARGS...]`.
+
+MODE is `torchrun` (ranks of this pod, joined by torchrun), `mpirun` (the launcher pod: supervises
+mpirun over ssh) or `sshd` (a pod that mpirun reaches). What the run says goes to standard output,
+from where the API gives it to whoever watches: events as JSON lines, the ranks' own lines as
+`[RANK] text`, their figures as {"metrics": RANK, ...}. Exit code: that of the run, or 78 if this
+pod cannot run it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import IO, NoReturn
+
+from orch_node import program
+from orch_node.agent.stack_traces import ask
+from orch_node.pod import mpi as pod_mpi
+from orch_node.pod.relay import Relay, say
+from orch_node.protocol import events, files, pod
+from orch_node.protocol.events import (
+    SIGNS,
+    Event,
+    Exited,
+    Refused,
+    Stalled,
+    Started,
+    Unanswered,
+)
+from orch_node.protocol.pod import PodConfig
+from orch_node.standalone import facts
+
+EX_CONFIG = 78
+TICK_SECONDS = 0.1
+STACK_TRACES_SECONDS = 0.5
+KILL_AFTER_SECONDS = 20.0
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) < 2 or argv[0] not in MODES:
+        print(
+            "usage: node.py pod torchrun|mpirun|sshd POD_JSON [-- SCRIPT ARGS...]", file=sys.stderr
+        )
+        return 2
+    config = pod.parse(Path(argv[1]).read_text())
+    if problem := why_not(config, ranks=argv[0] != "mpirun"):
+        refuse(problem)
+    return MODES[argv[0]](config, argv[1], argv[argv.index("--") + 1 :] if "--" in argv else [])
+
+
+def why_not(config: PodConfig, *, ranks: bool) -> str | None:
+    """Why this pod cannot run it, with the way out; `ranks`: ranks compute here."""
+    stack = os.environ.get("ORCH_STACK", config.stack)  # an image of others does not say
+    if stack != config.stack:
+        return f"the image has stack '{stack}', the run is planned for '{config.stack}'."
+    if ranks and config.needs_bf16 and not {"avx512_bf16", "amx_bf16"} & set(facts.cpu_flags()):
+        return (
+            "BF16 is asked for, but this pod's CPU has neither avx512_bf16 nor amx_bf16. "
+            "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have it."
+        )
+    try:
+        folder = Path(config.run_dir) / files.RANKS
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f".{os.uname().nodename}").touch()
+    except OSError as error:
+        return (
+            f"the volume cannot be written as user {os.getuid()}: {error}. "
+            "Its storage must honour fsGroup, or belong to this user."
+        )
+    return None
+
+
+def refuse(problem: str) -> NoReturn:
+    say(Refused(text=f"{pod_name()}: {problem}"))
+    print(f"error: {problem}", file=sys.stderr, flush=True)
+    raise SystemExit(EX_CONFIG)
+
+
+def pod_name() -> str:
+    return pod_mpi.node_name(os.uname().nodename)
+
+
+class Torchrun:
+    """torchrun and its ranks in this pod."""
+
+    def __init__(self, config: PodConfig, path: str, script: list[str]) -> None:
+        self.config = config
+        self.heard: float | None = None  # nothing is expected before the first rank has started
+        self.wrappers: dict[int, int] = {}
+        self.children: dict[int, int] = {}
+        self.failed: float | None = None
+        self.told_to_end: float | None = None
+        self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
+        self.process = subprocess.Popen(
+            [
+                sys.executable, "-m", "torch.distributed.run",
+                f"--nproc_per_node={config.ppn}",
+                str(program.PROGRAM), "pod-rank", path, "--", *script,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.pass_on)
+
+    def run(self) -> int:
+        assert self.process.stdout is not None
+        reader = threading.Thread(target=self.read, args=(self.process.stdout,), daemon=True)
+        reader.start()
+        while self.process.poll() is None:
+            self.relay.pump()
+            self.look()
+            time.sleep(TICK_SECONDS)
+        reader.join(timeout=2.0)
+        self.relay.finish()
+        code = self.process.returncode
+        return code if code >= 0 else 128 - code
+
+    def read(self, stdout: IO[bytes]) -> None:
+        """Events of the ranks, and whatever torchrun says itself."""
+        for line in stdout:
+            self.relay.write(line)
+            event = events.parse(line)
+            if event is not None:
+                self.take(event)
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, SIGNS):
+            self.heard = time.monotonic()
+        if isinstance(event, Started):
+            self.wrappers[event.rank], self.children[event.rank] = event.wrapper, event.pid
+            self.failed = None
+        elif isinstance(event, Unanswered):
+            self.children.pop(event.rank, None)
+        elif isinstance(event, Exited):
+            self.children.pop(event.rank, None)
+            if event.bad and not self.failed:
+                self.failed = time.monotonic()
+                self.take_stack_traces()
+
+    def look(self) -> None:
+        """What the time has come for."""
+        now = time.monotonic()
+        if self.failed and now - self.failed > STACK_TRACES_SECONDS:
+            self.failed = None
+            for wrapper in self.wrappers.values():  # the one that lingers, until it is told
+                send(wrapper, signal.SIGTERM)
+        limit = self.config.stall_timeout
+        if limit and self.heard and now - self.heard > limit and not self.told_to_end:
+            self.take_stack_traces()
+            say(Stalled(text=f"{pod_name()}: no progress for {limit:.0f} s"))
+            time.sleep(STACK_TRACES_SECONDS)
+            self.pass_on(signal.SIGTERM, None)
+        if self.told_to_end and now - self.told_to_end > KILL_AFTER_SECONDS:
+            self.process.kill()
+
+    def take_stack_traces(self) -> None:
+        """Into the logs of the ranks that still live."""
+        for child in list(self.children.values()):
+            ask(child)
+
+    def pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.told_to_end = self.told_to_end or time.monotonic()
+        send(self.process.pid, signal.SIGTERM)
+
+
+def send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
+    return Torchrun(config, path, script).run()
+
+
+def mpirun(config: PodConfig, path: str, script: list[str]) -> int:
+    try:
+        command, environment = pod_mpi.prepare(config, script)
+    except pod_mpi.MpiError as error:
+        refuse(str(error))
+    relay = Relay(Path(config.run_dir), ranks=None)
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: send(process.pid, signal.SIGTERM))
+    while process.poll() is None:
+        relay.pump()
+        time.sleep(TICK_SECONDS)
+    relay.finish()
+    return process.returncode
+
+
+def sshd(config: PodConfig, path: str, script: list[str]) -> int:
+    command = pod_mpi.sshd(config)
+    os.execv(command[0], command)
+    raise AssertionError
+
+
+MODES = {"torchrun": torchrun, "mpirun": mpirun, "sshd": sshd}

@@ -1,0 +1,259 @@
+"""MPI between pods: ssh with the job's own key, and the files that the supervisor reads.
+
+The operator mounts one key pair in all pods of a job. It lets the launcher in, and it is the host
+key of every worker, so that the launcher knows whom it speaks to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orch_node import program as own
+from orch_node.pod.relay import say
+from orch_node.protocol import files, mpirun
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.environment import local_numbers, preloaded
+from orch_node.protocol.events import Waiting
+from orch_node.protocol.layout import NodeEntry, Placement, RunLayout
+from orch_node.protocol.pod import PodConfig
+from orch_node.standalone import facts
+
+# As the operators name the file; the first is Intel MPI's, the last the trainer's own place.
+HOSTFILES = ("I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE", "OMPI_MCA_orte_default_hostfile")
+HOSTFILE = "/etc/mpi/hostfile"
+# As the operators call them -> as orch does.
+FLAVOURS = {"Intel": "intel", "OpenMPI": "openmpi"}
+SSHD = "/usr/sbin/sshd"
+WAIT_SECONDS = 1800.0
+TELL_SECONDS = 30.0
+IMAGE = "`orch image build`"  # what repairs a pod
+PORT = 29500  # a pod has all ports for itself
+# What Open MPI passes on only when told; hydra passes everything on.
+PASSED = ("PATH", "LD_LIBRARY_PATH", "HF_HOME", "TRANSFORMERS_CACHE", "HF_TOKEN_PATH",
+          "ORCH_RUN_DIR", "ORCH_ATTEMPT", "LOGLEVEL")  # fmt: skip
+
+
+class MpiError(Exception):
+    """Why MPI cannot start, in one sentence."""
+
+
+def node_name(host: str) -> str:
+    """orch-x-worker-3 and orch-x-node-0-3 as the plan names them: worker-3, node-3."""
+    match = re.search(r"-(worker|node)(?:-0)?-(\d+)$", host.partition(".")[0])
+    return f"{match.group(1)}-{match.group(2)}" if match else host
+
+
+def rank_variables(
+    env: Mapping[str, str], preload: Sequence[str], libraries: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of every rank, with the libraries that this image has for LD_PRELOAD."""
+    found = [libraries[name] for name in preload if name in libraries]
+    return {**env, **preloaded(found)}
+
+
+def sshd(config: PodConfig) -> list[str]:
+    """The command of a worker's sshd; it needs no root."""
+    if not os.access(SSHD, os.X_OK):
+        raise SystemExit(f"error: the image has no {SSHD}.")
+    folder = private_folder()
+    keys = Path(config.ssh.folder)
+    options = {
+        "Port": config.ssh.port,
+        "HostKey": own_copy(keys / "id_rsa", folder / "host_key"),
+        "AuthorizedKeysFile": keys / "authorized_keys",
+        "StrictModes": "no",  # the mounted secret belongs to root, its group is the pod's
+        "PidFile": "none",
+        "UsePAM": "no",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "PermitRootLogin": "prohibit-password",
+        "MaxStartups": "1000",
+    }
+    path = folder / "sshd_config"
+    path.write_text("".join(f"{name} {value}\n" for name, value in options.items()))
+    return [SSHD, "-D", "-e", "-f", str(path)]
+
+
+def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Wait for the workers and lay the run's files; -> the supervisor's command, its environment.
+
+    Raises MpiError.
+    """
+    run_dir = Path(config.run_dir)
+    hosts = read_hostfile(config.pods)
+    ssh_config = write_ssh_config(config, hosts)
+    await_workers(hosts, config.ssh.port)
+    for name, content in run_files(config, hosts).items():
+        (run_dir / name).write_text(content)
+    ranks = own.command("rank", "--run", str(run_dir), "--", *script)
+    launcher = launch(config, run_dir / files.HOSTFILE, ranks)
+    supervise = [
+        *own.command("supervise", str(run_dir)),
+        f"--claims={tempfile.gettempdir()}/orch-claims",
+        f"--stall-timeout={config.stall_timeout:g}",
+        *([f"--max-restarts={config.max_restarts}"] if config.max_restarts else []),
+        "--", *launcher,
+    ]  # fmt: skip
+    return supervise, os.environ | launcher_variables(ssh_config)
+
+
+def launcher_variables(ssh_config: Path) -> dict[str, str]:
+    return {
+        "ORCH_SSH_CONFIG": str(ssh_config),
+        "ORCH_NODE0_AWAY": "1",  # no rank runs in this pod
+        "I_MPI_PIN": "0",
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": f"-F {ssh_config}",
+        "PRTE_MCA_plm_ssh_args": f"-F {ssh_config}",  # Open MPI 5
+        "OMPI_MCA_plm_rsh_args": f"-F {ssh_config}",  # Open MPI 4
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    }
+
+
+def read_hostfile(pods: int) -> list[str]:
+    """The workers' names, as the operator has written them."""
+    named = (os.environ[name] for name in HOSTFILES if name in os.environ)
+    path = next(named, HOSTFILE)
+    try:
+        lines = Path(path).read_text().split("\n")
+    except OSError as error:
+        raise MpiError(f"the operator's hostfile cannot be read: {error}") from None
+    hosts = [re.split(r"[\s:]", line.strip())[0] for line in lines if line.strip()]
+    if len(hosts) < pods:
+        raise MpiError(f"{path} has {len(hosts)} workers, the run needs {pods}.")
+    return hosts[:pods]
+
+
+def write_ssh_config(config: PodConfig, hosts: list[str]) -> Path:
+    """For hydra, which names hosts, and for the agents, which name nodes."""
+    folder = private_folder()
+    keys = Path(config.ssh.folder)
+    public = " ".join((keys / "id_rsa.pub").read_text().split()[:2])
+    (folder / "known_hosts").write_text(f"* {public}\n")
+    common = {
+        "Port": config.ssh.port,
+        "IdentityFile": own_copy(keys / "id_rsa", folder / "id_rsa"),
+        "IdentitiesOnly": "yes",
+        "UserKnownHostsFile": folder / "known_hosts",
+        "StrictHostKeyChecking": "yes",
+        "ConnectTimeout": 10,
+        "ConnectionAttempts": 10,
+        "ServerAliveInterval": 5,
+        "LogLevel": "ERROR",
+    }
+    aliases = [f"Host {node_name(host)}\n  HostName {host}\n" for host in hosts]
+    lines = [f"  {name} {value}\n" for name, value in common.items()]
+    path = folder / "config"
+    path.write_text("".join([*aliases, "Host *\n", *lines]))
+    return path
+
+
+def await_workers(hosts: list[str], port: int) -> None:
+    """Until every worker answers. Raises MpiError, and says meanwhile who is missing."""
+    began = told = time.monotonic()
+    missing = list(hosts)
+    while missing := [host for host in missing if not answers(host, port)]:
+        now = time.monotonic()
+        names = ", ".join(map(node_name, missing[:8]))
+        if now - began > WAIT_SECONDS:
+            raise MpiError(f"no answer for {WAIT_SECONDS:.0f} s from {names}.")
+        if now - told > TELL_SECONDS:
+            say(Waiting(text=f"waiting for {len(missing)} pods: {names}"))
+            told = now
+        time.sleep(0.5)
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=5.0):
+            return True
+    except OSError:
+        return False
+
+
+def run_files(config: PodConfig, hosts: list[str]) -> dict[str, str]:
+    """layout.json, env.json and hostfile, as orch lays them on nodes behind SSH."""
+    meeting = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(PORT)}
+    variables = rank_variables(config.env, config.preload, facts.libraries(Path(sys.prefix)))
+    pairs = ((host, config.ppn) for host in hosts)
+    return {
+        files.LAYOUT: layouts.render(layout_of(config, hosts)),
+        files.ENVIRONMENT: json.dumps(variables | meeting),
+        files.HOSTFILE: mpirun.hostfile(FLAVOURS[config.mpi or ""], pairs),
+    }
+
+
+def layout_of(config: PodConfig, hosts: list[str]) -> RunLayout:
+    return RunLayout(
+        world_size=len(hosts) * config.ppn,
+        backend=config.backend,
+        backend_module=config.backend_module,
+        timeout_seconds=config.timeout_seconds,
+        nodes=tuple(node_entry(host) for host in hosts),
+        ranks=tuple(
+            placement(config, host, rank=node * config.ppn + local, local=local)
+            for node, host in enumerate(hosts)
+            for local in range(config.ppn)
+        ),
+    )
+
+
+def node_entry(host: str) -> NodeEntry:
+    """A pod, of which no more is known than its name."""
+    return NodeEntry(
+        name=node_name(host), host=host.partition(".")[0], torch=None, address=None,
+        interface=None, env={}, repair=IMAGE, recorded=False,
+    )  # fmt: skip
+
+
+def placement(config: PodConfig, host: str, *, rank: int, local: int) -> Placement:
+    return Placement(
+        rank=rank,
+        node=node_name(host),
+        local_rank=local,
+        local_world_size=config.ppn,
+        cpus=(),
+        worker_cpus=(),
+        threads=config.threads,
+        env=local_numbers(config.env, local, config.ppn),
+    )
+
+
+def launch(config: PodConfig, hostfile: Path, ranks: list[str]) -> tuple[str, ...]:
+    """The launcher's command. Raises MpiError."""
+    if FLAVOURS[config.mpi or ""] == "openmpi":
+        carried = [name for name in PASSED if name in os.environ or name.startswith("ORCH_")]
+        return mpirun.open_mpi(
+            program("mpirun"), str(hostfile), config.world_size, ranks, carried=carried
+        ).argv
+    return mpirun.intel(program("mpiexec.hydra"), str(hostfile), config.world_size, ranks).argv
+
+
+def program(name: str) -> str:
+    """The one beside this Python, or else the image's. Its path tells it where its files are."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise MpiError(f"the image has no {name}.")
+    return found
+
+
+def private_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="orch-ssh-"))
+
+
+def own_copy(key: Path, target: Path) -> Path:
+    """ssh refuses a key that others can read."""
+    target.touch(0o600)
+    shutil.copyfile(key, target)
+    return target

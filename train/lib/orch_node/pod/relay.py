@@ -1,0 +1,94 @@
+"""A pod's standard output: the run's events, its ranks' logs and figures, as they come."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from orch_node.protocol import events, files, outcome
+from orch_node.protocol.events import Event, OutcomeTold
+from orch_node.protocol.values import ProtocolError
+from orch_node.tail import Tail
+
+LONGEST = 8000  # a container runtime breaks lines of 16 KiB
+LOCK = threading.Lock()
+
+
+def emit(data: bytes) -> None:
+    with LOCK:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def say(event: Event) -> None:
+    """An event of the pod's own."""
+    emit(events.render(replace(event, time=round(time.time(), 3))))
+
+
+class Relay:
+    """`ranks`: those whose files are this pod's; None for all of the run, with the supervisor's."""
+
+    def __init__(self, run_dir: Path, ranks: Collection[int] | None) -> None:
+        self.run_dir = run_dir
+        self.ranks = ranks
+        self.tails: dict[Path, Tail] = {}
+        # A pod that starts again has told what is there already.
+        self.before = {path: path.stat().st_size for path in run_dir.glob("ranks/rank-*")}
+
+    def write(self, line: bytes) -> None:
+        emit(line if line.endswith(b"\n") else line + b"\n")
+
+    def pump(self, *, last: bool = False) -> bool:
+        """Tell what is new; -> whether there was anything."""
+        self.find()
+        found = False
+        for path in sorted(self.tails):
+            for line in self.tails[path].lines(last=last):
+                found = True
+                self.tell(path, line)
+        return found
+
+    def finish(self) -> None:
+        while self.pump():
+            pass
+        self.pump(last=True)
+        if self.ranks is None:
+            self.tell_outcome()
+
+    def tell_outcome(self) -> None:
+        try:
+            say(OutcomeTold(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_text())))
+        except (OSError, ProtocolError):  # the supervisor has written none
+            pass
+
+    def find(self) -> None:
+        paths = list(self.run_dir.glob("ranks/rank-*"))
+        if self.ranks is None:
+            paths += [self.run_dir / files.EVENTS, self.run_dir / files.LAUNCHER_LOG]
+        for path in paths:
+            if path not in self.tails and self.is_ours(path):
+                self.tails[path] = Tail(path, self.before.get(path, 0))
+
+    def is_ours(self, path: Path) -> bool:
+        return self.ranks is None or rank_of(path) in self.ranks
+
+    def tell(self, path: Path, line: str) -> None:
+        rank = rank_of(path)
+        if rank is None:
+            emit(f"{line}\n".encode())
+        elif path.suffix == ".jsonl":
+            emit(json.dumps({"metrics": rank, "line": line}).encode() + b"\n")
+        else:
+            for at in range(0, max(len(line), 1), LONGEST):
+                emit(f"[{rank}] {line[at : at + LONGEST]}\n".encode(errors="replace"))
+
+
+def rank_of(path: Path) -> int | None:
+    match = re.match(r"rank-(\d+)\.", path.name)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,67 @@
+"""One rank that torchrun starts in a pod: `node.py pod-rank POD_JSON -- SCRIPT [ARGS...]`.
+
+Which rank this is, and of how many, only torchrun knows (and after a restart it may be others), so
+the layout that its wrapper reads is made here, for this rank alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from orch_node import program
+from orch_node.pod.mpi import layout_of, node_entry, placement, rank_variables
+from orch_node.protocol import files, pod
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.environment import local_numbers
+from orch_node.protocol.layout import Placement
+from orch_node.protocol.pod import PodConfig
+from orch_node.standalone import facts
+
+
+def main(argv: list[str]) -> None:
+    config = pod.parse(Path(argv[0]).read_text())
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = Path(tempfile.mkdtemp(prefix=f"orch-rank-{rank}-"))
+    host = os.uname().nodename
+    layout = replace(
+        layout_of(config, []),
+        world_size=size,
+        planned_world_size=config.pods * config.ppn,
+        nodes=(node_entry(host),),
+        ranks=(placement_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
+    )
+    (folder / files.LAYOUT).write_text(layouts.render(layout))
+    (folder / files.ENVIRONMENT).write_text(json.dumps(environment(config)))
+    (folder / files.RANKS).symlink_to(Path(config.run_dir) / files.RANKS)
+    os.execv(sys.executable, program.command("rank", "--run", str(folder), *argv[1:]))
+
+
+def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> Placement:
+    """This rank's share of the pod's CPUs, where they are its own: a pod that merely has a quota
+    sees all CPUs of its node, and is not pinned."""
+    local, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    threads = config.threads
+    own = len(allowed) == config.cpus
+    return replace(
+        placement(config, host, rank=rank, local=local),
+        local_world_size=local_size,
+        cpus=tuple(allowed[local * threads : (local + 1) * threads]) if own else (),
+        env={**local_numbers(config.env, local, local_size), **met_by_torchrun()},
+    )
+
+
+def met_by_torchrun() -> dict[str, str]:
+    """The ranks are torchrun's own here, also after its restarts, and so is their store."""
+    names = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def environment(config: PodConfig) -> dict[str, str]:
+    meeting = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+    libraries = facts.libraries(Path(sys.prefix))
+    return {**rank_variables(config.env, config.preload, libraries), **meeting}

@@ -1,0 +1,170 @@
+"""What the supervisor asks the agent of a node, and what that answers: a line of JSON each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from orch_node.protocol import values
+from orch_node.protocol.outcome import ProcessRecord
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The cores of a node that a run is given."""
+
+    run: str
+    run_dir: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Done, and nothing to say of it."""
+
+
+@dataclass(frozen=True)
+class Taken(Answer):
+    """What is in the way of a claim."""
+
+    taken: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alive(Answer):
+    """`time`: since the epoch, by the node's own clock."""
+
+    host: str = ""
+    time: float = 0.0
+
+
+@dataclass(frozen=True)
+class RankStack:
+    """`stack`: what the rank has written, `kernel`: what the kernel says of its process."""
+
+    pid: int
+    stack: str
+    kernel: dict[str, str]
+
+
+@dataclass(frozen=True)
+class StackTraces(Answer):
+    """By rank."""
+
+    ranks: dict[str, RankStack] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ContainerStarted(Answer):
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class AllEnded(Answer):
+    """What became of the run's processes and containers, and of its segments in /dev/shm."""
+
+    ended: tuple[ProcessRecord, ...] = ()
+    left: tuple[ProcessRecord, ...] = ()
+    segments: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Question:
+    ask: ClassVar[str] = ""
+    answer: ClassVar[type[Answer]] = Answer
+
+
+@dataclass(frozen=True)
+class TakeClaim(Question):
+    ask = "claim"
+    answer = Taken
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class ReleaseClaim(Question):
+    ask = "release"
+
+
+@dataclass(frozen=True)
+class Ping(Question):
+    ask = "ping"
+    answer = Alive
+
+
+@dataclass(frozen=True)
+class TakeStackTraces(Question):
+    ask = "stacks"
+    answer = StackTraces
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StartContainer(Question):
+    ask = "contain"
+    answer = ContainerStarted
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EndAll(Question):
+    ask = "end"
+    answer = AllEnded
+
+
+@dataclass(frozen=True)
+class WriteFile(Question):
+    """A file of the run's folder."""
+
+    ask = "write"
+    name: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Leave(Question):
+    """Give the claim back, and go."""
+
+    ask = "leave"
+
+
+QUESTIONS: dict[str, type[Question]] = {
+    one.ask: one
+    for one in (
+        TakeClaim, ReleaseClaim, Ping, TakeStackTraces, StartContainer, EndAll, WriteFile, Leave,
+    )
+}  # fmt: skip
+
+
+def render_question(question: Question) -> bytes:
+    return line({"ask": question.ask, **values.record(question)})
+
+
+def render_answer(question: Question, answer: Answer) -> bytes:
+    return line({"answer": question.ask, **values.record(answer)})
+
+
+def line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def parse_question(text: bytes) -> Question:
+    """Raises ProtocolError."""
+    kind, fields = named(text, "ask")
+    return values.read(kind, fields, f"question {kind.ask!r}")
+
+
+def parse_answer(text: bytes) -> tuple[type[Question], Answer]:
+    """The kind of question, and its answer. Raises ProtocolError: a login shell may greet."""
+    kind, fields = named(text, "answer")
+    return kind, values.read(kind.answer, fields, f"answer to {kind.ask!r}")
+
+
+def named(text: bytes, key: str) -> tuple[type[Question], dict[str, Any]]:
+    try:
+        value = json.loads(text)
+        return QUESTIONS[value.pop(key)], value
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise values.ProtocolError(f"{text!r:.80} is no {key}.") from None

@@ -1,0 +1,117 @@
+"""outcome.json: how a run ended, and what its end left on each node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from orch_node.protocol import files, values
+
+SCHEMA = 1
+DONE, FAILED, REFUSED, STOPPED = "done", "failed", "refused", "stopped"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A rank that failed. `code` and `signal` are None while its end has not been reported.
+    `oom`: what shows that memory ran out."""
+
+    rank: int
+    node: str | None = None
+    code: int | None = None
+    signal: str | None = None
+    oom: str | None = None
+    text: str = ""
+    time: float | None = None
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """A process of a run, or (pid 0) a container. `start`: clock ticks since boot."""
+
+    pid: int
+    role: str
+    name: str
+    state: str
+    rank: int | None = None
+    parent: int = 0
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class NodeEnd:
+    """What ending the run came to on one node: how many processes ended, those that did not, the
+    segments of /dev/shm that were removed. `lost`: why the node says nothing."""
+
+    ended: int = 0
+    left: tuple[ProcessRecord, ...] = ()
+    segments: tuple[str, ...] = ()
+    seconds: float = 0.0
+    lost: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`problem`: what no single rank is to blame for. Times are since the epoch."""
+
+    state: str
+    first_failure: Failure | None
+    problem: str | None
+    launcher_code: int | None
+    started: float
+    ended: float
+    attempts: int = 1
+    nodes: dict[str, NodeEnd] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class SupervisorProcess:
+    """supervisor.json: the process that watches the run."""
+
+    pid: int
+    started: float
+
+
+def parse_supervisor(text: str | bytes) -> SupervisorProcess:
+    """Raises ProtocolError."""
+    return values.parse(SupervisorProcess, text, files.SUPERVISOR)
+
+
+def render_supervisor(process: SupervisorProcess) -> str:
+    return json.dumps(values.record(process), indent=1) + "\n"
+
+
+def parse(text: str | bytes) -> Outcome:
+    """Raises ProtocolError."""
+    return values.parse(Outcome, text, files.OUTCOME)
+
+
+def record(outcome: Outcome) -> dict[str, Any]:
+    """As JSON has it."""
+    return {
+        "schema": outcome.schema,
+        "state": outcome.state,
+        "first_failure": values.record(outcome.first_failure),
+        "problem": outcome.problem,
+        "launcher_code": outcome.launcher_code,
+        "attempts": outcome.attempts,
+        "nodes": nodes_record(outcome.nodes),
+        "started": outcome.started,
+        "ended": outcome.ended,
+    }
+
+
+def nodes_record(nodes: dict[str, NodeEnd]) -> dict[str, Any]:
+    """A lost node has nothing else to say, and the others no word `lost`."""
+    found = {}
+    for name, end in nodes.items():
+        whole = values.record(end)
+        lost = whole.pop("lost")
+        found[name] = whole if lost is None else {"lost": lost}
+    return found
+
+
+def render(outcome: Outcome) -> str:
+    return json.dumps(record(outcome), indent=1) + "\n"

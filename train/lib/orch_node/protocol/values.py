@@ -1,0 +1,125 @@
+"""JSON <-> frozen dataclasses. What is read has exactly the fields, and the types, of the class."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Reader = Callable[[object, str], Any]
+READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # made once for each class
+
+
+class ProtocolError(Exception):
+    """What is wrong with a file or a line, and at which key: `layout.json: ranks[3].cpus ...`."""
+
+
+def parse(kind: type[T], text: str | bytes, where: str) -> T:
+    """`where`: the name of the file. Raises ProtocolError."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ProtocolError(f"{where} is no JSON: {error}") from None
+    return read(kind, value, where)
+
+
+def read(kind: type[T], value: object, where: str) -> T:
+    """Raises ProtocolError that names the key."""
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{where} is {value!r:.60}, no object.")
+    known = readers(kind)
+    for name in value:
+        if name not in known:
+            raise ProtocolError(f"{where} has the unknown key {name!r:.60}.")
+    found = {}
+    for name, (reader, required) in known.items():
+        if name in value:
+            found[name] = reader(value[name], f"{where}: {name}")
+        elif required:
+            raise ProtocolError(f"{where} has no {name!r}.")
+    return kind(**found)
+
+
+def record(value: Any) -> Any:
+    """A value as JSON has it: what `read` takes."""
+    if is_dataclass(value):
+        return {one.name: record(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [record(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: record(one) for name, one in value.items()}
+    return value
+
+
+def readers(kind: type[Any]) -> dict[str, tuple[Reader, bool]]:
+    """Field -> what reads it, and whether it must be there."""
+    if kind not in READERS:
+        names = {name: one for base in kind.__mro__ for name, one in names_of(base).items()}
+        READERS[kind] = {
+            one.name: (reader_of(str(one.type), names), required(one)) for one in fields(kind)
+        }
+    return READERS[kind]
+
+
+def names_of(kind: type[Any]) -> dict[str, Any]:
+    return vars(sys.modules[kind.__module__])
+
+
+def required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def reader_of(words: str, names: Mapping[str, Any]) -> Reader:
+    """For a field's annotation, which is text in a module with postponed annotations."""
+    if words.endswith(" | None"):
+        inner = reader_of(words[: -len(" | None")], names)
+        return lambda value, where: None if value is None else inner(value, where)
+    if words.startswith("tuple["):
+        inner = reader_of(words[len("tuple[") : -len(", ...]")], names)
+        return lambda value, where: tuple(
+            inner(one, f"{where}[{at}]") for at, one in enumerate(a_list(value, where))
+        )
+    if words.startswith("dict[str, "):
+        inner = reader_of(words[len("dict[str, ") : -1], names)
+        return lambda value, where: {name: inner(one, f"{where}.{name}")
+                                     for name, one in an_object(value, where).items()}  # fmt: skip
+    return SCALARS.get(words) or (lambda value, where: read(names[words], value, where))
+
+
+def scalar(kind: type[Any], what: str) -> Reader:
+    def check(value: object, where: str) -> Any:
+        if type(value) is not kind:  # a bool is no number here
+            raise ProtocolError(f"{where} is {value!r:.60}, not {what}.")
+        return value
+
+    return check
+
+
+def a_number(value: object, where: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    raise ProtocolError(f"{where} is {value!r:.60}, not a number.")
+
+
+def a_list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ProtocolError(f"{where} is {value!r:.60}, not a list.")
+    return value
+
+
+def an_object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{where} is {value!r:.60}, no object.")
+    return value
+
+
+SCALARS: dict[str, Reader] = {
+    "int": scalar(int, "a whole number"),
+    "str": scalar(str, "text"),
+    "bool": scalar(bool, "true or false"),
+    "float": a_number,
+    "Any": lambda value, where: value,
+}

@@ -1,0 +1,1 @@
+"""Around and inside the process of one rank."""

@@ -1,0 +1,144 @@
+"""The training process of one rank: joins the process group, then runs the script as __main__."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import importlib
+import json
+import logging
+import os
+import runpy
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from orch_node.agent.containers import read_spec
+from orch_node.events import send
+from orch_node.program import PROGRAM
+from orch_node.protocol import files
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.events import Joined, Raised
+from orch_node.rank import heartbeat, learning, old_names
+from orch_node.rank import metrics as rank_metrics
+from orch_node.rank.checks import (
+    RankError,
+    check_environment,
+    check_node,
+    check_placement,
+    check_preload,
+    check_torch,
+    repair,
+)
+from orch_node.rank.process_group import join
+from orch_node.rank.stack_traces import StackTraces
+
+OURS = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
+ENDING_THEMSELVES = ("ccl", "mpi")
+
+
+def main(argv: list[str]) -> None:
+    faulthandler.enable()
+    run_dir = Path(os.environ["ORCH_RUN_DIR"])
+    layout = layouts.parse((run_dir / files.LAYOUT).read_text())
+    placement = layout.placement(int(os.environ["RANK"]))
+    node = layout.entry(placement.node)
+    written = json.loads((run_dir / files.ENVIRONMENT).read_text())
+    environment = {**written, **node.env, **placement.env}
+    traces = StackTraces(placement.node)
+    try:
+        cpus = check_placement(placement)
+        check_node(node)
+        check_environment(environment)
+        spec = read_spec(run_dir)
+        check_preload(environment.get("LD_PRELOAD", ""), repair(node, spec))
+        torch = importlib.import_module("torch")
+        check_torch(node, torch.__version__, spec)
+        torch.set_num_threads(placement.threads)
+        join(torch, layout, environment)
+        check_environment(environment)  # the backend has been imported, and has not changed it
+    except Exception as error:
+        give_up(error)
+    joined = Joined(
+        node=placement.node,
+        pid=os.getpid(),
+        cpus=tuple(cpus),
+        threads=torch.get_num_threads(),
+        backend=layout.backend,
+        torch=str(torch.__version__),
+    )
+    send(joined)
+    metrics = rank_metrics.begin(torch, run_dir, placement.rank)
+    heartbeat.begin(torch, lambda: metrics.steps, traces.look)
+    learning.begin(torch, lambda: heartbeat.collectives(torch))
+    old_names.install()
+    run_script(argv)
+    leave(torch, layout.backend)
+
+
+def run_script(argv: list[str]) -> None:
+    """Run the script as `python SCRIPT ARGS` would; ends this process if it fails."""
+    sys.argv = argv
+    sys.path.insert(0, str(Path(argv[0]).resolve().parent))
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    except SystemExit as exit_:
+        if exit_.code not in (None, 0):
+            give_up(exit_)
+    except BaseException as error:
+        give_up(error)
+
+
+def leave(torch: ModuleType, backend: str) -> NoReturn:
+    """End well: the group first, then what an interpreter does at exit.
+
+    Stock gloo often aborts in the C++ teardown ("terminate called without an active exception"),
+    also after destroy_process_group(), and would turn a finished training into a failed one; so
+    that is left out, also for plug-ins, which may be gloo inside. The bindings of ccl end the
+    process themselves there, when MPI is finalized.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    if backend in ENDING_THEMSELVES:
+        raise SystemExit(0)
+    vars(threading)["_shutdown"]()
+    atexit._run_exitfuncs()
+    flush()
+    os._exit(0)
+
+
+def flush() -> None:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed by the script, or a full disk
+            stream.flush()
+
+
+def give_up(error: BaseException) -> NoReturn:
+    """Tell why and end at once: an orderly exit could wait for ranks that wait for this one."""
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 1
+        text = f"sys.exit({error.code!r})"
+        if not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+    else:
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        text = own_traceback(error)
+        print(text, file=sys.stderr)
+    send(Raised(text=text))
+    flush()
+    os._exit(code)
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback without our own frames and those of runpy; a RankError is one line."""
+    if isinstance(error, RankError):
+        return f"error: {error}"
+    frame = error.__traceback__
+    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(OURS):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame)).rstrip()

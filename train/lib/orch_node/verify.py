@@ -1,0 +1,139 @@
+"""Whether this node can train: `mpiexec.hydra -n N node.py verify BACKEND`, once per rank.
+
+Imports the stack, checks a BF16 matrix product against float32 once on each node, and all-reduces
+over all ranks and over those of each node. Rank 0 prints one JSON object. Standard library and
+torch only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+
+from orch_node.standalone import facts
+
+TIMEOUT = datetime.timedelta(seconds=60)
+# BF16 keeps 8 bits of the mantissa; sums of 512 products are rounded once, at the end (float32
+# accumulation), so the error is about 2^-8 of the largest element.
+SIZE = 512
+TOLERANCE = 2.0**-7
+ELEMENTS = 1 << 16
+
+
+def main(argv: list[str]) -> int:
+    (backend,) = argv
+    os.environ["RANK"] = os.environ.get("PMI_RANK", os.environ.get("RANK", "0"))
+    os.environ["WORLD_SIZE"] = os.environ.get("PMI_SIZE", os.environ.get("WORLD_SIZE", "1"))
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        hold_to_interface()
+        report = check(backend, rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
+    except Exception as error:  # whatever it is, it is this node's answer
+        print(f"verify: {socket.gethostname()} rank {rank}: {type(error).__name__}: {error}",
+              file=sys.stderr, flush=True)  # fmt: skip
+        return 1
+    if rank == 0:
+        print(json.dumps(report), flush=True)
+    return 0
+
+
+def hold_to_interface() -> None:
+    """Hold gloo, oneCCL and libfabric to the interface that reaches rank 0."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((os.environ["MASTER_ADDR"], 9))  # sends nothing
+        own = probe.getsockname()[0]
+    name = next(name for name, address in facts.ipv4_addresses() if address == own)
+    for variable in ("GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE"):
+        os.environ[variable] = name
+
+
+@contextlib.contextmanager
+def alone_on_node() -> Iterator[None]:
+    """One rank at a time: the first import compiles torch, and the others need not do so too."""
+    with open(__file__, "rb") as file:
+        with contextlib.suppress(OSError):  # where there are no locks they all compile
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
+    with alone_on_node():
+        import torch
+
+        bindings = load_bindings() if backend == "ccl" else None
+    report = {
+        "ranks": ranks,
+        "backend": backend,
+        "torch": torch.__version__,
+        "bindings": bindings,
+    }
+    if rank % per_node == 0:
+        report |= check_node()
+    report["host_ranks"] = all_reduce(backend, rank, ranks, per_node)
+    return report
+
+
+def check_node() -> dict[str, object]:
+    """What one rank finds out for all of its node."""
+    import transformers
+
+    error = bf16_error()
+    if error > TOLERANCE:
+        raise ArithmeticError(f"BF16 matrix product is off by {error:.3g}")
+    return {"transformers": transformers.__version__, "bf16_error": error}
+
+
+def load_bindings() -> str:
+    """Registers the backend; -> the version. Their torch is checked by the import itself."""
+    try:
+        import oneccl_bindings_for_pytorch as bindings
+    except ImportError:
+        import torch_ccl as bindings  # what it was called until 1.11
+    return str(getattr(bindings, "__version__", "unknown"))
+
+
+def bf16_error() -> float:
+    """The largest error of a BF16 matrix product, relative to the largest element in float32."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
+    right = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
+    exact = left.float() @ right.float()
+    return float(((left @ right).float() - exact).abs().max() / exact.abs().max())
+
+
+def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> int:
+    """Sum over all ranks, then over each node's; -> how many took part. Raises on a wrong sum."""
+    import torch.distributed as dist
+
+    dist.init_process_group(backend, timeout=TIMEOUT)
+    add_up(rank, range(ranks))
+    if per_node < ranks:
+        nodes = [range(start, start + per_node) for start in range(0, ranks, per_node)]
+        # Every rank makes every group, also those that it is not in.
+        groups = [dist.new_group(list(members)) for members in nodes]
+        add_up(rank, nodes[rank // per_node], groups[rank // per_node])
+    dist.barrier()
+    dist.destroy_process_group()
+    return ranks
+
+
+def add_up(rank: int, members: range, group: object = None) -> None:
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.full((ELEMENTS,), float(rank + 1))
+    dist.all_reduce(tensor, group=group)
+    wrong = int((tensor != sum(member + 1 for member in members)).sum())
+    if wrong:
+        raise ArithmeticError(
+            f"all-reduce over ranks {members.start} to {members.stop - 1}: "
+            f"{wrong} of {ELEMENTS} sums are wrong"
+        )

@@ -1,0 +1,97 @@
+"""Command lines as dataclasses, by Hugging Face's parser; what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from transformers import HfArgumentParser
+
+from orch_training.errors import ArgumentError
+
+
+def option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class ModelArguments:
+    model_name_or_path: str = option(
+        "", "A folder, a name on the hub, or package:NAME/FOLDER inside an installed package."
+    )
+    config_name: str | None = option(None, "Configuration, if not that of the model.")
+    tokenizer_name: str | None = option(None, "Tokenizer, if not that of the model.")
+    cache_dir: str | None = option(None, "Where models of the hub are kept.")
+    model_revision: str = option("main", "Branch, tag or commit on the hub.")
+    token: str | None = option(None, "Access token for the hub.")
+    trust_remote_code: bool = option(False, "Allow code that comes with a model of the hub.")
+    dropout: float | None = option(None, "Set all dropout probabilities of the model.")
+
+
+@dataclass
+class LoopArguments:
+    """Of the recipes with a training loop of their own; named as in TrainingArguments."""
+
+    output_dir: str = option("", "Where everything is written.")
+    overwrite_output_dir: bool = option(False, "Start anew instead of from the newest checkpoint.")
+    resume_from_checkpoint: str | None = option(None, "auto, none, or a checkpoint.")
+    save_steps: int = option(500, "Steps between checkpoints; 0: none at all.")
+    save_total_limit: int | None = option(None, "How many checkpoints are kept.")
+    logging_steps: int = option(10, "Steps between two lines of metrics.")
+    seed: int = option(42, "Of fresh weights, dropout and the order of the data.")
+    mixed_precision: str = option("no", "no or bf16.")
+    cpu: bool = option(True, "Accepted; these recipes train on CPUs.")
+
+    @property
+    def resume(self) -> str | None:
+        return "none" if self.overwrite_output_dir else self.resume_from_checkpoint
+
+    @property
+    def bf16(self) -> bool:
+        return self.mixed_precision == "bf16"
+
+    def requirements(self) -> list[tuple[bool, str]]:
+        return [
+            (not self.output_dir, "--output_dir is missing."),
+            (not self.cpu, "--cpu false: this recipe trains on CPUs only."),
+            (self.mixed_precision not in ("no", "bf16"), "--mixed_precision must be no or bf16."),
+            (self.save_steps < 0, "--save_steps must be at least 0."),
+            (self.logging_steps < 1, "--logging_steps must be at least 1."),
+        ]
+
+
+class Parser(HfArgumentParser):
+    """Errors are one line, without the usage of two hundred options."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(re.sub(r"/--[\w-]+", "", message) + ".")
+
+
+def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
+    """-> one value of each kind. Raises ArgumentError."""
+    parser = Parser(tuple(kinds))
+    try:
+        *values, unknown = parser.parse_args_into_dataclasses(
+            argv, return_remaining_strings=True, look_for_args_file=False
+        )
+    except (ValueError, ImportError, RuntimeError) as error:  # TrainingArguments' own checks
+        raise ArgumentError(" ".join(str(error).split())) from error
+    if unknown:
+        raise ArgumentError(unknown_argument(unknown[0], parser))
+    return tuple(values)
+
+
+def unknown_argument(token: str, parser: Parser) -> str:
+    names = [name for action in parser._actions for name in action.option_strings]
+    near = difflib.get_close_matches(token, names, n=1)
+    return f"unknown argument {token!r}." + (f" Did you mean {near[0]}?" if near else "")
+
+
+def refuse(requirements: Sequence[tuple[bool, str]]) -> None:
+    """(whether it is violated, the message) for each; the first one is raised."""
+    problem = next((text for wrong, text in requirements if wrong), None)
+    if problem:
+        raise ArgumentError(problem)

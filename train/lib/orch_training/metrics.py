@@ -1,0 +1,153 @@
+"""What is told of a training: a JSON-lines file, TensorBoard, one text line, events.
+
+A line of metrics.jsonl has step, epoch, loss, learning_rate, samples_per_second and time (Unix).
+The loss is the mean over all ranks and over the steps since the line before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from orch_training import ranks
+from orch_training.checkpoint import flush
+from orch_training.events import Progress, note
+
+FILE = "metrics.jsonl"
+TOLD = ("loss", "learning_rate", "samples_per_second")
+
+
+class Course:
+    """The course of one training, on every rank; only rank 0 writes."""
+
+    def __init__(self, output_dir: Path, *, samples_per_step: int, start_step: int) -> None:
+        self.samples_per_step = samples_per_step
+        self.start_step = start_step
+        self.progress = Progress("train", 0)
+        self.writers: list[Any] = []
+        if ranks.is_main():
+            self.writers = [JsonLines(output_dir / FILE, start_step)]
+            self.writers += tensorboard(output_dir / "tensorboard", start_step)
+        self.seconds = 0.0
+        self.final_loss: float | None = None
+        self.logged_step = start_step
+        self.began = self.logged_at = time.perf_counter()
+
+    def begin(self, step: int, steps: int, phase: str = "train") -> None:
+        self.steps = steps
+        self.progress = Progress(phase, steps)
+        self.began = self.logged_at = time.perf_counter()
+        self.progress.tell(step, now=True)
+
+    def after_step(self, step: int, *, logs: bool) -> None:
+        if not (logs and ranks.is_main()):
+            self.progress.tell(step, now=logs)
+        self.seconds = time.perf_counter() - self.began
+        done = (step - self.start_step) * self.samples_per_step
+        note(step=step, samples=done // ranks.world_size())
+
+    def log(
+        self, step: int, *, epoch: float, loss: float, learning_rate: float, **more: float
+    ) -> None:
+        self.final_loss = loss
+        line = self.line(step, epoch, loss, learning_rate) | more
+        if ranks.is_main():
+            for writer in self.writers:
+                writer.write(line)
+            print(shown(line, self.steps), flush=True)
+            self.progress.tell(step, now=True, **{name: line[name] for name in TOLD})
+
+    def line(self, step: int, epoch: float, loss: float, learning_rate: float) -> dict[str, Any]:
+        now = time.perf_counter()
+        samples = (step - self.logged_step) * self.samples_per_step
+        speed = samples / (now - self.logged_at)
+        self.logged_step, self.logged_at = step, now
+        return {
+            "step": step,
+            "epoch": round(epoch, 4),
+            "loss": loss,
+            "learning_rate": learning_rate,
+            "samples_per_second": round(speed, 3),
+            "time": round(time.time(), 3),
+        }
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+    def summary(self, last_step: int) -> dict[str, Any]:
+        """Speed is that of this process' steps, with everything between them (checkpoints)."""
+        samples = (last_step - self.start_step) * self.samples_per_step
+        return {
+            "steps": last_step,
+            "final_loss": self.final_loss,
+            "train_seconds": round(self.seconds, 3),
+            "train_samples_per_second": round(samples / max(self.seconds, 1e-9), 3),
+        }
+
+
+def shown(line: dict[str, Any], steps: int) -> str:
+    return (
+        f"step {line['step']}/{steps}  loss {line['loss']:.4f}  lr {line['learning_rate']:.2e}  "
+        f"{line['samples_per_second']:.1f} samples/s"
+    )
+
+
+class JsonLines:
+    """Appends; on a start at step N the lines after N go, and so does a torn last line."""
+
+    def __init__(self, path: Path, start_step: int) -> None:
+        kept = [line for line in readable_lines(path) if json.loads(line)["step"] <= start_step]
+        staged = path.with_name(f".{path.name}.tmp")
+        staged.write_text("".join(line + "\n" for line in kept if start_step))
+        flush(staged)
+        staged.replace(path)
+        self.file = path.open("a", encoding="utf-8")
+
+    def write(self, line: dict[str, Any]) -> None:
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def readable_lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [line for line in lines if is_metrics(line)]
+
+
+def is_metrics(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line)["step"], int)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+class TensorBoard:
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def write(self, line: dict[str, Any]) -> None:
+        for name in ("loss", "learning_rate", "samples_per_second"):
+            self.writer.add_scalar(f"train/{name}", line[name], line["step"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def tensorboard(folder: Path, start_step: int) -> list[TensorBoard]:
+    """Later steps of an earlier process are hidden (purge_step)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = importlib.import_module("torch.utils.tensorboard")
+    except ImportError:
+        ranks.note("no TensorBoard files are written: the package `tensorboard` is not installed.")
+        return []
+    return [TensorBoard(module.SummaryWriter(str(folder), purge_step=start_step + 1))]

@@ -1,0 +1,107 @@
+"""The model with its tokenizer: where it is, and the same weights for every rank and world size."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, set_seed
+
+from orch_training import checkpoint
+from orch_training.arguments import ModelArguments
+from orch_training.errors import RecipeError
+from orch_training.ranks import note
+
+PACKAGE = "package:"
+
+
+def locate(name: str) -> str:
+    """package:NAME/FOLDER -> the folder in the installed package; all else stays as it is."""
+    if not name.startswith(PACKAGE):
+        return name
+    package, _, inside = name[len(PACKAGE) :].partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise RecipeError(f"{name}: the Python package {package!r} is not installed here.")
+    folder = Path(next(iter(spec.submodule_search_locations))) / inside
+    if not (folder / "config.json").is_file():
+        raise RecipeError(f"{name}: {folder} holds no model (config.json is missing).")
+    return str(folder)
+
+
+def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> Any:
+    """A model of an Auto class in fp32; weights that are not there, as of a fresh head, come from
+    the seed. `settings` go to its configuration.
+    """
+    set_seed(seed)
+    hub = hub_arguments(args)
+    try:
+        config = AutoConfig.from_pretrained(
+            locate(args.config_name or place(args)), **settings, **hub
+        )
+        set_dropout(config, args.dropout)
+        model = kind.from_pretrained(place(args), config=config, **hub)
+    except (OSError, ValueError) as error:
+        raise not_loaded("model", args.model_name_or_path, error) from error
+    return model.float()
+
+
+def load_tokenizer(args: ModelArguments) -> Any:
+    name = args.tokenizer_name or args.model_name_or_path
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            locate(name), use_fast=True, **hub_arguments(args)
+        )
+    except (OSError, ValueError) as error:
+        raise not_loaded("tokenizer", name, error) from error
+    if not tokenizer.is_fast:
+        raise RecipeError(f"{name} has no fast tokenizer, which this recipe needs.")
+    return tokenizer
+
+
+def sequence_length(wanted: int, tokenizer: Any) -> int:
+    limit = int(tokenizer.model_max_length)
+    if wanted > limit:
+        note(f"--max_seq_length {wanted} is over the model's {limit}; {limit} is used.")
+    return min(wanted, limit)
+
+
+def place(args: ModelArguments) -> str:
+    return locate(args.model_name_or_path)
+
+
+def hub_arguments(args: ModelArguments) -> dict[str, Any]:
+    return {
+        "cache_dir": args.cache_dir,
+        "revision": args.model_revision,
+        "token": args.token,
+        "trust_remote_code": args.trust_remote_code,
+    }
+
+
+def set_dropout(config: Any, probability: float | None) -> None:
+    """All of them: hidden_dropout_prob, attention_probs_dropout_prob, dropout, ..."""
+    if probability is None:
+        return
+    for name, value in config.to_dict().items():
+        if "dropout" in name and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(config, name, probability)
+
+
+def not_loaded(what: str, name: str, error: Exception) -> RecipeError:
+    reason = " ".join(str(error).split())
+    return RecipeError(f"cannot load the {what} {name!r}: {reason}")
+
+
+def save_model(model: Any, tokenizer: Any, target: Path) -> None:
+    """Whole or not at all, like a checkpoint."""
+    staged = target.with_name(f".{target.name}-staging")
+    try:
+        model.save_pretrained(staged)
+        tokenizer.save_pretrained(staged)
+        checkpoint.seal(staged)
+        checkpoint.publish(staged, target)
+    except Exception as error:  # OSError, RuntimeError and safetensors' own, for a full disk
+        reason = checkpoint.write_failure(error, target.parent)
+        raise RecipeError(f"cannot save the model in {target}: {reason}.") from error

@@ -1,0 +1,109 @@
+"""The training data: its order is a function of seed and epoch alone, each step's examples of that
+and of the global batch.
+
+Other samplers take their seed from the global random state, which differs between one rank and
+two, and between a fresh and a resumed process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
+
+from orch_training.global_batch import Dealing
+
+WEIGHT = "weight"  # among the tensors of a micro batch: that of its mean loss, a Fraction
+
+
+class EpochSampler(Sampler[int]):
+    """The same permutation on all ranks."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size = size
+        self.seed = seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        yield from torch.randperm(self.size, generator=generator).tolist()
+
+
+Order: TypeAlias = EpochSampler | SequentialSampler
+
+
+@dataclass(frozen=True)
+class Micro:
+    """The rows of a micro batch, by their numbers."""
+
+    rows: Sequence[int]
+    weight: Fraction
+
+
+class Micros(Sampler[list[Micro]]):
+    """One rank's micro batches of an epoch, from step `first` of it on."""
+
+    def __init__(self, order: Order, dealing: Dealing, rank: int) -> None:
+        self.order, self.dealing, self.rank = order, dealing, rank
+        self.first = 0
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        return self.dealing.batch.steps(len(self.order))
+
+    def __len__(self) -> int:
+        return (self.steps - self.first) * self.dealing.micro_batches
+
+    def __iter__(self) -> Iterator[list[Micro]]:
+        order = list(self.order)
+        for step in range(self.first, self.steps):
+            span = self.dealing.batch.span(step, len(order))
+            for part in self.dealing.parts(span, self.rank):
+                yield [Micro([order[at] for at in part.positions], part.weight)]
+
+
+class Rows(Dataset[tuple[list[Any], Fraction]]):
+    """Gives the rows of a whole micro batch at once."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, micro: Micro) -> tuple[list[Any], Fraction]:
+        return [self.rows[number] for number in micro.rows], micro.weight
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Collates a micro batch, and puts its weight beside its tensors."""
+
+    collate: Callable[[list[Any]], dict[str, Any]]
+
+    def __call__(self, micros: list[tuple[list[Any], Fraction]]) -> dict[str, Any]:
+        ((rows, weight),) = micros
+        return {**self.collate(rows), WEIGHT: weight}
+
+
+def loader(
+    rows: Sequence[Any],
+    micros: Micros,
+    collate: Callable[[list[Any]], dict[str, Any]],
+    **settings: Any,
+) -> DataLoader[Any]:
+    """`settings` are DataLoader's own."""
+    return DataLoader(Rows(rows), batch_sampler=micros, collate_fn=Weighted(collate), **settings)
+
+
+def weighted(loss: torch.Tensor, weight: Fraction) -> torch.Tensor:
+    """A third is a division by three: exactly what gradient accumulation makes of it elsewhere."""
+    return loss * weight.numerator / weight.denominator

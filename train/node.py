@@ -1,0 +1,40 @@
+"""The one program that orch starts on nodes: `python node.py SUBCOMMAND [ARGS...]`.
+
+Its own folder is not on sys.path, and train/lib is last there: whatever a user's script imports is
+found elsewhere first, and of ours only orch_node and orch_training can be found at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+LIB = str(Path(__file__).resolve().parent / "lib")
+# Subcommand -> the module whose main(argv) it is; returns an exit code.
+SUBCOMMANDS = {
+    "rank": "orch_node.rank.wrapper",
+    "run-script": "orch_node.rank.main",
+    "contained-rank": "orch_node.rank.container_entry",
+    "supervise": "orch_node.supervisor.supervisor",
+    "torchrun": "orch_node.supervisor.torchrun",
+    "agent": "orch_node.agent.agent",
+    "cleanup": "orch_node.agent.cleanup",
+    "runs": "orch_node.agent.list_runs",
+    "logs": "orch_node.agent.tail_logs",
+    "verify": "orch_node.verify",
+    "pod": "orch_node.pod.main",
+    "pod-rank": "orch_node.pod.torchrun_rank",
+}
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] not in SUBCOMMANDS:
+        print(f"usage: node.py {'|'.join(SUBCOMMANDS)} [ARGS...]", file=sys.stderr)
+        return 2
+    sys.path[:] = [*sys.path[1:], LIB]
+    return int(importlib.import_module(SUBCOMMANDS[argv[0]]).main(argv[1:]) or 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Files in blocks: pieces of work that do not depend on the number of ranks.
+
+A document belongs to the block in which it begins, and is read to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch_training.errors import RecipeError
+
+GAP = b"\n\n"
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Bytes from `start` up to, not including, `end` of a file."""
+
+    number: int
+    file: Path
+    start: int
+    end: int
+
+
+def blocks_of(files: Sequence[Path], size: int) -> list[Block]:
+    places = [
+        (file, start, min(start + size, file.stat().st_size))
+        for file in files
+        for start in range(0, file.stat().st_size, size)
+    ]
+    return [
+        Block(number=number, file=file, start=start, end=end)
+        for number, (file, start, end) in enumerate(places)
+    ]
+
+
+def text_documents(block: Block) -> Iterator[str]:
+    """Documents are separated by blank lines."""
+    with block.file.open("rb") as file:
+        refuse_windows_lines(block.file, file.read(PIECE))
+        begin = max(0, block.start - len(GAP))
+        file.seek(begin)
+        data = file.read(block.end - begin)
+        while data.find(GAP, max(0, block.end - begin - len(GAP))) < 0:
+            more = file.read(PIECE)
+            if not more:
+                break
+            data += more
+    at = 0 if block.start == 0 else after_gap(data, 0)
+    while 0 <= at < block.end - begin:
+        end = data.find(GAP, at)
+        text = data[at : end if end >= 0 else len(data)].decode("utf-8", errors="replace").strip()
+        if text:
+            yield text
+        at = after_gap(data, at)
+
+
+def after_gap(data: bytes, at: int) -> int:
+    """Where the next document begins; -1: nowhere."""
+    found = data.find(GAP, at)
+    return found + len(GAP) if found >= 0 else -1
+
+
+def refuse_windows_lines(file: Path, data: bytes) -> None:
+    if b"\r\n" in data:
+        raise RecipeError(f"{file} has Windows' line ends; turn them into plain ones first.")

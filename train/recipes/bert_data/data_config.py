@@ -1,0 +1,85 @@
+"""The command line of the data preparation."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orch_training.arguments import option, parse, refuse
+from orch_training.errors import ArgumentError
+
+KINDS = ("text", "wikipedia")
+MIB = 1 << 20
+
+
+@dataclass
+class DataOptions:
+    kind: str = option("text", "text: documents between blank lines; wikipedia: a dump.")
+    input_file: str | None = option(None, "A text file, or a dump as .xml or .xml.bz2.")
+    input_files: list[str] = field(
+        default_factory=list, metadata={"help": "Several, or folders of .txt files."}
+    )
+    data_dir: str | None = option(None, "Where the data goes; default: data/ in --output_dir.")
+    output_dir: str = option("", "Where results.json goes.")
+    tokenizer_name: str = option("bert-large-uncased", "A folder, hub name or package:NAME/FOLDER.")
+    lengths: str = option("128:20,512:80", "TOKENS:PREDICTIONS of each data set to make.")
+    masked_lm_prob: float = option(0.15, "Share of the tokens to predict.")
+    short_seq_prob: float = option(0.1, "Share of sequences that are shorter on purpose.")
+    dupe_factor: int = option(5, "How often the text is gone through, masked otherwise each time.")
+    shards: int = option(256, "Files of each data set.")
+    block_mb: float = option(32.0, "MiB of input that are one piece of work.")
+    min_article_chars: int = option(200, "Shorter articles of a dump are left out.")
+    seed: int = option(12345, "Of masks and order.")
+
+    @property
+    def inputs(self) -> list[Path]:
+        """The files to read, those of folders in order."""
+        named = [Path(name) for name in [*([self.input_file] if self.input_file else []),
+                                         *self.input_files]]  # fmt: skip
+        return [file for path in named for file in
+                (sorted(path.rglob("*.txt")) if path.is_dir() else [path])]  # fmt: skip
+
+    @property
+    def sink(self) -> Path:
+        return Path(self.data_dir) if self.data_dir else Path(self.output_dir) / "data"
+
+    @property
+    def block_bytes(self) -> int:
+        return max(1, int(self.block_mb * MIB))
+
+    @property
+    def targets(self) -> list[tuple[int, int]]:
+        """(tokens of a sequence, tokens to predict) of each data set."""
+        return [(int(a), int(b)) for a, _, b in (p.partition(":") for p in self.lengths.split(","))]
+
+
+def parse_options(argv: list[str]) -> DataOptions:
+    (options,) = parse(argv, (DataOptions,))
+    check(options)
+    return options
+
+
+def check(options: DataOptions) -> None:
+    try:
+        sound = all(length > 8 and 0 < count < length for length, count in options.targets)
+    except ValueError:
+        sound = False
+    refuse(
+        [
+            (options.kind not in KINDS, f"--kind must be one of {', '.join(KINDS)}."),
+            (not options.output_dir, "--output_dir is missing."),
+            (not (options.input_file or options.input_files), "--input_file is missing."),
+            (not sound, "--lengths: expected TOKENS:PREDICTIONS, ... such as 128:20,512:80."),
+            (not 0 < options.masked_lm_prob < 1, "--masked_lm_prob must be between 0 and 1."),
+            (options.shards < 1, "--shards must be at least 1."),
+            (options.dupe_factor < 1, "--dupe_factor must be at least 1."),
+        ]
+    )
+    missing = [str(path) for path in options.inputs if not path.is_file()]
+    if missing or not options.inputs:
+        raise ArgumentError(f"there is no file {', '.join(missing) or 'to read'}.")
+
+
+def from_command_line() -> DataOptions:
+    return parse_options(sys.argv[1:])

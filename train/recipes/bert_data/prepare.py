@@ -1,0 +1,237 @@
+"""From text or a Wikipedia dump to pretraining data: sharded, tokenized, masked Parquet.
+
+The work is shared out over the ranks, block by block and then shard by shard. The result is the
+same for any number of ranks; what is on disk already is not done again. Where nodes share no file
+system, every node gets all files in the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
+
+from blocks import Block, blocks_of, text_documents
+from data_config import DataOptions, from_command_line
+from instances import Document, Recipe, Words, instances
+from orch_training import checkpoint, ranks
+from orch_training.arguments import ModelArguments
+from orch_training.errors import RecipeError
+from orch_training.events import Progress, report
+from orch_training.models import load_tokenizer
+from orch_training.script import run_script
+from sentences import sentences
+from shards import row_count, write_part, write_shard
+from wikipedia import wikipedia_documents
+
+MANIFEST = "manifest.json"
+SETTINGS = "settings.json"
+
+
+def main() -> int:
+    return run_script(lambda: tell(from_command_line()))
+
+
+def tell(options: DataOptions) -> None:
+    ranks.join()
+    owner = ranks.owner_of(Path(options.output_dir)) == ranks.rank()
+    manifest = prepare(options)
+    figures = {
+        f"rows_{name}": sum(found["rows"].values()) for name, found in manifest["sets"].items()
+    }
+    summary = {"data_dir": str(options.sink.resolve()), "world_size": ranks.world_size(), **figures}
+    if owner and ranks.is_main():
+        checkpoint.write_json(Path(options.output_dir) / "results.json", summary)
+        report("result", **summary)
+    ranks.note(f"the data is in {summary['data_dir']}: {figures}")
+
+
+def prepare(options: DataOptions) -> dict[str, Any]:
+    """-> the manifest of the data, which is written last."""
+    sink = options.sink
+    owner = ranks.owner_of(sink) == ranks.rank()
+    with ranks.together():
+        tokenizer = load_tokenizer(ModelArguments(model_name_or_path=options.tokenizer_name))
+        settings = settings_of(options, tokenizer)
+        done = begin(sink, settings, owner=owner)
+    if all(ranks.gather(done)):
+        ranks.note(f"{sink} is prepared already.")
+        return dict(json.loads((sink / MANIFEST).read_text()))
+    blocks = blocks_of(options.inputs, options.block_bytes)
+    parts = make_parts(options, blocks, tokenizer, owner=owner)
+    rows = make_shards(options, parts, owner=owner)
+    manifest = {"schema": 1, **settings, "sets": rows}
+    if owner:
+        checkpoint.write_json(sink / MANIFEST, manifest)
+        shutil.rmtree(sink / "parts", ignore_errors=True)
+    ranks.gather(None)
+    return manifest
+
+
+def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
+    """What decides on the data; the number of ranks does not."""
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
+    return {
+        "kind": options.kind,
+        "files": [[path.name, path.stat().st_size] for path in options.inputs],
+        "vocabulary": hashlib.sha256(vocabulary).hexdigest(),
+        "lengths": options.lengths,
+        "masked_lm_prob": options.masked_lm_prob,
+        "short_seq_prob": options.short_seq_prob,
+        "dupe_factor": options.dupe_factor,
+        "shards": options.shards,
+        "block_mb": options.block_mb,
+        "seed": options.seed,
+    }
+
+
+def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
+    """Whether all is done already. Refuses a folder that was begun with other settings."""
+    file = sink / SETTINGS
+    known = json.loads(file.read_text()) if file.is_file() else None
+    if known not in (None, settings):
+        other = next(name for name in settings if known.get(name) != settings[name])
+        raise RecipeError(
+            f"{sink} was prepared with {other} = {known.get(other)!r}, not {settings[other]!r}. "
+            "Remove it, or take another --data_dir."
+        )
+    if owner and known is None:
+        checkpoint.write_json(file, settings)
+    return (sink / MANIFEST).is_file()
+
+
+def make_parts(
+    options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *, owner: bool
+) -> dict[str, list[Path]]:
+    """Data set -> a part for each block."""
+    folder = options.sink / "parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {
+        name_of(length): [folder / f"{name_of(length)}-{b.number:06}.parquet" for b in blocks]
+        for length, _ in options.targets
+    }
+    words = words_of(tokenizer)
+
+    def make(index: int) -> None:
+        paths = {name: parts[name][index] for name in parts}
+        if not all(path.is_file() for path in paths.values()):
+            make_part(options, blocks[index], tokenizer, words, paths)
+
+    share_out(len(blocks), make, "tokenize and mask")
+    spread([path for paths in parts.values() for path in paths], owner=owner)
+    return parts
+
+
+def make_part(
+    options: DataOptions, block: Block, tokenizer: Any, words: Words, paths: dict[str, Path]
+) -> None:
+    documents = documents_of(options, block, tokenizer)
+    for length, predictions in options.targets:
+        name = name_of(length)
+        recipe = Recipe(
+            length=length,
+            predictions=predictions,
+            masked_lm_prob=options.masked_lm_prob,
+            short_seq_prob=options.short_seq_prob,
+        )
+        rng = random.Random(f"{options.seed} {name} {block.number}")
+        rows = [
+            row
+            for _ in range(options.dupe_factor)
+            for row in instances(documents, words, recipe, rng)
+        ]
+        write_part(paths[name], rows, rng)
+
+
+def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Document]:
+    texts = (
+        wikipedia_documents(block, options.min_article_chars)
+        if options.kind == "wikipedia"
+        else text_documents(block)
+    )
+    split = [sentences(text) for text in texts]
+    documents = [
+        [ids for ids in tokenizer(document, add_special_tokens=False)["input_ids"] if ids]
+        for document in split
+        if document
+    ]
+    return [document for document in documents if document]
+
+
+def words_of(tokenizer: Any) -> Words:
+    special = set(tokenizer.all_special_ids)
+    return Words(
+        cls=tokenizer.cls_token_id,
+        sep=tokenizer.sep_token_id,
+        mask=tokenizer.mask_token_id,
+        ordinary=tuple(i for i in range(len(tokenizer)) if i not in special),
+    )
+
+
+def make_shards(
+    options: DataOptions, parts: dict[str, list[Path]], *, owner: bool
+) -> dict[str, Any]:
+    """Data set -> its sequence length, predictions, and the rows of each of its shards."""
+    todo = [(name, shard) for name in parts for shard in range(options.shards)]
+    paths = [options.sink / name / f"shard-{shard:05}.parquet" for name, shard in todo]
+
+    def make(index: int) -> None:
+        (name, shard), path = todo[index], paths[index]
+        path.parent.mkdir(exist_ok=True)
+        if not path.is_file():
+            rng = random.Random(f"{options.seed} {name} shard {shard}")
+            write_shard(path, parts[name], shard, options.shards, rng)
+
+    share_out(len(todo), make, "balance")
+    spread(paths, owner=owner)
+    found: dict[str, Any] = {
+        name_of(length): {"length": length, "predictions": predictions, "rows": {}}
+        for length, predictions in options.targets
+    }
+    for (name, _), path in zip(todo, paths, strict=True):
+        found[name]["rows"][path.name] = row_count(path)
+    empty = [name for name in found if not any(found[name]["rows"].values())]
+    if empty:
+        raise RecipeError(f"no text was found in {options.inputs[0]}.", shared=True)
+    return found
+
+
+def share_out(count: int, make: Callable[[int], None], phase: str) -> None:
+    """Make everything once, over all ranks; the progress told is this rank's."""
+    mine = range(ranks.rank(), count, ranks.world_size())
+    progress = Progress(phase, len(mine))
+    with ranks.together():
+        for number, index in enumerate(mine, start=1):
+            make(index)
+            progress.tell(number, now=number == len(mine))
+
+
+def spread(paths: Sequence[Path], *, owner: bool) -> None:
+    """Give every file to the nodes that lack it; with a shared file system there are none."""
+    held = ranks.gather([path.is_file() for path in paths])
+    for index, path in enumerate(paths):
+        holders = [rank for rank, files in enumerate(held) if files[index]]
+        if len(holders) == len(held):
+            continue
+        content = ranks.bytes_from(holders[0], path.read_bytes() if path.is_file() else b"")
+        if owner and not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staged = path.with_name(f".{path.name}.tmp")
+            staged.write_bytes(content)
+            staged.replace(path)
+    ranks.gather(None)
+
+
+def name_of(length: int) -> str:
+    return f"seq{length}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""The command line, and the two phases that it describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orch_training import ranks
+from orch_training.arguments import LoopArguments, option, parse, refuse
+from orch_training.errors import RecipeError
+from orch_training.global_batch import Dealing, GlobalBatch
+
+
+@dataclass
+class PretrainArguments(LoopArguments):
+    config_name: str = option("bert-tiny", "bert-tiny, -base, -large, a folder, or a hub name.")
+    tokenizer_name: str = option("bert-large-uncased", "A folder, hub name or package:NAME/FOLDER.")
+    cache_dir: str | None = option(None, "Where what comes from the hub is kept.")
+    model_revision: str = option("main", "Branch, tag or commit on the hub.")
+    dropout: float | None = option(None, "Set all dropout probabilities of the model.")
+    data_dir: str | None = option(None, "What `orch data prepare` has made.")
+    text_file: str | None = option(None, "Or a text, which is prepared first.")
+    phase: str = option("both", "1, 2 or both.")
+    init_checkpoint: str | None = option(None, "For --phase 2: the last checkpoint of phase 1.")
+    max_seq_length: int = option(128, "Tokens of a sequence.")
+    train_batch_size: int = option(65536, "Sequences per step, over all ranks.")
+    per_device_train_batch_size: int = option(64, "Sequences that a rank computes at once.")
+    learning_rate: float = option(6e-3, "The highest one.")
+    warmup_proportion: float = option(0.2843, "Share of the steps in which it rises.")
+    max_steps: int = option(7038, "Steps.")
+    max_seq_length_phase2: int = option(512, "The same for phase 2.")
+    train_batch_size_phase2: int = option(32768, "The same for phase 2.")
+    per_device_train_batch_size_phase2: int = option(8, "The same for phase 2.")
+    learning_rate_phase2: float = option(4e-3, "The same for phase 2.")
+    warmup_proportion_phase2: float = option(0.128, "The same for phase 2.")
+    max_steps_phase2: int = option(1563, "The same for phase 2.")
+    weight_decay: float = option(0.01, "LAMB's; none for biases and LayerNorm.")
+    max_grad_norm: float = option(1.0, "Of all gradients together; longer ones are cut.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Steps after `before` and up to `last`, counted over both phases.
+
+    `batch`: sequences per step over all ranks; `micro`: of one rank at once.
+    """
+
+    number: int
+    length: int
+    batch: int
+    micro: int
+    learning_rate: float
+    warmup: float
+    before: int
+    last: int
+
+    @property
+    def dealing(self) -> Dealing:
+        """How the ranks that are there compute a step."""
+        return Dealing(GlobalBatch(self.batch, 1), ranks.world_size(), self.micro)
+
+    def rate(self, step: int) -> float:
+        """At a step of this phase: up to the highest one, then down with the root of what is left.
+
+        NVIDIA's PolyWarmUpScheduler with degree 0.5.
+        """
+        done = (step - self.before) / (self.last - self.before)
+        factor = done / self.warmup if done < self.warmup else (1 - done) ** 0.5
+        return self.learning_rate * factor
+
+
+def parse_arguments(argv: list[str]) -> PretrainArguments:
+    (args,) = parse(argv, (PretrainArguments,))
+    positive = [
+        f"{name}{phase}"
+        for name in ("train_batch_size", "per_device_train_batch_size", "max_steps")
+        for phase in ("", "_phase2")
+    ]
+    refuse(
+        [
+            (args.phase not in ("1", "2", "both"), "--phase must be 1, 2 or both."),
+            (bool(args.data_dir) == bool(args.text_file), "pass --data_dir or --text_file."),
+            (
+                args.init_checkpoint is not None and args.phase != "2",
+                "--init_checkpoint is for --phase 2; both phases go on from --output_dir.",
+            ),
+            *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in positive),
+            *args.requirements(),
+        ]
+    )
+    return args
+
+
+def phases_of(args: PretrainArguments) -> list[Phase]:
+    """What is to be done. Raises RecipeError where a batch cannot be dealt out."""
+    first = Phase(
+        number=1,
+        length=args.max_seq_length,
+        batch=args.train_batch_size,
+        micro=args.per_device_train_batch_size,
+        learning_rate=args.learning_rate,
+        warmup=args.warmup_proportion,
+        before=0,
+        last=args.max_steps,
+    )
+    second = Phase(
+        number=2,
+        length=args.max_seq_length_phase2,
+        batch=args.train_batch_size_phase2,
+        micro=args.per_device_train_batch_size_phase2,
+        learning_rate=args.learning_rate_phase2,
+        warmup=args.warmup_proportion_phase2,
+        before=args.max_steps,
+        last=args.max_steps + args.max_steps_phase2,
+    )
+    chosen = {"1": [first], "2": [second], "both": [first, second]}[args.phase]
+    for phase in chosen:
+        at_once = phase.micro * ranks.planned()
+        if phase.batch % at_once:
+            raise RecipeError(
+                f"phase {phase.number}: {phase.batch} sequences per step cannot be dealt out in "
+                f"micro batches of {phase.micro} to {ranks.planned()} ranks; take a multiple "
+                f"of {at_once} as --train_batch_size{'_phase2' if phase.number == 2 else ''}.",
+                code=2,
+                shared=True,
+            )
+    return chosen

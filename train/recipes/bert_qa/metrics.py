@@ -1,0 +1,37 @@
+"""Trainer tells the course of the training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orch_training import ipex
+from orch_training.metrics import Course
+from transformers import TrainerCallback
+
+
+class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        ipex.check()
+        self.course.begin(state.global_step, state.max_steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Log at each checkpoint and at the end, so that a resumed run averages the same steps."""
+        if control.should_save or state.global_step >= state.max_steps:
+            control.should_log = True
+        self.course.after_step(state.global_step, logs=bool(control.should_log))
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:  # the summary at the end has none
+            self.course.log(
+                state.global_step,
+                epoch=state.epoch,
+                loss=logs["loss"],
+                learning_rate=logs["learning_rate"],
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.course.close()

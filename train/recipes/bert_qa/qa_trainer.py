@@ -1,0 +1,197 @@
+"""Hugging Face's Trainer, with whole checkpoints, a warm-up ratio and question-answering scores."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from evaluation import Evaluator, evaluate
+from orch_training import checkpoint, copies, ranks
+from orch_training.errors import RecipeError
+from orch_training.events import Progress, note
+from orch_training.global_batch import Dealing
+from orch_training.shuffling import WEIGHT, EpochSampler, Micros, loader, weighted
+from orch_training.snapshot import rng_file
+from safetensors.torch import save_model
+from shuffling import EpochFollower
+from torch.nn.functional import cross_entropy
+from torch.utils.data import RandomSampler, SequentialSampler
+from transformers import PrinterCallback, ProgressCallback, Trainer
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+def loader_settings(args: Any) -> dict[str, Any]:
+    """Those of DataLoader that this version of transformers knows and that are set."""
+    names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+    found = {name: getattr(args, f"dataloader_{name}", None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+class QaTrainer(Trainer):  # type: ignore[misc]
+    def __init__(
+        self,
+        *,
+        evaluator: Evaluator | None,
+        warmup_ratio: float,
+        dealing: Dealing,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.dealing = dealing
+        self.remove_callback(PrinterCallback)
+        if not self.args.disable_tqdm and not ranks.is_main():
+            self.remove_callback(ProgressCallback)
+        self.evaluator = evaluator
+        self.warmup_ratio = warmup_ratio
+        self.staging: Path | None = None
+
+    def _get_train_sampler(self, *args: Any) -> Any:
+        """Trainer's own one, unless it is the random one."""
+        sampler = super()._get_train_sampler(*args)
+        if not isinstance(sampler, RandomSampler):
+            return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        own = EpochSampler(len(self.train_dataset), seed)
+        self.add_callback(EpochFollower(own))
+        return own
+
+    def get_train_dataloader(self) -> Any:
+        """This rank's part of each step. Orders of Trainer's own making, and last batches that are
+        not whole, are dealt out by Trainer, which can only do so for the ranks as planned."""
+        order, args = self._get_train_sampler(), self.args
+        if isinstance(order, EpochSampler | SequentialSampler) and args.dataloader_drop_last:
+            return loader(
+                self.train_dataset,
+                Micros(order, self.dealing, ranks.rank()),
+                self.data_collator,
+                **loader_settings(args),
+            )
+        if self.dealing.batch.at_once != args.train_batch_size * ranks.world_size():
+            raise RecipeError(
+                f"{self.dealing.batch.size} examples per step cannot be kept on "
+                f"{ranks.world_size()} ranks with this sampling of the data: start as many ranks "
+                "as before, or leave out "
+                "--dataloader_drop_last false and the sampling strategy.",
+                shared=True,
+            )
+        return super().get_train_dataloader()
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
+        """Forward and backward of one micro batch; -> its part of the step's loss."""
+        if WEIGHT not in inputs:
+            return super().training_step(model, inputs, *args)
+        weight = inputs.pop(WEIGHT)
+        model.train()
+        with self.compute_loss_context_manager():
+            loss = weighted(self.compute_loss(model, self._prepare_inputs(inputs)), weight)
+        loss.backward()
+        return loss.detach()
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """--warmup_ratio in steps, which all versions know."""
+        if self.warmup_ratio:
+            self.args.warmup_steps = math.ceil(self.warmup_ratio * num_training_steps)
+        return super().create_scheduler(num_training_steps, optimizer=optimizer)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
+        """Mean cross entropy of start and end, over real tokens only.
+
+        The model's own loss counts padding as possible answers, so that it would depend on which
+        windows share a batch, and with that on the number of ranks.
+        """
+        labels = [inputs.pop("start_positions"), inputs.pop("end_positions")]
+        outputs = model(**inputs)
+        padding = inputs["attention_mask"] == 0
+        losses = [
+            cross_entropy(logits.float().masked_fill(padding, float("-inf")), label)
+            for logits, label in zip(
+                (outputs.start_logits, outputs.end_logits), labels, strict=True
+            )
+        ]
+        loss = sum(losses) / len(losses)
+        note(loss=loss.detach())
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """For --eval_strategy: EM and F1 of the model as it is now."""
+        if self.evaluator is None:
+            raise RecipeError("evaluation needs --do_eval.", shared=True)
+        result = evaluate(self.model, self.evaluator, "evaluate")
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in result.scores.items()}
+        ranks.note(f"step {self.state.global_step}: EM {result.em:.2f}, F1 {result.f1:.2f}")
+        self.log(metrics)
+        return metrics
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Trainer writes its files below this folder."""
+        return str(self.staging or super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
+        """Staged by Trainer, then sealed and renamed. A failure on one rank ends all ranks."""
+        step, output_dir = self.state.global_step, Path(self.args.output_dir)
+        Progress("save", self.state.max_steps).tell(step, now=True)
+        name, staging = f"checkpoint-{step}", output_dir / checkpoint.STAGING
+        try:
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+                self._stage(staging, model, trial, *args, **kwargs)
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+                copies.random_states(staging / name, rng_file(), owner=self.args.writes)
+            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+                if self.args.writes:
+                    size = ranks.world_size()
+                    facts = self.dealing.batch.facts
+                    checkpoint.seal(staging / name, step=step, world_size=size, **facts)
+                    checkpoint.publish(staging / name, output_dir / name)
+                    checkpoint.rotate(output_dir, self.args.save_total_limit)
+        finally:
+            self._clear(staging)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """On every file system: newer transformers give the weights to rank 0 alone."""
+        super()._save(output_dir, state_dict)
+        folder = Path(output_dir or self.args.output_dir)
+        if self.args.writes and not any((folder / name).is_file() for name in WEIGHTS):
+            model = self.accelerator.unwrap_model(self.model)
+            save_model(model, str(folder / WEIGHTS[0]), metadata={"format": "pt"})
+            model.config.save_pretrained(folder)
+
+    def _clear(self, staging: Path) -> None:
+        """After all ranks are done with it, and before any of them stages the next one."""
+        if self.args.writes:
+            shutil.rmtree(staging, ignore_errors=True)
+        ranks.gather(None)
+
+    def _stage(self, staging: Path, *args: Any, **kwargs: Any) -> None:
+        self.staging = staging
+        try:
+            super()._save_checkpoint(*args, **kwargs)
+        finally:
+            self.staging = None
+
+    def _load_rng_state(self, path: str | None) -> None:
+        """As Trainer does. transformers before 4.48 cannot read its own file with torch >= 2.6.
+
+        The file has been verified against the manifest, so unpickling it is safe.
+        """
+        if path is None:
+            return
+        file = Path(path) / rng_file()
+        if not file.is_file():  # another world size; resume.tell has said so
+            return
+        state = torch.load(file, weights_only=False)
+        random.setstate(state["python"])
+        numpy.random.set_state(state["numpy"])
+        torch.random.set_rng_state(state["cpu"])
+
+    def release(self) -> None:
+        """Drop the DDP wrapper; it must not outlive the process group."""
+        self.model_wrapped = self.model
+        self.accelerator.free_memory()

@@ -1,0 +1,18 @@
+"""Trainer tells the sampler which epoch it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orch_training.shuffling import EpochSampler
+from transformers import TrainerCallback
+
+
+class EpochFollower(TrainerCallback):  # type: ignore[misc]
+    """How Trainer itself tells the epoch differs between versions."""
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        self.sampler = sampler
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.sampler.epoch = int(state.epoch or 0)  # whole also after the last step of an epoch

@@ -1,0 +1,246 @@
+"""Reads question-answering data: nested SQuAD v1.1/v2 JSON, flat rows as JSON or JSON lines.
+
+Reading is strict: a wrong field is an error that names the file, the line and the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from json.decoder import JSONObject, scanstring  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
+from pathlib import Path
+from typing import Any
+
+from orch_training.errors import RecipeError
+
+Step = str | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`start` counts characters of the context."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...]
+
+
+class BadFieldError(Exception):
+    def __init__(self, path: tuple[Step, ...], problem: str) -> None:
+        super().__init__(f"{field_name(path)}: {problem}" if path else problem)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A JSON value and where it stands, so that an error can say so."""
+
+    value: Any
+    path: tuple[Step, ...] = ()
+
+    def get(self, name: str) -> Node:
+        if not isinstance(self.value, dict):
+            raise self.wrong("an object")
+        if name not in self.value:
+            raise BadFieldError((*self.path, name), "is missing")
+        return Node(self.value[name], (*self.path, name))
+
+    def has(self, name: str) -> bool:
+        return isinstance(self.value, dict) and name in self.value
+
+    def items(self) -> list[Node]:
+        if not isinstance(self.value, list):
+            raise self.wrong("a list")
+        return [Node(value, (*self.path, index)) for index, value in enumerate(self.value)]
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong("a text")
+        return self.value
+
+    def filled_text(self) -> str:
+        if not self.text().strip():
+            raise BadFieldError(self.path, "is empty")
+        return self.text()
+
+    def number(self) -> int:
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            raise self.wrong("a whole number")
+        return self.value
+
+    def wrong(self, wanted: str) -> BadFieldError:
+        shown = json.dumps(self.value, ensure_ascii=False)
+        shown = shown if len(shown) <= 40 else shown[:40] + "..."
+        return BadFieldError(self.path, f"must be {wanted}, found {shown}")
+
+
+def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
+    """All questions of a .json or .jsonl file. `unanswerable`: whether answers may be empty."""
+    text = read_text(path)
+    if path.suffix == ".jsonl":
+        located = list(located_rows(path, text, unanswerable))
+    elif path.suffix == ".json":
+        located = [(None, question) for question in read_document(path, text, unanswerable)]
+    else:
+        raise RecipeError(f"{path}: data files end in .json or .jsonl.")
+    return unique(path, located)
+
+
+def read_text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RecipeError(f"cannot read {path}: {error.strerror}.") from error
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise RecipeError(f"{path}, line {line}: this is not UTF-8 text.") from error
+
+
+def located_rows(path: Path, text: str, unanswerable: bool) -> Iterator[tuple[int, Question]]:
+    # not splitlines(): JSON texts may hold U+2028 and its kin
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, flat_question(Node(json.loads(line)), unanswerable)
+        except json.JSONDecodeError as error:
+            raise RecipeError(f"{path}, line {number}: not valid JSON: {error.msg}.") from error
+        except BadFieldError as error:
+            raise RecipeError(f"{path}, line {number}: {error}.") from error
+
+
+def read_document(path: Path, text: str, unanswerable: bool) -> list[Question]:
+    try:
+        return document_questions(Node(json.loads(text)), unanswerable)
+    except json.JSONDecodeError as error:
+        raise RecipeError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}.") from error
+    except BadFieldError as error:
+        line = line_of(text, error.path)
+        raise RecipeError(f"{path}, line {line}: {error}.") from error
+
+
+def document_questions(root: Node, unanswerable: bool) -> list[Question]:
+    """Nested articles or flat rows, under "data" or, for rows, as the document itself."""
+    records = (root if isinstance(root.value, list) else root.get("data")).items()
+    if not any(record.has("paragraphs") for record in records):
+        return [flat_question(record, unanswerable) for record in records]
+    return [question for record in records for question in article_questions(record, unanswerable)]
+
+
+def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
+    for paragraph in article.get("paragraphs").items():
+        context = paragraph.get("context").filled_text()
+        for qa in paragraph.get("qas").items():
+            yield nested_question(qa, context, unanswerable)
+
+
+def nested_question(qa: Node, context: str, unanswerable: bool) -> Question:
+    answers = [
+        checked_answer(context, answer.get("text"), answer.get("answer_start"))
+        for answer in qa.get("answers").items()
+    ]
+    return made_question(qa, context, answers, unanswerable)
+
+
+def flat_question(row: Node, unanswerable: bool) -> Question:
+    """A row as the `datasets` library has it: answers = {text: [...], answer_start: [...]}."""
+    context = row.get("context").filled_text()
+    texts, starts = (row.get("answers").get(name).items() for name in ("text", "answer_start"))
+    if len(texts) != len(starts):
+        raise BadFieldError(
+            (*row.path, "answers"), f"has {len(texts)} texts but {len(starts)} answer_start values"
+        )
+    answers = [checked_answer(context, *pair) for pair in zip(texts, starts, strict=True)]
+    return made_question(row, context, answers, unanswerable)
+
+
+def made_question(
+    record: Node, context: str, answers: list[Answer], unanswerable: bool
+) -> Question:
+    if not answers and not unanswerable:
+        raise BadFieldError(
+            (*record.path, "answers"),
+            "is empty; pass --version_2_with_negative if questions may have no answer",
+        )
+    return Question(
+        id=record.get("id").filled_text(),
+        question=record.get("question").filled_text(),
+        context=context,
+        answers=tuple(answers),
+    )
+
+
+def checked_answer(context: str, text: Node, start: Node) -> Answer:
+    """A misplaced answer would silently become a wrong label."""
+    answer, at = text.filled_text(), start.number()
+    if at < 0 or context[at : at + len(answer)] != answer:
+        found = context[max(at, 0) : max(at, 0) + len(answer)]
+        raise BadFieldError(start.path, f"at {at} the context reads {found!r}, not {answer!r}")
+    return Answer(text=answer, start=at)
+
+
+def unique(path: Path, located: Iterable[tuple[int | None, Question]]) -> list[Question]:
+    questions: dict[str, Question] = {}
+    for line, question in located:
+        if question.id in questions:
+            where = f"{path}, line {line}" if line else str(path)
+            raise RecipeError(f"{where}: the id {question.id!r} occurs twice.")
+        questions[question.id] = question
+    if not questions:
+        raise RecipeError(f"{path} holds no questions.")
+    return list(questions.values())
+
+
+def field_name(path: tuple[Step, ...]) -> str:
+    """("data", 0, "id") -> data[0].id"""
+    name = ""
+    for step in path:
+        name += f"[{step}]" if isinstance(step, int) else f".{step}" if name else step
+    return name
+
+
+class _Located(dict):  # type: ignore[type-arg]
+    at = 0
+
+
+def line_of(text: str, path: tuple[Step, ...]) -> int:
+    """The line on which the innermost object on the path begins (1 for the document).
+
+    Parses a second time, in Python, noting where objects begin: slow, and only done for an error.
+    """
+    value: Any = _parse_located(text)
+    at = 0
+    for step in path:
+        at = getattr(value, "at", at)
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):  # the missing field itself
+            break
+    at = getattr(value, "at", at)
+    return text.count("\n", 0, at) + 1
+
+
+def _parse_located(text: str) -> Any:
+    decoder = json.JSONDecoder()
+
+    def parse_object(state: tuple[str, int], *rest: Any) -> tuple[_Located, int]:
+        value, end = JSONObject(state, *rest)
+        located = _Located(value)
+        located.at = state[1] - 1
+        return located, end
+
+    decoder.parse_object = parse_object
+    decoder.parse_string = scanstring
+    decoder.scan_once = py_make_scanner(decoder)
+    return decoder.decode(text)

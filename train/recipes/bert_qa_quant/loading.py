@@ -1,0 +1,55 @@
+"""Whether a quantized model that was saved is the same in a fresh process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from features import Collator, Window
+from int8 import Quantized
+from orch_training import ranks
+from orch_training.errors import RecipeError
+from quant_config import QuantArguments
+
+
+def verified(
+    package: Path,
+    windows: Sequence[Window],
+    collate: Collator,
+    names: Sequence[str],
+    quant: QuantArguments,
+) -> dict[str, float] | None:
+    """Logits of the model loaded here and in a fresh process; raises if they are too far off."""
+    difference = None
+    with ranks.together():
+        if ranks.is_main():
+            batch = collate(windows)
+            inputs = {name: batch[name] for name in names}
+            difference = fresh_difference(package, inputs)
+            if not difference <= quant.verify_tolerance:
+                raise RecipeError(
+                    f"{package}: loaded anew, logits are off by {difference:.2g}, over "
+                    f"--verify_tolerance {quant.verify_tolerance:g}."
+                )
+            ranks.note(f"loaded in a fresh process: logits differ by {difference:.2g} at most.")
+    return ranks.from_main({"difference": difference, "tolerance": quant.verify_tolerance})
+
+
+def fresh_difference(package: Path, inputs: dict[str, Any]) -> float:
+    script = Path(__file__).resolve().with_name("verify_loading.py")
+    source, target = package.with_name(".inputs.pt"), package.with_name(".outputs.pt")
+    torch.save(inputs, source)
+    command = [sys.executable, str(script), str(package), str(source), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RecipeError(f"{package} cannot be loaded: {done.stderr.strip()[-500:]}")
+    fresh = torch.load(target, weights_only=True)
+    here = Quantized(package, list(inputs))(**inputs)
+    source.unlink()
+    target.unlink()
+    pairs = ((here.start_logits, fresh["start"]), (here.end_logits, fresh["end"]))
+    return max(float((a - b).abs().max()) for a, b in pairs)

@@ -1,0 +1,47 @@
+"""The command line: that of bert-qa, and the flags of optimum-intel's run_qa for quantization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from config import Config, parse_arguments
+from orch_training.arguments import Parser, option, refuse
+
+
+@dataclass
+class QuantArguments:
+    apply_quantization: bool = option(True, "Quantize the model after training.")
+    quantization_approach: str = option("static", "static or dynamic.")
+    num_calibration_samples: int = option(50, "Windows that the ranges are taken from (static).")
+    verify_loading: bool = option(False, "Load it in a fresh process and compare the logits.")
+    verify_tolerance: float = option(1e-4, "How far a logit may be off then.")
+
+
+def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
+    """Raises ArgumentError."""
+    plain = [part for token in argv for part in split(token)]
+    quant, rest = Parser(QuantArguments, allow_abbrev=False).parse_args_into_dataclasses(
+        plain, return_remaining_strings=True, look_for_args_file=False
+    )
+    config = parse_arguments(rest)
+    refuse(
+        [
+            (
+                quant.quantization_approach not in ("static", "dynamic"),
+                "--quantization_approach must be static or dynamic; aware_training is not offered.",
+            ),
+            (quant.num_calibration_samples < 1, "--num_calibration_samples must be at least 1."),
+            (quant.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
+            (
+                quant.apply_quantization and not (config.training.do_eval),
+                "--apply_quantization needs --do_eval.",
+            ),
+        ]
+    )
+    return config, quant
+
+
+def split(token: str) -> list[str]:
+    """--name=value as two words, as bert-qa's own parser does."""
+    name, sign, value = token.partition("=")
+    return [name, value] if sign and token.startswith("--") else [token]

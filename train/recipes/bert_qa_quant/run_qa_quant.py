@@ -1,0 +1,214 @@
+"""Fine-tunes for question answering as bert-qa does, then quantizes to int8 and compares.
+
+Evaluation and calibration are shared out over the ranks; rank 0 compiles, and every node gets the
+file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_qa"))
+
+import torch
+from config import Config
+from evaluation import Evaluator, evaluate
+from features import Collator, Window, make_windows
+from int8 import Quantized, check_alike, compiled, merge_observers, prepared
+from loading import verified
+from orch_training import checkpoint, ranks
+from orch_training.events import Progress, report
+from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
+from orch_training.script import run_script
+from orch_training.snapshot import prepare_output
+from quant_config import QuantArguments, parse_quant_arguments
+from questions import load_training, load_validation
+from run_qa import LENGTH_MULTIPLE, make_evaluator, starting_point, train_model
+from speed import speeds
+from transformers import AutoModelForQuestionAnswering
+
+PACKAGE = "model.pt2"
+MB = 1e6
+MEASURED_BATCHES = 4
+
+
+def main() -> int:
+    return run_script(lambda: run(*parse_quant_arguments(sys.argv[1:])))
+
+
+def run(config: Config, quant: QuantArguments) -> None:
+    # ranks: accelerate joins them here, unless they are joined already
+    _ = config.training.device
+    output_dir = Path(config.training.output_dir)
+    config.training.writes = prepare_output(output_dir)
+
+    # data, model: an int8 model takes its ranges from training data, also if none is trained
+    hub = config.data.dataset_name is not None
+    with ranks.together():
+        train = load_training(config.data) if config.data.train_file or hub else []
+        validation = load_validation(config.data) if config.training.do_eval else []
+        tokenizer = load_tokenizer(config.model)
+        model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
+        length = sequence_length(config.data.max_seq_length, tokenizer)
+        used = train if config.training.do_train else train[: quant.num_calibration_samples]
+        windows = make_windows(
+            used or validation, tokenizer, max_length=length, stride=config.data.doc_stride
+        )
+    collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=LENGTH_MULTIPLE)
+    evaluator = make_evaluator(config, validation, tokenizer, collate, length)
+
+    # loop
+    summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
+    if config.training.do_train:
+        start = starting_point(config, output_dir, len(windows))
+        summary |= train_model(config, model, windows, evaluator, start)
+
+    # quantize
+    names = [name for name in collate(windows[:1]) if not name.endswith("_positions")]
+    save(model, tokenizer, output_dir / "model")
+    models, sizes = {"fp32": model, "bf16": model}, parameter_megabytes(model)
+    if quant.apply_quantization:
+        made = with_report(quant, output_dir, evaluator, names, windows, summary)
+        models["int8"], sizes["int8"] = Quantized(made, names), made.stat().st_size / MB
+
+    # compare
+    batches = measured_batches(windows, collate, names, evaluator.batch_size)
+    evaluates = config.training.do_eval
+    finish(output_dir, summary, compared(models, sizes, evaluator, batches) if evaluates else {})
+
+
+def compared(
+    models: dict[str, Any],
+    sizes: dict[str, float],
+    evaluator: Evaluator,
+    batches: Sequence[dict[str, Any]],
+) -> dict[str, dict[str, float]]:
+    """Scores, speed and size of each precision."""
+    scores = {name: scored(model, evaluator, name) for name, model in models.items()}
+    fast = speeds(models, batches)
+    return {
+        name: {**scores[name], "windows_per_second": fast[name], "mb": sizes[name]}
+        for name in models
+    }
+
+
+def with_report(
+    quant: QuantArguments,
+    output_dir: Path,
+    evaluator: Evaluator,
+    names: Sequence[str],
+    windows: Sequence[Window],
+    summary: dict[str, Any],
+) -> Path:
+    """-> the int8 model; `summary` gets how long it took, and whether it loads well."""
+    chosen = windows[: quant.num_calibration_samples]
+    made, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, names, chosen)
+    if quant.verify_loading:
+        summary["loading"] = verified(made, windows[:4], evaluator.collate, names, quant)
+    return made
+
+
+def parameter_megabytes(model: Any) -> dict[str, float]:
+    """Of the weights alone, which is what a file of them takes."""
+    count = sum(p.numel() for p in model.parameters())
+    return {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
+
+
+def save(model: Any, tokenizer: Any, target: Path) -> None:
+    """On every node: each rank makes the int8 graph from it."""
+    with ranks.together():
+        if ranks.owner_of(target.parent) == ranks.rank():
+            save_model(model, tokenizer, target)
+
+
+def scored(model: Any, evaluator: Evaluator, precision: str) -> dict[str, float]:
+    """EM and F1 in percent; the questions are shared out over the ranks."""
+    how = dataclasses.replace(evaluator, bf16=precision == "bf16")
+    return evaluate(model, how, f"evaluate {precision}").scores
+
+
+def measured_batches(
+    windows: Sequence[Window], collate: Collator, names: Sequence[str], size: int
+) -> list[dict[str, Any]]:
+    starts = range(0, min(len(windows), MEASURED_BATCHES * size), size)
+    batches = [collate(windows[start : start + size]) for start in starts]
+    return [{name: batch[name] for name in names} for batch in batches]
+
+
+def quantized(
+    quant: QuantArguments,
+    output_dir: Path,
+    evaluator: Evaluator,
+    names: Sequence[str],
+    windows: Sequence[Window],
+) -> tuple[Path, float]:
+    """-> the compiled model, on every node, and how many seconds it took to make."""
+    began = time.perf_counter()
+    check_alike()
+    dynamic = quant.quantization_approach == "dynamic"
+    model = AutoModelForQuestionAnswering.from_pretrained(
+        output_dir / "model", attn_implementation="eager"
+    )
+    graph = prepared(model, names, dynamic=dynamic, longest=evaluator.max_length)
+    # Dynamic: activations find their ranges at each call; those of the weights are taken here.
+    calibrate(graph, windows[: ranks.world_size()] if dynamic else windows, evaluator, names)
+    merge_observers(graph)
+    folder = output_dir / "quantized"
+    owner = ranks.owner_of(folder) == ranks.rank()
+    Progress("compile int8", 1).tell(0, now=True)
+    with ranks.together():
+        if ranks.is_main():
+            compiled(graph, names, evaluator.max_length, folder / PACKAGE)
+    Progress("compile int8", 1).tell(1, now=True)
+    content = ranks.bytes_from(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
+    with ranks.together():
+        if owner and not ranks.is_main():
+            (folder / PACKAGE).write_bytes(content)
+        if owner:
+            evaluator.tokenizer.save_pretrained(folder)
+            model.config.save_pretrained(folder)
+            checkpoint.seal(folder, approach=quant.quantization_approach, inputs=list(names))
+    return folder / PACKAGE, round(time.perf_counter() - began, 3)
+
+
+def calibrate(
+    graph: Any, windows: Sequence[Window], evaluator: Evaluator, names: Sequence[str]
+) -> None:
+    """Each rank shows the observers its share of the samples; two at least make a batch."""
+    mine = windows[ranks.rank() :: ranks.world_size()]
+    size = max(2, evaluator.batch_size)
+    starts = range(0, len(mine), size)
+    progress = Progress("calibrate", len(starts))
+    with torch.no_grad():
+        for number, start in enumerate(starts, start=1):
+            batch = evaluator.collate([*mine[start : start + size], mine[start]])
+            graph(*(batch[name] for name in names))
+            progress.tell(number, now=number == len(starts))
+
+
+def finish(
+    output_dir: Path,
+    summary: dict[str, Any],
+    found: dict[str, dict[str, float]],
+) -> None:
+    if not ranks.is_main():
+        return
+    summary |= {"precisions": found, "after": {
+        f"{score}, {name}": figures[score] for name, figures in found.items()
+        for score in figures
+    }}  # fmt: skip
+    checkpoint.write_json(output_dir / "results.json", summary)
+    report("result", **summary)
+    for name, figures in found.items():
+        print("{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB"
+              .format(name, **figures), flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orch_training.arguments import LoopArguments, ModelArguments, option, parse, refuse
+
+
+@dataclass
+class PairArguments:
+    dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
+    dataset_config_name: str | None = option(None, "Its configuration, as mrpc.")
+    train_file: str | None = option(None, "TSV with label, sentence1 and sentence2, or MRPC's own.")
+    validation_file: str | None = option(None, "The same, to evaluate.")
+    max_seq_length: int = option(128, "Tokens of a pair; longer ones are cut.")
+    max_train_samples: int | None = option(None, "Train on the first pairs only.")
+    max_eval_samples: int | None = option(None, "Evaluate the first pairs only.")
+
+
+@dataclass
+class MrpcArguments(LoopArguments):
+    do_train: bool = option(True, "Train.")
+    do_eval: bool = option(True, "Evaluate after training.")
+    evaluate_before_training: bool = option(True, "Evaluate before it, too.")
+    per_device_train_batch_size: int = option(16, "Pairs per rank and step.")
+    per_device_eval_batch_size: int = option(32, "Pairs per rank.")
+    gradient_accumulation_steps: int = option(1, "Batches per step.")
+    learning_rate: float = option(2e-5, "The highest one; it then falls linearly to 0.")
+    weight_decay: float = option(0.01, "AdamW's.")
+    warmup_steps: int = option(100, "Steps in which the learning rate rises.")
+    num_train_epochs: int = option(3, "Times that the data is seen.")
+    max_steps: int | None = option(None, "End after so many steps instead.")
+    max_grad_norm: float = option(0.0, "Clip gradients; 0: do not.")
+    use_ipex: bool = option(False, "Use IPEX, as accelerate before 1.8 does.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    model: ModelArguments
+    data: PairArguments
+    loop: MrpcArguments
+
+
+def parse_arguments(argv: list[str]) -> Config:
+    """Raises ArgumentError for anything that can be seen before reading a file."""
+    model, data, loop = parse(argv, (ModelArguments, PairArguments, MrpcArguments))
+    config = Config(model=model, data=data, loop=loop)
+    refuse(requirements(config))
+    return config
+
+
+def requirements(config: Config) -> list[tuple[bool, str]]:
+    data, loop, hub = config.data, config.loop, config.data.dataset_name is not None
+    counts = ("per_device_train_batch_size", "per_device_eval_batch_size",
+              "gradient_accumulation_steps", "num_train_epochs")  # fmt: skip
+    return [
+        (not config.model.model_name_or_path, "--model_name_or_path is missing."),
+        (not (loop.do_train or loop.do_eval), "pass --do_train, --do_eval or both."),
+        (
+            hub and bool(data.train_file or data.validation_file),
+            "pass --dataset_name or data files, not both.",
+        ),
+        (
+            loop.do_train and not (hub or data.train_file),
+            "--do_train needs --train_file or --dataset_name.",
+        ),
+        (
+            loop.do_eval and not (hub or data.validation_file),
+            "--do_eval needs --validation_file or --dataset_name.",
+        ),
+        *((getattr(loop, name) < 1, f"--{name} must be at least 1.") for name in counts),
+        (loop.max_steps is not None and loop.max_steps < 1, "--max_steps must be at least 1."),
+        *loop.requirements(),
+    ]

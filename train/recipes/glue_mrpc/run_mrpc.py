@@ -1,0 +1,242 @@
+"""Fine-tunes a model to tell whether two sentences say the same, on one rank or on many.
+
+In the manner of accelerate's nlp_example: Accelerator, AdamW, a linear schedule with warm-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
+
+import torch
+from accelerate import Accelerator
+from judging import Judge
+from mrpc_config import Config, MrpcArguments, parse_arguments
+from orch_training import checkpoint, ipex, ranks, resume
+from orch_training.errors import RecipeError
+from orch_training.events import report
+from orch_training.global_batch import GlobalBatch
+from orch_training.metrics import Course
+from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
+from orch_training.script import run_script
+from orch_training.shuffling import WEIGHT, EpochSampler, Micros, loader, weighted
+from orch_training.snapshot import Snapshots, prepare_output, start_from
+from pairs import Collator, load_pairs, tokenized
+from transformers import (
+    AutoModelForSequenceClassification,
+    get_linear_schedule_with_warmup,
+    set_seed,
+)
+
+
+def main() -> int:
+    return run_script(lambda: run(parse_arguments(sys.argv[1:])))
+
+
+def run(config: Config) -> None:
+    # ranks: those that are joined already, or accelerate joins them
+    loop, output_dir = config.loop, Path(config.loop.output_dir)
+    ipex.settle(loop.use_ipex)
+    accelerator = Accelerator(cpu=True, mixed_precision=loop.mixed_precision)
+    owner = prepare_output(output_dir)
+
+    # data, model
+    with ranks.together():
+        tokenizer = load_tokenizer(config.model)
+        length = sequence_length(config.data.max_seq_length, tokenizer)
+        train, validation = load_rows(config, tokenizer, length)
+        model = load_model(
+            AutoModelForSequenceClassification, config.model, loop.seed, num_labels=2
+        )
+    collate = Collator(tokenizer)
+    size = loop.per_device_eval_batch_size
+    judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=loop.bf16)
+
+    # loop
+    summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
+    if loop.do_train:
+        if loop.evaluate_before_training and loop.do_eval:
+            summary["before"] = scores_before(model, judge, output_dir, loop.resume)
+        summary |= Training(config.loop, accelerator, model, train, collate, owner=owner).run()
+
+    # save
+    if loop.do_train:
+        with ranks.together():
+            if ranks.is_main():
+                save_model(model, tokenizer, output_dir / "model")
+        summary["model_dir"] = str(output_dir / "model")
+    if loop.do_eval:
+        summary["after"], speed = judge.scores(model, "evaluate after")
+        summary["eval_samples_per_second"] = round(speed, 3)
+    finish(output_dir, summary)
+
+
+def load_rows(
+    config: Config, tokenizer: Any, length: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What to train on and what to evaluate, as tokens."""
+    train = load_pairs(config.data, "train") if config.loop.do_train else []
+    validation = load_pairs(config.data, "validation") if config.loop.do_eval else []
+    return (
+        tokenized(train[: config.data.max_train_samples], tokenizer, length) if train else [],
+        tokenized(validation[: config.data.max_eval_samples], tokenizer, length)
+        if validation
+        else [],
+    )
+
+
+def scores_before(
+    model: Any, judge: Judge, output_dir: Path, resume: str | None
+) -> dict[str, float]:
+    """Of the untrained model; a run that goes on from a checkpoint has them on file."""
+    file = output_dir / "before.json"
+    goes_on = resume != "none" and file.is_file() and bool(checkpoint.saved_in(output_dir))
+    known = ranks.from_main(json.loads(file.read_text()) if goes_on else None)
+    if known is not None:
+        return dict(known)
+    scores, _ = judge.scores(model, "evaluate before")
+    ranks.note("before training: accuracy {accuracy:.2f}, F1 {f1:.2f}".format(**scores))
+    if ranks.is_main():
+        checkpoint.write_json(file, scores)
+    return scores
+
+
+class Training:
+    """The loop, with what it needs to go on from any of its checkpoints."""
+
+    def __init__(
+        self,
+        args: MrpcArguments,
+        accelerator: Accelerator,
+        model: Any,
+        rows: Sequence[dict[str, Any]],
+        collate: Collator,
+        *,
+        owner: bool,
+    ) -> None:
+        self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
+        self.start = start_from(args.resume, output_dir, owner=owner)
+        self.dealing = resume.deal(
+            self.start,
+            micro=args.per_device_train_batch_size,
+            accumulation=args.gradient_accumulation_steps,
+        )
+        check_enough(len(rows), self.dealing.batch)
+        self.order = EpochSampler(len(rows), args.seed)
+        self.micros = Micros(self.order, self.dealing, ranks.rank())
+        # A generator of its own, or each epoch's start takes from what dropout takes from.
+        self.loader = loader(rows, self.micros, collate, generator=torch.Generator())
+        self.steps_per_epoch = self.micros.steps
+        self.steps = args.max_steps or args.num_train_epochs * self.steps_per_epoch
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay
+        )
+        # Not prepared: accelerate would step it once per rank.
+        self.schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_steps, self.steps)
+        self.snapshots = Snapshots(
+            output_dir=output_dir,
+            owner=owner,
+            parts={"model": model, "optimizer": optimizer, "schedule": self.schedule},
+            limit=args.save_total_limit,
+            facts=self.dealing.batch.facts,
+        )
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        ipex.check()
+
+    def run(self) -> dict[str, Any]:
+        """Trains the model in place; -> speed, steps and the last loss."""
+        args = self.args
+        # All ranks would drop the same units for different pairs if they had the same seed.
+        set_seed(args.seed + ranks.rank())
+        if self.start:
+            self.snapshots.load(self.start)
+        step = checkpoint.step_of(self.start) if self.start else 0
+        course = Course(
+            Path(args.output_dir), samples_per_step=self.dealing.batch.size, start_step=step
+        )
+        course.begin(step, self.steps)
+        self.model.train()
+        while step < self.steps:
+            step = self.epoch(step, course)
+        course.close()
+        self.accelerator.free_memory()
+        return course.summary(step)
+
+    def epoch(self, step: int, course: Course) -> int:
+        """What is left of an epoch; -> the step after it."""
+        self.order.epoch, self.micros.first = divmod(step, self.steps_per_epoch)
+        losses: list[float] = []
+        for number, micro in enumerate(self.loader, start=1):
+            last = number % self.dealing.micro_batches == 0
+            losses.append(self.learn(micro, last=last))
+            if not last:
+                continue
+            step += 1
+            if self.after_step(step, losses, course):
+                losses = []
+            if step >= self.steps:
+                break
+        return step
+
+    def learn(self, micro: dict[str, Any], *, last: bool) -> float:
+        """Gradients travel once per step, after its `last` micro batch."""
+        weight = micro.pop(WEIGHT)
+        with contextlib.nullcontext() if last else self.accelerator.no_sync(self.model):
+            loss = weighted(self.model(**micro).loss, weight)
+            self.accelerator.backward(loss)
+        if last:
+            if self.args.max_grad_norm:
+                self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return float(loss.detach())
+
+    def after_step(self, step: int, losses: Sequence[float], course: Course) -> bool:
+        """Metrics and checkpoint where they are due; -> whether metrics were."""
+        rate = self.schedule.get_last_lr()[0]  # of the step that was made
+        self.schedule.step()
+        last = step >= self.steps
+        saves = bool(self.args.save_steps) and (last or step % self.args.save_steps == 0)
+        epoch_ends = step % self.steps_per_epoch == 0
+        logs = saves or last or epoch_ends or step % self.args.logging_steps == 0
+        if logs:
+            means = ranks.gather(sum(losses) * self.dealing.micro_batches / len(losses))
+            course.log(
+                step,
+                epoch=step / self.steps_per_epoch,
+                loss=sum(means) / len(means),
+                learning_rate=rate,
+            )
+        course.after_step(step, logs=logs)
+        if saves:
+            self.snapshots.save(step, self.steps)
+        return logs
+
+
+def check_enough(rows: int, batch: GlobalBatch) -> None:
+    if rows < batch.at_once:
+        raise RecipeError(
+            f"the training data has {rows} pairs; one batch over all ranks needs "
+            f"{batch.at_once}. Use a smaller --per_device_train_batch_size or fewer ranks.",
+            shared=True,
+        )
+
+
+def finish(output_dir: Path, summary: dict[str, Any]) -> None:
+    if not ranks.is_main():
+        return
+    checkpoint.write_json(output_dir / "results.json", summary)
+    report("result", **summary)
+    for when in ("before", "after"):
+        if when in summary:
+            print("{}: accuracy {accuracy:.2f}  F1 {f1:.2f}".format(when, **summary[when]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
