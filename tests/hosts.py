@@ -191,7 +191,9 @@ class Hosts:
             run(*enter, name, "down")
 
     def end(self) -> None:
-        for host in self.hosts:
+        for index, host in enumerate(self.hosts):
+            # The kernel takes its time over a namespace: whoever comes next wants these names.
+            run("ip", "link", "delete", f"{self.mark}w{index}")
             host.process.send_signal(signal.SIGKILL)  # --kill-child takes the rest along
             host.process.wait()
 

@@ -20,7 +20,7 @@ from tests import hosts
 from tests.conftest import orch_environment
 from tests.jobs import (
     MINILM,
-    TRAIN,
+    RECIPES,
     ended,
     flags,
     losses,
@@ -33,9 +33,9 @@ from tests.jobs import (
 from tests.local.grounds import ORCH, Ground
 
 QA, MRPC, PRETRAIN = (
-    TRAIN / "bert_qa/run_qa.py",
-    TRAIN / "glue_mrpc/run_mrpc.py",
-    TRAIN / "bert_pretrain/run_pretraining.py",
+    RECIPES / "bert_qa/run_qa.py",
+    RECIPES / "glue_mrpc/run_mrpc.py",
+    RECIPES / "bert_pretrain/run_pretraining.py",
 )
 
 
@@ -102,7 +102,7 @@ def mrpc(folder: Path) -> Recipe:
 
 def pretrain(folder: Path) -> Recipe:
     made = folder / "data"
-    run(TRAIN / "bert_data/prepare.py",
+    run(RECIPES / "bert_data/prepare.py",
         *flags(input_file=PRETRAIN.parent / "data/text.txt", tokenizer_name=MINILM,
                output_dir=made, lengths="64:10,128:20", shards=3, dupe_factor=1))  # fmt: skip
     values = {
