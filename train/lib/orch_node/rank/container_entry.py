@@ -17,8 +17,9 @@ from pathlib import Path
 from orch_node.pod.mpi import rank_variables
 from orch_node.protocol import values
 from orch_node.protocol.container import RankOrder
+from orch_node.rank.log import open_log
+from orch_node.rank.process import start
 from orch_node.rank.setvars import SetvarsError, in_packages, sourced
-from orch_node.rank.wrapper import open_log, start
 from orch_node.standalone import facts
 
 
