@@ -7,7 +7,7 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit machine wheels fresh lint cluster-up cluster-down bench
+.PHONY: help setup demo test test-unit machine wheels fresh sanitize lint cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
@@ -40,6 +40,9 @@ wheels: .venv/.dev    ## fetch and build what the nodes of the tests install
 
 fresh:    ## the demo and the unit tests on bare Debians, in containers: make fresh CASES=bookworm-user
 	$(PYTHON) -m tests.fresh $(CASES)
+
+sanitize: .venv/.dev    ## the C++ extension under the compiler's sanitizers: threads, memory
+	ORCH_SANITIZE_ALL=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -v tests/bindings/test_sanitize.py
 
 lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
 	$(BIN)/ruff format --check .

@@ -106,15 +106,25 @@ def extension(version: str, root: Path):
         extra_objects=[str(root / LIBRARY), "-Wl,--no-as-needed", str(hwloc_stand_in())],
         libraries=["dl", "rt", "pthread"],
         define_macros=[("ORCH_CCL_VERSION", f'"{version}"')],
-        extra_compile_args={"cxx": ["-O2", "-std=c++20", "-fvisibility=hidden", "-Wall", "-g0"]},
+        extra_compile_args={"cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", *optimised()]},
         extra_link_args=[
             "-Wl,--exclude-libs,ALL",  # another oneCCL in the process must not meet ours
             "-Wl,--disable-new-dtags",
             f"-Wl,-rpath,$ORIGIN/../../..:{to_venv_lib}",
             "-Wl,--no-undefined-version",
-            "-s",
+            *(sanitized() or ["-s"]),
         ],
     )
+
+
+def optimised() -> list[str]:
+    return ["-O1", "-g", *sanitized()] if sanitized() else ["-O2", "-g0"]
+
+
+def sanitized() -> list[str]:
+    """`make sanitize`: "thread" or "address"."""
+    kind = os.environ.get("ORCH_CCL_SANITIZE")
+    return [f"-fsanitize={kind}", "-fno-omit-frame-pointer"] if kind else []
 
 
 def jobs() -> int:

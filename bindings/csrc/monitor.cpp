@@ -1,8 +1,6 @@
 #include "monitor.h"
 
 #include <future>
-#include <map>
-#include <set>
 #include <thread>
 
 #include <sys/prctl.h>
@@ -32,8 +30,23 @@ Result ask(Result otherwise, std::function<Result()> question) {
   return answer.wait_for(kStoreLimit) == std::future_status::ready ? answer.get() : otherwise;
 }
 
-std::string waiting_key(const CclWork& work, int rank) {
-  return "waiting/" + std::to_string(work.getSequencenumber()) + "/" + std::to_string(rank);
+// What a rank waits for at present: "12 allreduce". One key a rank, however long the job runs.
+std::string waiting_key(int rank) {
+  return "waiting/" + std::to_string(rank);
+}
+
+struct Waiting {
+  uint64_t sequence = 0; // of none: 0
+  std::string name;
+};
+
+Waiting waiting(c10d::Store& store, int rank) {
+  const auto key = waiting_key(rank);
+  if (!store.check({key}))
+    return {};
+  const auto text = store.get_to_str(key);
+  const auto split = text.find(' ');
+  return {std::stoull(text.substr(0, split)), text.substr(split + 1)};
 }
 
 std::string exit_key(int rank) {
@@ -45,7 +58,8 @@ void post_waiting(const WorkPtr& work) {
   if (!store || work->lane().kind != Lane::collective)
     return;
   ask<bool>(false, [store, work] {
-    store->set(waiting_key(*work, work->group().rank()), work->name());
+    store->set(
+        waiting_key(work->group().rank()), std::to_string(work->getSequencenumber()) + " " + work->name());
     return true;
   });
 }
@@ -88,12 +102,12 @@ std::string who_is_missing(const WorkPtr& work) {
     std::vector<int> missing;
     std::string elsewhere;
     for (int rank : others(*work)) {
-      const auto key = waiting_key(*work, rank);
-      if (!store->check({key}))
+      const auto other = waiting(*store, rank);
+      if (other.sequence < work->getSequencenumber())
         missing.push_back(rank);
-      else if (store->get_to_str(key) != work->name())
-        elsewhere += "; " + work->group().name_ranks({rank}) + " is in " + store->get_to_str(key) + " #" +
-            std::to_string(work->getSequencenumber()) + " instead";
+      else if (other.sequence == work->getSequencenumber() && other.name != work->name())
+        elsewhere += "; " + work->group().name_ranks({rank}) + " is in " + other.name + " #" +
+            std::to_string(other.sequence) + " instead";
     }
     if (missing.empty() && elsewhere.empty())
       return "; all ranks are in it, so the network between them does not deliver";
@@ -101,50 +115,38 @@ std::string who_is_missing(const WorkPtr& work) {
   });
 }
 
-struct Watched {
-  bool posted = false;
-  Clock::time_point looked{};
-};
-
-void look_at(const WorkPtr& work, Watched& state) {
+void look_at(const WorkPtr& work) {
   const auto now = Clock::now();
   const auto waited = std::chrono::duration_cast<Millis>(now - work->submitted());
-  if (!state.posted && waited > std::min(Millis(1000), work->timeout() / 4)) {
-    state.posted = true;
+  if (work->started() && !work->watched.posted && waited > std::min(Millis(1000), work->timeout() / 4)) {
+    work->watched.posted = true;
     post_waiting(work);
   }
   std::string reason;
   if (waited > work->timeout()) {
     reason = "timed out after " + std::to_string(work->timeout().count()) + " ms" + who_is_missing(work);
-  } else if (waited > Millis(1000) && now - state.looked > Millis(1000)) {
-    state.looked = now;
+  } else if (waited > Millis(1000) && now - work->watched.looked > Millis(1000)) {
+    work->watched.looked = now;
     reason = hopeless(work);
   }
   if (!reason.empty() && !work->isCompleted())
     Engine::get().fail_group(work->group(), reason);
 }
 
-void watch_once(std::map<CclWork*, Watched>& watched) {
-  const auto pending = Engine::get().pending();
-  std::map<CclWork*, Watched> still;
-  for (const auto& work : pending)
+void watch_once() {
+  for (const auto& work : Engine::get().pending())
     if (work->started() || Clock::now() - work->submitted() > work->timeout())
-      still[work.get()] = watched[work.get()];
-  watched.swap(still);
-  for (const auto& work : pending)
-    if (auto found = watched.find(work.get()); found != watched.end())
-      look_at(work, found->second);
+      look_at(work);
 }
 
 void watch() {
   prctl(PR_SET_NAME, "ccl-monitor");
-  std::map<CclWork*, Watched> watched;
   for (;;) {
     std::this_thread::sleep_for(kTick);
     std::unique_lock<std::mutex> lock;
     if (!Engine::get().open(lock))
       return;
-    watch_once(watched);
+    watch_once();
   }
 }
 

@@ -10,17 +10,19 @@ namespace orch_ccl {
 CclWork::CclWork(std::shared_ptr<Group> group, Operation operation)
     : Work(group->rank(), operation.type),
       group_(std::move(group)),
+      name_(operation.name),
+      lane_{group_.get(), operation.lane, operation.peer},
       operation_(std::move(operation)),
       sequence_(operation_.lane == Lane::collective ? group_->next_sequence() : group_->sequence()),
       timeout_(operation_.timeout.count() < 0 ? group_->timeout() : operation_.timeout),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
 std::string CclWork::describe() const {
-  std::string what = operation_.name;
-  if (operation_.lane == Lane::collective)
+  std::string what = name_;
+  if (lane_.kind == Lane::collective)
     what += " #" + std::to_string(sequence_);
   else
-    what += (operation_.lane == Lane::sending ? " to " : " from ") + group_->name_ranks({operation_.peer});
+    what += (lane_.kind == Lane::sending ? " to " : " from ") + group_->name_ranks({lane_.peer});
   return what + " of " + group_->describe();
 }
 
@@ -48,10 +50,7 @@ void CclWork::finish_operation() {
 // The transport may still write into the buffers of an operation that we gave up.
 void CclWork::keep_buffers_forever() {
   static auto* graveyard = new std::vector<std::pair<Operation, Events>>;
-  graveyard->emplace_back(std::move(operation_), std::move(events_));
-  operation_.name = graveyard->back().first.name;
-  operation_.lane = graveyard->back().first.lane;
-  operation_.peer = graveyard->back().first.peer;
+  graveyard->emplace_back(operation_, std::move(events_)); // a caller may be reading result()
   events_.clear();
 }
 
@@ -87,7 +86,7 @@ void CclWork::abort() {
 }
 
 float CclWork::getDuration() const {
-  return std::chrono::duration<float, std::milli>(completed_at_ - submitted_).count();
+  return std::chrono::duration<float, std::milli>(completed_at_.load() - submitted_).count();
 }
 
 } // namespace orch_ccl

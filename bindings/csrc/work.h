@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -62,25 +63,35 @@ class CclWork final : public c10d::Work {
   // For the engine, without its lock: callbacks of the future run here and may call anything.
   void complete(std::exception_ptr error);
 
-  Lane lane() const { return {group_.get(), operation_.lane, operation_.peer}; }
+  Lane lane() const { return lane_; }
   bool started() const { return started_; }
   bool async() const { return operation_.async; }
   Group& group() const { return *group_; }
   std::shared_ptr<Group> shared_group() const { return group_; }
-  const std::string& name() const { return operation_.name; }
+  const std::string& name() const { return name_; }
   std::string describe() const; // "allreduce #12 of group ..."
   Clock::time_point submitted() const { return submitted_; }
   Millis timeout() const { return timeout_; }
 
+  // What the monitor, and nobody else, remembers of it. Here and not by its address, which the next one
+  // may have.
+  struct Watched {
+    bool posted = false;
+    Clock::time_point looked{};
+  } watched;
+
  private:
   std::shared_ptr<Group> group_;
+  // What the monitor reads, without a lock, never changes.
+  const std::string name_;
+  const Lane lane_;
   Operation operation_;
   Events events_;
-  uint64_t sequence_;
-  bool started_ = false;
-  Millis timeout_;
-  Clock::time_point submitted_ = Clock::now();
-  Clock::time_point completed_at_{};
+  const uint64_t sequence_;
+  std::atomic<bool> started_{false};
+  const Millis timeout_;
+  const Clock::time_point submitted_ = Clock::now();
+  std::atomic<Clock::time_point> completed_at_{};
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

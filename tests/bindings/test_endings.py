@@ -66,6 +66,14 @@ def test_the_timeout_of_the_group_holds_inside_a_collective(launch, by):
     assert "missing: rank 1 (" in outcome.text
 
 
+def test_a_rank_that_has_waited_before_is_not_called_missing(launch):
+    outcome = launch("endings.py", "late-twice", "5", by="torchrun", ranks=3, timeout=60)
+    assert outcome.code != 0
+    assert "allreduce #5 of group" in outcome.text
+    assert "missing: rank 1 (" in outcome.text
+    assert "missing: ranks" not in outcome.text
+
+
 def test_a_rank_in_another_collective_ends_the_job(launch):
     """MPI itself may notice first, and ends it in its own words."""
     outcome = launch("endings.py", "in-other-collective", "4", by="mpi", ranks=2, timeout=40)

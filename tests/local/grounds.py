@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,14 +52,21 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Ground:
 
 @pytest.fixture(scope="session")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with two_hosts(tmp_path_factory.mktemp("two"), "--ppn", "1") as ground:
+        yield ground
+
+
+@contextmanager
+def two_hosts(folder: Path, *flags: str) -> Iterator[Ground]:
     if why := hosts.possible():
         if "CI" in os.environ:
             pytest.fail(why)
         pytest.skip(why)
-    folder = tmp_path_factory.mktemp("two")
     lab = hosts.Hosts(folder / "hosts")
-    inventory = lab.inventory(orch_environment(folder))
-    ground = Ground(folder, "--ppn", "1", "--inventory", str(inventory))
-    ground.lab = lab
-    yield ground
-    lab.end()
+    try:
+        inventory = lab.inventory(orch_environment(folder))
+        ground = Ground(folder, *flags, "--inventory", str(inventory))
+        ground.lab = lab
+        yield ground
+    finally:
+        lab.end()

@@ -24,6 +24,11 @@ if how == "in-other-collective":
     if RANK == 1:
         dist.broadcast(data, 0)
         time.sleep(seconds * 3)
+elif how == "late-twice":
+    # The others wait long twice; the second Work may have the address of the first.
+    time.sleep(seconds / 2 if RANK == 1 else 0)
+    dist.all_reduce(data)
+    time.sleep(seconds * 3 if RANK == 1 else 0)
 elif RANK == 1:
     if how == "raise":
         raise RuntimeError("this rank gives up")

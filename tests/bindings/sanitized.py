@@ -1,0 +1,87 @@
+"""The extension under a sanitizer of the compiler's: built apart, run by bare ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.bindings.conftest import PROGRAMS, clean_environment, commands, wait_all
+
+CHECKOUT = Path(__file__).parents[2]
+BINDINGS = CHECKOUT / "bindings"
+BUILT = CHECKOUT / "build" / "sanitize"
+RUNTIMES = {"thread": "libtsan.so", "address": "libasan.so"}
+SUPPRESSIONS = Path(__file__).parent / "tsan.txt"
+
+
+def build(kind: str) -> Path:
+    """-> the folder to put on PYTHONPATH. Made anew where the sources are others than last time."""
+    folder, stamp = BUILT / kind, BUILT / f"{kind}.of"
+    digest = sources()
+    if stamp.exists() and stamp.read_text() == digest:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    copy = BUILT / "bindings"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(BINDINGS, copy, ignore=shutil.ignore_patterns("lib.*", "temp.*", "bdist.*"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*pip, "--target", str(folder), str(copy)], env={**os.environ, "ORCH_CCL_SANITIZE": kind},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    stamp.write_text(digest)
+    return folder
+
+
+def sources() -> str:
+    digest = hashlib.sha256()
+    for path in (BINDINGS / "setup.py", *sorted((BINDINGS / "csrc").iterdir())):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def runtime(kind: str) -> str:
+    compiler = os.environ.get("CXX", "g++").split()
+    asked = [*compiler, f"-print-file-name={RUNTIMES[kind]}"]
+    found = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    return f"{found} libstdc++.so.6"  # whose exceptions it must find when it is loaded itself
+
+
+def environment(kind: str, logs: Path) -> dict[str, str]:
+    """Only what the extension itself does is looked at: not torch, MPI and Python, which are not
+    built for it. A report alone fails no rank, which would hide those of the others."""
+    common = f"log_path={logs}/report exitcode=0"
+    return clean_environment({
+        "PYTHONPATH": str(build(kind)),
+        "LD_LIBRARY_PATH": str(Path(sys.prefix) / "lib"),
+        "LD_PRELOAD": runtime(kind),
+        "CCL_ATL_TRANSPORT": "ofi",
+        "FI_PROVIDER": "tcp",
+        "TSAN_OPTIONS": f"{common} ignore_noninstrumented_modules=1 report_signal_unsafe=0 "
+        f"suppressions={SUPPRESSIONS}",
+        "ASAN_OPTIONS": f"{common} detect_leaks=0",
+    })  # fmt: skip
+
+
+def reports(kind: str, program: str, *args: str, ranks: int, logs: Path) -> tuple[str, list[str]]:
+    """-> (what the ranks printed, what the sanitizer found)."""
+    env, output = environment(kind, logs), logs / "output"
+    processes = []
+    # Its shadow memory belongs where address space randomisation may have put something.
+    for command, variables in commands("bare", ranks, [str(PROGRAMS / program), *args], env):
+        with output.open("ab") as file:
+            processes.append(
+                subprocess.Popen(
+                    ["setarch", "--addr-no-randomize", *command], env=variables, cwd=logs,
+                    stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                )
+            )  # fmt: skip
+    late = wait_all(processes, 300)
+    text = output.read_text(errors="replace")
+    assert not late, f"{late}\n{text}"
+    return text, [path.read_text(errors="replace") for path in logs.glob("report.*")]
