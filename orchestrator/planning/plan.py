@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from orch_node.protocol.record import RunNode
+from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision
@@ -126,37 +126,6 @@ Step = PutHere | PutFile | SendFile | StartRun | ApplyObjects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    """What a run's record says of it, besides its layout and what was decided.
-
-    `key` is equal for requests that ask for the same training. `nodes`: node0 first. `run_dir` is
-    the run's folder on its nodes; on this machine it may be another one. `train` and `python`: on
-    the nodes. `created`: seconds since the epoch. `target`: the engine that takes it;
-    `location`: what that one needs to find it again.
-    """
-
-    run_id: str
-    key: str
-    nodes: tuple[RunNode, ...]
-    run_dir: str
-    train: str
-    python: str
-    recipe: str
-    resumes: bool
-    output_dir: str | None
-    backend: str
-    precision: str
-    started_by: str
-    created: float
-    target: str = "ssh"
-    location: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def node0(self) -> RunNode:
-        return self.nodes[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What a run is made from. `script`: on this machine; `settings` and `script_args` are its
     arguments. `fingerprints`: of the packages -> the nodes that have these."""
@@ -170,13 +139,19 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that will be done for one run, and why."""
+    """All that will be done for one run, and why. `run`: what will be known of it."""
 
-    run: RunFacts
+    run: RunRecord
     origin: Origin
-    layout: Layout
-    decisions: tuple[Decision, ...]
     steps: tuple[Step, ...]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(places=self.run.layout)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return self.run.decisions
 
     @property
     def manifests(self) -> bool:

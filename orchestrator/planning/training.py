@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orch_node.protocol.record import RunNode
+from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.layout import Layout
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value, as_arguments
-from orchestrator.planning.plan import Origin, RunFacts
+from orchestrator.planning.plan import Origin
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.versions.stack import Stack
 
@@ -42,13 +42,15 @@ class NewRun(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """Where a run will live: its nodes, and absolute paths on them. `target`: the engine that takes
-    it; `location`: what that one needs to find it."""
+    """Where a run will live: its nodes, node0 first, and absolute paths on them. `output_dir`: what
+    its script gets; `target`: the engine that takes it; `location`: what that one needs to find
+    it."""
 
     nodes: tuple[RunNode, ...]
     run_dir: str
     train: str
     python: str
+    output_dir: str | None = None
     target: str = "ssh"
     location: Mapping[str, Any] = field(default_factory=dict)
 
@@ -98,25 +100,29 @@ def script_command(
     )
 
 
-def run_facts(
-    training: Training, new: NewRun, home: Home, *, key: str, output_dir: str | None
-) -> RunFacts:
-    return RunFacts(
+def run_record(
+    training: Training, new: NewRun, home: Home, *, key: str, decisions: tuple[Decision, ...]
+) -> RunRecord:
+    """`key` is equal for requests that ask for the same training."""
+    return RunRecord(
         run_id=new.run_id,
         key=key,
+        node0=home.nodes[0],
         nodes=home.nodes,
         run_dir=home.run_dir,
         train=home.train,
         python=home.python,
         recipe=training.recipe.name,
         resumes=training.recipe.resumes,
-        output_dir=output_dir,
+        output_dir=home.output_dir,
         backend=training.backend.name,
         precision=training.precision,
         started_by=new.started_by,
         created=new.created,
+        decisions=decisions,
+        layout=training.layout.places,
         target=home.target,
-        location=home.location,
+        location=dict(home.location),
     )
 
 

@@ -11,33 +11,9 @@ from orch_node.protocol.record import RunNode, RunRecord, render
 from orchestrator.planning.plan import Plan, PutFile
 
 
-def record_of(plan: Plan) -> RunRecord:
-    run = plan.run
-    return RunRecord(
-        run_id=run.run_id,
-        key=run.key,
-        node0=run.node0,
-        nodes=run.nodes,
-        run_dir=run.run_dir,
-        train=run.train,
-        python=run.python,
-        recipe=run.recipe,
-        resumes=run.resumes,
-        output_dir=run.output_dir,
-        backend=run.backend,
-        precision=run.precision,
-        started_by=run.started_by,
-        created=run.created,
-        decisions=plan.decisions,
-        layout=plan.layout.places,
-        target=run.target,
-        location=dict(run.location),
-    )
-
-
 def with_record(plan: Plan) -> Plan:
     """The plan, and the step that lays its run.json before the start."""
-    content = json.dumps(render(record_of(plan))) + "\n"
+    content = json.dumps(render(plan.run)) + "\n"
     step = PutFile(at=plan.run.nodes, path=f"{plan.run.run_dir}/run.json", content=content)
     return replace(plan, steps=(*plan.steps[:-1], step, plan.steps[-1]))
 

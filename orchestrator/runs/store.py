@@ -17,7 +17,6 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
 from orchestrator.runs.provenance import Provenance, provenance
-from orchestrator.runs.record import record_of
 
 PLAN = "plan.json"
 GONE = "gone"  # a file in the folder of a run on another node: its supervisor is no more
@@ -57,7 +56,7 @@ class Run:
 
 def create(plan: Plan, folder: Path) -> None:
     """Make the run's folder with plan.json. Raises ExecuteError if that cannot be written."""
-    keep(record_of(plan), folder, provenance(plan))
+    keep(plan.run, folder, provenance(plan))
 
 
 def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> None:

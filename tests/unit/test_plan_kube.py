@@ -18,7 +18,6 @@ from orchestrator.errors import PlanError
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.runs.record import record_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import literal
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
@@ -321,7 +320,7 @@ def test_a_record_that_travels_is_short_and_can_be_made_whole(
     pods: int, ppn: int, size: int
 ) -> None:
     request = replace(REQUEST, nodes=str(pods), ppn=ppn)
-    record = record_of(decide(request=request, kube=replace(SETTINGS, cpu=str(ppn * size))))
+    record = decide(request=request, kube=replace(SETTINGS, cpu=str(ppn * size))).run
     travels = json.loads(json.dumps(short(record)))
     assert whole(travels) == record
 

@@ -18,13 +18,12 @@ from orchestrator.planning.training import (
     Home,
     choose_output,
     origin_of,
-    run_facts,
+    run_record,
     script_command,
     tell_restarts,
 )
-from orchestrator.runs.record import record_of
 from orchestrator.targets.kubernetes import location as locations
-from orchestrator.targets.kubernetes import run_record
+from orchestrator.targets.kubernetes import run_record as run_records
 from orchestrator.targets.kubernetes.location import JobLocation
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.files import Files
@@ -60,16 +59,16 @@ def plan_kube(
         request, training, files.paths_of(training.recipe, training.settings), output.value
     )
     key = key_of(request, chosen)
+    decisions = (
+        Decision(topic="run", value=site.run_id),
+        *together(chosen.stack, chosen.layout, chosen.launcher),
+        *tell_elastic(request, chosen),
+        *together(chosen.backend, chosen.precision, chosen.preload, output),
+    )
+    home = replace(home, output_dir=output.value)
     plan = Plan(
-        run=run_facts(training, site, home, key=key, output_dir=output.value),
+        run=run_record(training, site, home, key=key, decisions=decisions),
         origin=origin_of(request, training, {}),
-        layout=training.layout,
-        decisions=(
-            Decision(topic="run", value=site.run_id),
-            *together(chosen.stack, chosen.layout, chosen.launcher),
-            *tell_elastic(request, chosen),
-            *together(chosen.backend, chosen.precision, chosen.preload, output),
-        ),
         steps=(),
     )
     job = job_of(request, plan, chosen, script=script, files=files)
@@ -91,7 +90,7 @@ def job_of(
         max_restarts=request.max_restarts,
         script=script,
         config=pod_config(request, plan, chosen),
-        record=run_record.short(record_of(plan)),
+        record=run_records.short(plan.run),
         files=files.carried(chosen.kube),
     )
 

@@ -10,7 +10,6 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import OrchError
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.runs import store
-from orchestrator.runs.record import record_of
 from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
@@ -22,7 +21,7 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     """Make the run's objects; -> its record. It lives on without this program."""
     cluster = connect(plan.run.location["context"], namespace_asked(plan))
     plan = seen(plan, cluster)
-    record = record_of(plan)
+    record = plan.run
     store.create(plan, folder)
     try:
         execute(plan, {}, cluster)

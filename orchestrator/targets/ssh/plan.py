@@ -17,7 +17,7 @@ from orchestrator.planning.training import (
     Home,
     choose_output,
     origin_of,
-    run_facts,
+    run_record,
     script_command,
     tell_restarts,
 )
@@ -49,16 +49,16 @@ def plan_train(
     job = job_of(request, inputs, chosen, site, script)
     launch = choose_launch(chosen.software.launcher, job, chosen.software.mpi)
     key = key_of(request, inputs, chosen)
+    home = home_of(chosen, site, output.value)
+    decisions = (
+        Decision(topic="run", value=site.run_id),
+        *tell(inputs, chosen, job, launch),
+        *tell_restarts(request.max_restarts, training.recipe, request.min_nodes),
+        *output.decisions,
+    )
     plan = Plan(
-        run=run_facts(training, site, home_of(chosen, site), key=key, output_dir=output.value),
+        run=run_record(training, site, home, key=key, decisions=decisions),
         origin=origin_of(request, training, fingerprints(chosen.everywhere)),
-        layout=training.layout,
-        decisions=(
-            Decision(topic="run", value=site.run_id),
-            *tell(inputs, chosen, job, launch),
-            *tell_restarts(request.max_restarts, training.recipe, request.min_nodes),
-            *output.decisions,
-        ),
         steps=steps_of(request, chosen, site, files=files, job=job, launch=launch.value),
     )
     return with_record(plan)
@@ -129,12 +129,13 @@ def container_file(request: TrainRequest, chosen: Resolved, site: Site, files: F
     )
 
 
-def home_of(chosen: Resolved, site: Site) -> Home:
+def home_of(chosen: Resolved, site: Site, output_dir: str | None) -> Home:
     return Home(
         nodes=run_nodes(chosen.everywhere),
         run_dir=site.run_dir,
         train=site.train,
         python=chosen.nodes.value[0].python,
+        output_dir=output_dir,
     )
 
 

@@ -9,7 +9,6 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.runs.record import record_of
 from orchestrator.targets.interface import Listed, RunHandle
 from orchestrator.targets.ssh import cleanup, find, read, start
 from orchestrator.targets.ssh.handle import SshHandle
@@ -25,7 +24,7 @@ class SshTarget:
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         start.start(plan, folder)
-        return SshHandle(record_of(plan), folder)
+        return SshHandle(plan.run, folder)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return SshHandle(record, folder)
