@@ -92,6 +92,8 @@ LINES = {
     "exit": {"node": "node0", "code": 1, "signal": None, "stopped": False, "text": "",
              "oom": None, "max_rss_bytes": 5, "cpu_seconds": 0.5},
     "unanswered": {"node": "node0", "text": "why"},
+    "warning": {"text": "x"},
+    "decision": {"text": "x"},
     "launched": {"attempt": 1, "ranks": 2, "nodes": ["node0"]},
     "waiting": {"text": "x"},
     "refused": {"text": "x"},

@@ -1,4 +1,4 @@
-"""Tells the supervisor how far a rank is: lines on the rank's pipe (protocol/events.py).
+"""Tells the supervisor how far a rank is: lines on the rank's pipe (protocol/events/).
 
 A training script may call `report("progress", phase="train", step=3, steps=40, loss=1.2)`.
 Outside orch (no ORCH_EVENTS_FD in the environment) the call does nothing, so a script that

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from orch_node.events import send
+from orch_node.protocol.events import Decided
+
 from orch_training import checkpoint, copies, ranks
 from orch_training.errors import RecipeError
-from orch_training.events import report
 from orch_training.global_batch import Dealing, global_batch, kept
 
 
@@ -92,7 +94,7 @@ def tell_kept(dealing: Dealing, why: str) -> None:
     text = kept(dealing, why)
     ranks.note(f"{text}.")
     if ranks.is_main():
-        report("decision", text=text)
+        send(Decided(text=text))
 
 
 def remove_newer(output_dir: Path, chosen: Path | None) -> None:

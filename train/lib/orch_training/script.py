@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable
 
 import torch.distributed as dist
+from orch_node.events import send
+from orch_node.protocol.events import Raised
 from transformers.utils.logging import disable_progress_bar
 
 from orch_training import ranks
 from orch_training.errors import RecipeError
-from orch_training.events import report
 
 
 def run_script(run: Callable[[], None]) -> int:
@@ -43,7 +44,7 @@ def end(code: int, group_is_ours: bool) -> int:
 
 def tell(error: RecipeError) -> int:
     """On the screen once, to the supervisor from every rank; -> exit code."""
-    report("exception", text=f"error: {error}")
+    send(Raised(text=f"error: {error}"))
     if ranks.is_main() or not error.shared:
         where = "" if ranks.is_main() else f"rank {ranks.rank()}: "
         print(f"error: {where}{error}", file=sys.stderr, flush=True)

@@ -56,11 +56,11 @@ class Outcome:
     """`problem`: what no single rank is to blame for. Times are since the epoch."""
 
     state: str
-    first_failure: Failure | None
-    problem: str | None
-    launcher_code: int | None
-    started: float
-    ended: float
+    first_failure: Failure | None = None
+    problem: str | None = None
+    launcher_code: int | None = None
+    started: float = 0.0
+    ended: float = 0.0
     attempts: int = 1
     nodes: dict[str, NodeEnd] = field(default_factory=dict)
     schema: int = SCHEMA

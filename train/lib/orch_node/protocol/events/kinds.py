@@ -1,0 +1,43 @@
+"""The kinds of events, by the names that lines have."""
+
+from __future__ import annotations
+
+from orch_node.protocol.events.of_ranks import (
+    Decided,
+    Event,
+    Exited,
+    FirstStep,
+    Heartbeat,
+    Joined,
+    Progress,
+    Raised,
+    Result,
+    Started,
+    Unanswered,
+    Warned,
+)
+from orch_node.protocol.events.of_run import (
+    Ended,
+    Failed,
+    Finished,
+    Launched,
+    NodeNews,
+    NodesLost,
+    OutcomeTold,
+    Refused,
+    Restarting,
+    Stalled,
+    Stopping,
+    Waiting,
+)
+
+KINDS: dict[str, type[Event]] = {
+    one.kind: one
+    for one in (
+        Started, Joined, FirstStep, Heartbeat, Progress, Result, Unanswered, Raised, Exited, Warned,
+        Decided, Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended,
+        Restarting, Finished, OutcomeTold,
+    )
+}  # fmt: skip
+# Signs that a rank gets on.
+SIGNS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Exited)
