@@ -13,6 +13,7 @@ from orchestrator.report.listing import SCHEMA, table
 from orchestrator.runs.measures import Measures
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.provenance import Script
+from orchestrator.runs.result import scores
 from orchestrator.runs.store import Run
 
 ABSENT = "-"
@@ -110,7 +111,7 @@ def one_or_all(values: Iterator[Any]) -> str:
 
 def figures(side: Side, other: Side) -> Iterator[tuple[tuple[str, str], float]]:
     """((name, unit), value): what was measured and scored."""
-    measured, result = side.measured, side.outcome.result or {}
+    measured, told = side.measured, scores(side.outcome.result)
     ranks = [rank for rank in measured.ranks if rank.steps]
     if side.outcome.seconds is not None:
         yield ("time, all", "s"), side.outcome.seconds
@@ -124,7 +125,7 @@ def figures(side: Side, other: Side) -> Iterator[tuple[tuple[str, str], float]]:
         yield ("step, median of the ranks", "ms"), median(times)
         yield ("step, slowest rank", "ms"), max(times)
     yield from losses(measured, other.measured)
-    for name, value in (result.get("after") or {}).items():
+    for name, value in told.after.items():
         yield (f"{name.upper()} after", ""), float(value)
     if ranks:
         yield ("memory, largest rank", "GiB"), max(rank.peak_rss for rank in ranks) / 2**30

@@ -20,6 +20,7 @@ from orchestrator.report.training import failure_lines
 from orchestrator.runs.measures import Measures, RankMeasures
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.provenance import Provenance, Script
+from orchestrator.runs.result import scores
 from orchestrator.runs.store import Run
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -86,7 +87,7 @@ def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
         yield "samples/s, all ranks", f"{speed:.4g}"
     if measured.loss:
         yield "loss, last", f"{measured.loss[-1][1]:.4f}"
-    for name, value in ((outcome.result or {}).get("after") or {}).items():
+    for name, value in scores(outcome.result).after.items():
         yield name.upper(), f"{value:.2f}"
     yield "memory, largest rank", f"{max(r.peak_rss for r in measured.ranks) / 2**30:.2f} GiB"
 

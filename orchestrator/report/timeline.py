@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+
+from orch_node.protocol.events import (
+    Event,
+    Exited,
+    FirstStep,
+    Joined,
+    Progress,
+    Raised,
+    Started,
+)
 
 from orchestrator.report.charts import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, Chart, Line, Text
 from orchestrator.report.scales import exact, time_unit
 from orchestrator.runs.measures import Measures
 from orchestrator.runs.timeline import timeline_of
 
-Event = Mapping[str, Any]
 # An event of a rank begins a part of its life, which has a colour.
-PARTS = {"started": "starting", "joined": "preparing", "first_step": "training"}
+PARTS: dict[type[Event], str] = {
+    Started: "starting",
+    Joined: "preparing",
+    FirstStep: "training",
+}
 LEGEND = (
     ("starting", "starting, joining"), ("preparing", "joined, before its first step"),
     ("training", "from the first step on"), ("bad", "failed"),
@@ -24,10 +36,10 @@ CHARACTER = 6.6  # pixels, at the size of a label
 
 def timeline(measured: Measures) -> Chart | None:
     """None without events."""
-    events = [event for event in measured.events if "time" in event]
+    events = [event for event in measured.events if event.time]
     if not events:
         return None
-    last = max(event["time"] for event in events) - measured.began
+    last = max(event.time for event in events) - measured.began
     unit, name = time_unit(last)
     x = exact(0.0, last / unit, LEFT, WIDTH - RIGHT)
     ranks = rows(measured)
@@ -51,7 +63,7 @@ def timeline(measured: Measures) -> Chart | None:
             )  # fmt: skip
     floor = first + len(ranks) * height
     every = max(1, round(14 / height))
-    marks = [event["time"] - measured.began for event in events if event["rank"] < 0]
+    marks = [event.time - measured.began for event in events if event.rank < 0]
     return Chart(
         title="Timeline", x_label=f"time since the start, {name}", y_label="",
         x_ticks=x.ticks(),
@@ -73,43 +85,41 @@ def timeline(measured: Measures) -> Chart | None:
 def rows(measured: Measures) -> list[int]:
     """The ranks that are drawn: all, or the failed ones and the first."""
     ranks = [rank.rank for rank in measured.ranks]
-    failed = {event["rank"] for event in measured.events if bad(event)}
+    failed = {event.rank for event in measured.events if bad(event)}
     return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:ROWS])
 
 
 def bad(event: Event) -> bool:
     """A rank's own failure, not one that was stopped because of another's."""
-    if event["event"] == "exit":
-        return bool((event.get("code") or event.get("signal")) and not event.get("stopped"))
-    return bool(event["event"] == "exception")
+    return event.bad if isinstance(event, Exited) else isinstance(event, Raised)
 
 
 def phases(measured: Measures) -> Iterator[tuple[float, float, str]]:
     """(begin, end, name) of what rank 0 was at."""
-    told = [e for e in measured.events if e["event"] == "progress" and e["rank"] == 0]
-    ended = [e for e in measured.events if e["event"] == "exit" and e["rank"] == 0]
+    told = [e for e in measured.events if isinstance(e, Progress) and e.rank == 0]
+    ended = [e for e in measured.events if isinstance(e, Exited) and e.rank == 0]
     begin, name = None, ""
     for event in (*told, *ended[-1:]):
-        at = event["time"] - measured.began
-        phase = event.get("phase", "") if event["event"] == "progress" else ""
+        at = event.time - measured.began
+        phase = (event.phase or "") if isinstance(event, Progress) else ""
         if begin is None or phase != name:
             if begin is not None:
                 yield begin, at, name
             begin, name = at, phase
     if begin is not None and name:
-        yield begin, max(event["time"] for event in told) - measured.began, name
+        yield begin, max(event.time for event in told) - measured.began, name
 
 
 def lives(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, float, str]]:
     """(begin, end, part) of a rank's life; a rank that was restarted has several."""
     begin, part = 0.0, ""
-    for event in (event for event in measured.events if event["rank"] == rank):
-        at = event["time"] - measured.began
-        if event["event"] in PARTS or event["event"] == "exit":
+    for event in (event for event in measured.events if event.rank == rank):
+        at = event.time - measured.began
+        if type(event) in PARTS or isinstance(event, Exited):
             if part:
                 yield begin, at, part
-            begin, part = at, PARTS.get(event["event"], "")
-        if bad(event) and event["event"] == "exit":
+            begin, part = at, PARTS.get(type(event), "")
+        if bad(event) and isinstance(event, Exited):
             yield max(at - last * 0.008, 0.0), at, "bad"
     if part:
         yield begin, last, part
@@ -117,7 +127,7 @@ def lives(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, f
 
 def moments(measured: Measures) -> list[tuple[str, str]]:
     """(time since the start, what happened): the timeline, and what the ranks were at."""
-    told = [(one["time"] - measured.began, one["text"]) for one in timeline_of(measured.events)]
+    told = [(one.time - measured.began, one.text) for one in timeline_of(measured.events)]
     told += [*milestones(measured), *phase_beginnings(measured)]
     return [(f"{at:.1f} s", words) for at, words in sorted(told, key=lambda one: one[0])]
 
@@ -136,8 +146,8 @@ def phase_beginnings(measured: Measures) -> Iterator[tuple[float, str]]:
 
 def milestones(measured: Measures) -> Iterator[tuple[float, str]]:
     """When the last rank had made its first step."""
-    found = (e for e in reversed(measured.events) if e["event"] == "first_step")
-    times = {event["rank"]: event["time"] for event in found}
+    found = (e for e in reversed(measured.events) if isinstance(e, FirstStep))
+    times = {event.rank: event.time for event in found}
     size = len(measured.ranks)
     if len(times) == size:
         rank = max(times, key=lambda rank: times[rank])

@@ -5,22 +5,69 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
 
+from orch_node.protocol.events import (
+    Decided,
+    Event,
+    Failed,
+    Joined,
+    Launched,
+    NodeNews,
+    NodesLost,
+    Refused,
+    Restarting,
+    Stalled,
+    Waiting,
+    Warned,
+    record,
+)
+from orch_node.protocol.events import Progress as Told
+from orch_node.protocol.outcome import nodes_record
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs import timeline
 from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.result import Scores, number, scores
 
 TEXT_LINES = 25
 # While it lives.
 TOLD = (
-    "waiting", "node", "decision", "refused", "failed", "warning", "lost", "stalled", "restarting",
+    Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting,
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The newest of a phase, as far as they have been told."""
+
+    loss: float | None = None
+    samples_per_second: float | None = None
+
+    def renewed(self, told: Told) -> Figures:
+        speed = number(told.figures.get("samples_per_second"))
+        return Figures(
+            loss=self.loss if told.loss is None else told.loss,
+            samples_per_second=self.samples_per_second if speed is None else speed,
+        )
+
+    def describe(self) -> str:
+        parts = []
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        if self.samples_per_second is not None:
+            parts.append(f"{self.samples_per_second:.1f} samples/s")
+        return ", ".join(parts)
 
 
 class Screen:
@@ -38,11 +85,11 @@ class Screen:
             console=self.console,
             disable=not sys.stderr.isatty(),
         )
-        self.tasks: dict[str, Any] = {}
+        self.tasks: dict[str, TaskID] = {}
         self.joined: set[int] = set()
         self.warned: set[str] = set()
-        self.shown: dict[str, int] = {}
-        self.last: dict[str, dict[str, Any]] = {}  # phase -> its newest figures
+        self.shown: dict[str, float] = {}
+        self.last: dict[str, Figures] = {}  # by phase
 
     def begin(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -55,28 +102,26 @@ class Screen:
     def note(self, line: str) -> None:
         self.console.print(line, markup=False)
 
-    def show(self, event: dict[str, Any]) -> None:
+    def show(self, event: Event) -> None:
         """One event; progress is shown for rank 0, which speaks for all ranks."""
-        if event["event"] == "launched":
-            self.joined, self.ranks = set(), event["ranks"]
-        if event["event"] in TOLD and not timeline.is_echo(event, self.warned):
+        if isinstance(event, Launched):
+            self.joined, self.ranks = set(), event.ranks
+        if isinstance(event, TOLD) and not timeline.is_echo(event, self.warned):
             for line in timeline.words(event):
                 self.note(line)
-        if event["event"] == "joined":
-            self.joined.add(event["rank"])
+        if isinstance(event, Joined):
+            self.joined.add(event.rank)
             if len(self.joined) == self.ranks:
                 self.note(
-                    f"all {len(self.joined)} ranks joined on {event['backend']}, "
-                    f"torch {event['torch']}"
+                    f"all {len(self.joined)} ranks joined on {event.backend}, torch {event.torch}"
                 )
-        elif event["event"] == "progress" and event["rank"] == 0:
+        elif isinstance(event, Told) and event.rank == 0:
             self.step(event)
 
-    def step(self, event: dict[str, Any]) -> None:
-        phase, step, steps = event["phase"], event.get("step", 0), event.get("steps")
-        figures = self.last.setdefault(phase, {})
-        figures |= {name: value for name, value in event.items() if value is not None}
-        detail = details(figures)
+    def step(self, event: Told) -> None:
+        phase, step, steps = event.phase or "progress", event.step or 0, event.steps
+        self.last[phase] = self.last.get(phase, Figures()).renewed(event)
+        detail = self.last[phase].describe()
         if not self.progress.disable:
             if phase not in self.tasks:
                 self.tasks[phase] = self.progress.add_task(phase, total=steps, detail="")
@@ -86,20 +131,11 @@ class Screen:
             self.note(f"{phase}: {step}/{steps} {detail}".rstrip())
 
 
-def worth_a_line(last: int | None, step: int, steps: int | None) -> bool:
+def worth_a_line(last: float | None, step: float, steps: float | None) -> bool:
     """In a pipe: the first step, the last, and about every tenth part between."""
     if last is None or step == steps:
         return True
     return step - last >= max(1, (steps or 100) // 10)
-
-
-def details(event: dict[str, Any]) -> str:
-    parts = []
-    if event.get("loss") is not None:
-        parts.append(f"loss {event['loss']:.4f}")
-    if event.get("samples_per_second") is not None:
-        parts.append(f"{event['samples_per_second']:.1f} samples/s")
-    return ", ".join(parts)
 
 
 def as_json(outcome: Outcome) -> str:
@@ -107,6 +143,8 @@ def as_json(outcome: Outcome) -> str:
         "schema": SCHEMA,
         "kind": "run",
         **asdict(outcome),
+        "nodes": nodes_record(outcome.nodes),
+        "result": record(outcome.result) if outcome.result else None,
         "folder": str(outcome.folder),
         "exit_code": outcome.exit_code,
     }
@@ -122,7 +160,7 @@ def text(outcome: Outcome) -> str:
 def whole(outcome: Outcome) -> str:
     """What a run was: its decisions, then how it ended."""
     decided = [decision.describe() for decision in outcome.decisions]
-    told = timeline.lines(list(outcome.timeline))
+    told = timeline.lines(outcome.timeline)
     told_below = outcome.state != "done" and not outcome.problem and not outcome.failure
     state = [] if told_below else [f"state: {outcome.state}"]
     return "\n".join([*decided, *told, *state, text(outcome)])
@@ -141,10 +179,10 @@ def failure_lines(outcome: Outcome) -> list[str]:
 def left_lines(outcome: Outcome) -> list[str]:
     """Nodes that did not confirm that nothing of the run is left there."""
     return [
-        f"{node}: {'not reached: ' + found['lost'] if 'lost' in found else 'processes are left'}"
+        f"{node}: {f'not reached: {found.lost}' if found.lost else 'processes are left'}"
         "; orch stop tries again"
         for node, found in outcome.nodes.items()
-        if found.get("lost") or found.get("left")
+        if found.lost or found.left
     ]
 
 
@@ -160,10 +198,10 @@ def table_lines(outcome: Outcome) -> list[str]:
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    before, after = result.get("before") or {}, result.get("after") or {}
-    for name in after or before:
-        table.add_row(name.upper(), score(before.get(name)), score(after.get(name)))
-    for name, value in figures(outcome, result):
+    told = scores(result)
+    for name in told.after or told.before:
+        table.add_row(name.upper(), score(told.before.get(name)), score(told.after.get(name)))
+    for name, value in figures(outcome, told):
         table.add_row(name, "", value)
     console = Console(highlight=False, width=100)
     with console.capture() as capture:
@@ -175,11 +213,11 @@ def score(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def figures(outcome: Outcome, result: dict[str, Any]) -> list[tuple[str, str]]:
+def figures(outcome: Outcome, told: Scores) -> list[tuple[str, str]]:
     """What a recipe reported of its speed, and what the run was."""
     measured = [
-        ("samples/s, training", result.get("train_samples_per_second")),
-        ("seconds, training", result.get("train_seconds")),
+        ("samples/s, training", told.train_samples_per_second),
+        ("seconds, training", told.train_seconds),
         ("seconds, all", outcome.seconds),
     ]
     return [

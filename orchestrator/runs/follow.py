@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from orch_node.protocol import files
+from orch_node.protocol.events import Event
 
 from orchestrator.errors import ExecuteError
-from orchestrator.runs.store import read_json, supervises
+from orchestrator.runs.events import events_in, whole_lines
+from orchestrator.runs.store import supervises, supervisor_of
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
@@ -47,22 +50,18 @@ class LocalRun:
             os.kill(pid, signal.SIGTERM)
 
 
-def follow(folder: Path, source: Source) -> Iterator[dict[str, Any]]:
+def follow(folder: Path, source: Source) -> Iterator[Event]:
     """Events of a run as they come, until its outcome is there or its supervisor is gone."""
     offset = 0
-    path = folder / "events.jsonl"
     pid = await_start(folder, source)
     while True:
         # In this order: what is written before the end is read before it is believed.
         gone = source.lost(pid)
         source.refresh()
-        ended = gone or (folder / "outcome.json").exists()
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(offset)
-                *whole, _ = file.read().split(b"\n")
-            offset += sum(len(line) + 1 for line in whole)
-            yield from (json.loads(line) for line in whole)
+        ended = gone or (folder / files.OUTCOME).exists()
+        whole = whole_lines(folder / files.EVENTS, offset)
+        offset += sum(len(line) + 1 for line in whole)
+        yield from events_in(whole)
         if ended:
             return
         time.sleep(POLL_SECONDS)
@@ -71,14 +70,14 @@ def follow(folder: Path, source: Source) -> Iterator[dict[str, Any]]:
 def await_start(folder: Path, source: Source) -> int:
     """Wait for the supervisor to report; -> its pid. Raises ExecuteError if it does not."""
     deadline = time.monotonic() + START_SECONDS
-    while (supervisor := read_json(folder / "supervisor.json")) is None:
+    while (supervisor := supervisor_of(folder)) is None:
         if time.monotonic() > deadline:
             log = folder / "supervisor.log"
             words = log.read_text()[-2000:].strip() if log.exists() else "it wrote nothing"
             raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
         time.sleep(0.01)
         source.refresh()
-    return int(supervisor["pid"])
+    return supervisor.pid
 
 
 def interrupt(folder: Path, source: Source) -> None:

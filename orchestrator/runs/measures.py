@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+
+from orch_node.protocol.events import Event, Progress
 
 from orchestrator.runs.store import Run
 
@@ -91,7 +92,7 @@ class Measures:
     began: float
     ranks: tuple[RankMeasures, ...]
     loss: tuple[tuple[float, float], ...]
-    events: tuple[dict[str, Any], ...]
+    events: tuple[Event, ...]
 
 
 def weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
@@ -104,7 +105,7 @@ def weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
 def measures(run: Run) -> Measures:
     """All that was measured; ranks that left nothing have no samples."""
     events = tuple(run.events())
-    times = [event["time"] for event in events if "time" in event]
+    times = [event.time for event in events if event.time]
     return Measures(
         began=min(times, default=run.record.created),
         ranks=tuple(
@@ -133,10 +134,11 @@ def samples(path: Path) -> Iterator[Sample]:
         yield Sample(**{name: record[name] for name in NAMES if name in record})
 
 
-def losses(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, float]]:
+def losses(events: Iterable[Event]) -> Iterator[tuple[float, float]]:
     """Rank 0 speaks for all. A run that was restarted tells some steps twice: the later counts."""
     found: dict[float, float] = {}
     for event in events:
-        if event["event"] == "progress" and event["rank"] == 0 and event.get("loss") is not None:
-            found[float(event.get("step", len(found)))] = float(event["loss"])
+        if isinstance(event, Progress) and event.rank == 0 and event.loss is not None:
+            step = len(found) if event.step is None else event.step
+            found[float(step)] = float(event.loss)
     yield from sorted(found.items())

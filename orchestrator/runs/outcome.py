@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.events import Result
+from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import Decision
 
 from orchestrator.runs.known_errors import Explanation, explain
 from orchestrator.runs.store import Run
-from orchestrator.runs.timeline import how_it_failed, timeline_of
+from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 
 LOG_CHARACTERS = 200_000
 EXIT_CODES = {"done": 0, "stopped": 130}
@@ -28,7 +30,7 @@ class Failure:
     oom: str | None
 
     def describe(self) -> str:
-        return how_it_failed(asdict(self))
+        return how_it_failed(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +48,11 @@ class Outcome:
     failure: Failure | None
     problem: str | None
     explanations: tuple[Explanation, ...]
-    result: dict[str, Any] | None
+    result: Result | None
     decisions: tuple[Decision, ...]
-    nodes: dict[str, dict[str, Any]]
+    nodes: dict[str, NodeEnd]
     attempts: int
-    timeline: tuple[dict[str, Any], ...]
+    timeline: tuple[Moment, ...]
 
     @property
     def exit_code(self) -> int:
@@ -58,9 +60,8 @@ class Outcome:
 
 
 def outcome_of(run: Run) -> Outcome:
-    ended = run.outcome or {}
-    seconds = ended["ended"] - ended["started"] if ended else None
-    failure = failure_of(ended.get("first_failure"), run)
+    ended = run.outcome
+    failure = failure_of(ended.first_failure, run) if ended else None
     return Outcome(
         run_id=run.id,
         folder=run.folder.absolute(),
@@ -69,14 +70,14 @@ def outcome_of(run: Run) -> Outcome:
         ranks=len(run.record.layout),
         backend=run.record.backend,
         precision=run.record.precision,
-        seconds=seconds,
+        seconds=ended.ended - ended.started if ended else None,
         failure=failure,
-        problem=ended.get("problem"),
+        problem=ended.problem if ended else None,
         explanations=() if run.state in ("done", "running") else explain(words(run, failure)),
         result=run.result(),
         decisions=run.record.decisions,
-        nodes=ended.get("nodes", {}),
-        attempts=ended.get("attempts", 1),
+        nodes=ended.nodes if ended else {},
+        attempts=ended.attempts if ended else 1,
         timeline=tuple(timeline_of(run.events())),
     )
 
@@ -90,18 +91,16 @@ def words(run: Run, failure: Failure | None) -> str:
     return "\n".join([*told, *texts])
 
 
-def failure_of(record: dict[str, Any] | None, run: Run) -> Failure | None:
-    if record is None:
+def failure_of(told: outcomes.Failure | None, run: Run) -> Failure | None:
+    if told is None:
         return None
-    rank = record["rank"]
     layout = run.record.layout
-    known = 0 <= rank < len(layout)
-    node = record["node"] or (layout[rank].node if known else "an unknown node")
+    known = 0 <= told.rank < len(layout)
     return Failure(
-        rank=rank,
-        node=node,
-        code=record["code"],
-        signal=record["signal"],
-        text=record["text"],
-        oom=record.get("oom"),
+        rank=told.rank,
+        node=told.node or (layout[told.rank].node if known else "an unknown node"),
+        code=told.code,
+        signal=told.signal,
+        text=told.text,
+        oom=told.oom,
     )

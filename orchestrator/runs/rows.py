@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from orch_node.protocol.events import Progress
+from orch_node.protocol.listing import Standing
 from orch_node.protocol.record import RunRecord
 
 
@@ -44,7 +45,7 @@ def row_of(
     )
 
 
-def progress_words(progress: Mapping[str, Any] | None) -> str:
-    if progress is None or progress.get("step") is None:
+def progress_words(progress: Progress | Standing | None) -> str:
+    if progress is None or progress.step is None:
         return ""
-    return f"{progress['phase']} {progress['step']}/{progress.get('steps') or '?'}"
+    return f"{progress.phase} {progress.step}/{progress.steps or '?'}"

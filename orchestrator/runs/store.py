@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol import files
+from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import record as records
+from orch_node.protocol.events import Event, Progress, Result
+from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Outcome, SupervisorProcess
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -16,6 +20,7 @@ from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
+from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.provenance import Provenance, provenance
 
 PLAN = "plan.json"
@@ -30,27 +35,24 @@ class Run:
     folder: Path
     record: RunRecord
     origin: Provenance
-    outcome: dict[str, Any] | None
+    outcome: Outcome | None
     state: str
 
-    def events(self) -> list[dict[str, Any]]:
-        """Those that are there whole: the last line may be on its way."""
-        path = self.folder / "events.jsonl"
-        *whole, _ = path.read_text().split("\n") if path.exists() else [""]
-        return [json.loads(line) for line in whole]
+    def events(self) -> list[Event]:
+        return list(events_in(whole_lines(self.folder / files.EVENTS)))
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(place.node for place in self.record.layout))
 
-    def progress(self) -> dict[str, Any] | None:
+    def progress(self) -> Progress | None:
         """The newest progress that a rank has reported."""
-        found = [event for event in self.events() if event["event"] == "progress"]
+        found = [event for event in self.events() if isinstance(event, Progress)]
         return found[-1] if found else None
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """The figures that the script reported at its end."""
-        found = [event for event in self.events() if event["event"] == "result"]
+        found = [event for event in self.events() if isinstance(event, Result)]
         return found[-1] if found else None
 
 
@@ -82,25 +84,35 @@ def load(folder: Path) -> Run:
         raise ExecuteError(
             f"{path} is damaged: {error}", hint=f"Move {folder} away if it is not needed."
         ) from None
-    outcome = read_json(folder / "outcome.json")
+    outcome = outcome_in(folder)
     state = state_of(folder, outcome, record)
     return Run(
         id=folder.name, folder=folder, record=record, origin=origin, outcome=outcome, state=state
     )
 
 
-def state_of(folder: Path, outcome: dict[str, Any] | None, record: RunRecord) -> str:
+def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
     """What is known here; a run elsewhere counts as running until it is seen to end."""
     if outcome is not None:
-        return str(outcome["state"])
+        return outcome.state
     if record.location:  # its target knows more, and has no file of a supervisor
         return "running"
-    supervisor = read_json(folder / "supervisor.json")
+    supervisor = supervisor_of(folder)
     if supervisor is None:
         return "planned"
     if record.node0.via:
         return "killed" if (folder / GONE).exists() else "running"
-    return "running" if supervises(int(supervisor["pid"]), folder) else "killed"
+    return "running" if supervises(supervisor.pid, folder) else "killed"
+
+
+def outcome_in(folder: Path) -> Outcome | None:
+    path = folder / files.OUTCOME
+    return outcomes.parse(path.read_bytes()) if path.exists() else None
+
+
+def supervisor_of(folder: Path) -> SupervisorProcess | None:
+    path = folder / files.SUPERVISOR
+    return outcomes.parse_supervisor(path.read_bytes()) if path.exists() else None
 
 
 def supervises(pid: int, folder: Path) -> bool:
@@ -155,8 +167,8 @@ def find(base: Path, name: str) -> Run:
 def unfinished(base: Path, key: str) -> Resume | None:
     """The newest run of this key, if it ended before its time and can be carried on."""
     runs = (run for run in list_runs(base) if run.record.key == key)
-    same = [run for run in runs if run.state not in ("planned", "refused")]  # nothing was trained
-    if not same or same[-1].state not in ("failed", "stopped", "killed"):
+    same = [run for run in runs if run.state not in ("planned", REFUSED)]  # nothing was trained
+    if not same or same[-1].state not in (FAILED, STOPPED, "killed"):
         return None
     run = same[-1]
     if not run.record.resumes or run.record.output_dir is None:

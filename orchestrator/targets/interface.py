@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.planning.plan import Plan
@@ -53,7 +54,7 @@ class RunHandle(Protocol):
     def started(self) -> None:
         """Wait until the supervisor has taken the run over. Raises ExecuteError."""
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[Event]:
         """Events of the run, from its beginning until it has ended."""
 
     def interrupt(self) -> None:

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from orch_node.protocol.events import KINDS
 
 import orchestrator
 
@@ -175,3 +176,41 @@ def test_no_name_outside_a_target_is_one_of_its_words(path: Path) -> None:
             continue
         found = {name for name in identifiers(path) if any(one in name.lower() for one in words)}
         assert not found
+
+
+# The protocol alone knows how events are called, and that they are JSON.
+PROTOCOL = LIB / "orch_node" / "protocol"
+# Words of everyday: also states of runs, pods and tasks, and keys of what --json prints.
+EVERYDAY = {"node", "progress", "result", "failed", "refused", "waiting", "ended"}
+EVENT_NAMES = {*KINDS} - EVERYDAY
+ANSIBLES = "provisioning/playbook.py"  # its events are dicts, with a key of this name
+OUTSIDE = sorted(path for path in [*FILES, *ON_NODES] if not path.is_relative_to(PROTOCOL))
+
+
+def texts(node: ast.AST | None) -> set[str]:
+    """String literals in an operand: `"a"`, `("a", "b")`."""
+    parts = ast.walk(node) if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return {one.value for one in parts if isinstance(one, ast.Constant)
+            and isinstance(one.value, str)}  # fmt: skip
+
+
+def keys_and_comparisons(path: Path) -> set[str]:
+    """Texts that the file compares with, looks up by, or has as keys."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            found |= {text for one in (node.left, *node.comparators) for text in texts(one)}
+        elif isinstance(node, ast.Subscript):
+            found |= texts(node.slice)
+        elif isinstance(node, ast.Dict):
+            found |= {text for key in node.keys for text in texts(key)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            looks_up = node.func.attr in ("get", "pop", "setdefault")
+            found |= texts(node.args[0]) if looks_up and node.args else set()
+    return found
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: own(path, ROOT.parent))
+def test_events_are_typed_outside_of_the_protocol(path: Path) -> None:
+    ansible = path.is_relative_to(ROOT) and own(path) == ANSIBLES
+    assert not keys_and_comparisons(path) & (EVENT_NAMES | (set() if ansible else {"event"}))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from orch_node.protocol.events import Joined
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.outcome import record as outcome_record
@@ -107,7 +108,7 @@ def test_lines_go_where_they_belong() -> None:
     assert (parse("[12] loss [3]").file, parse("[12] x").text) == ("ranks/rank-12.log", "x")
     assert parse("[0] ").text == ""
     event = json.dumps({"event": "joined", "rank": 1, "time": 1})
-    assert parse(event).event == {"event": "joined", "rank": 1, "time": 1}
+    assert parse(event).event == Joined(rank=1, time=1)
     metrics = parse(json.dumps({"metrics": 3, "line": '{"step": 1}'}))
     assert (metrics.file, metrics.text) == ("ranks/rank-3.metrics.jsonl", '{"step": 1}')
     for words in ("W1121 torchrun", "{torn", '{"a": 1}', "[x] y", '{"event": 1, "rank": 2}'):

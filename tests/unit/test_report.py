@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_node.protocol.events import Warned
 
 from orchestrator.operations.compare import comparison
 from orchestrator.operations.report import report
@@ -123,8 +124,7 @@ def test_the_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_pat
 def test_a_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
     found = measured(tmp_path, ranks=2, nodes=1)
     warnings = tuple(
-        {"event": "warning", "rank": rank, "time": found.began + 9.0, "text": "warning: odd"}
-        for rank in (1, 0)
+        Warned(rank=rank, time=found.began + 9.0, text="warning: odd") for rank in (1, 0)
     )
     words = [
         what for _, what in timeline.moments(replace(found, events=(*found.events, *warnings)))
@@ -134,7 +134,7 @@ def test_a_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
 
 def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
     found = measured(tmp_path, ranks=1, nodes=1, seconds=20)
-    again = tuple({**event, "time": event["time"] + 60} for event in found.events)
+    again = tuple(replace(event, time=event.time + 60) for event in found.events)
     lives = list(timeline.lives(replace(found, events=(*found.events, *again)), 0, 100.0))
     assert [part for _, _, part in lives] == ["starting", "preparing", "training"] * 2
 

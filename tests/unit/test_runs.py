@@ -14,6 +14,6 @@ def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:
     lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]
     path = tmp_path / "events.jsonl"
     path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2][:9]}")
-    assert [event["rank"] for event in run.events()] == [0, 1]
+    assert [event.rank for event in run.events()] == [0, 1]
     path.write_text("\n".join([*lines, ""]))
-    assert [event["rank"] for event in run.events()] == [0, 1, 2]
+    assert [event.rank for event in run.events()] == [0, 1, 2]

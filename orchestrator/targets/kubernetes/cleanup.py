@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from orch_node.protocol import files
+
 from orchestrator.errors import ExecuteError
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.targets.kubernetes.objects import STOPPED, await_gone, delete_objects, pods_of
@@ -30,7 +32,7 @@ def stop(watch: KubeWatch) -> CleanupReport:
 
 def keep_what_was_said(watch: KubeWatch) -> dict[str, ExecuteError]:
     """-> node -> why its log could not be kept. A run that was done stays done."""
-    if (watch.folder / "outcome.json").exists():
+    if (watch.folder / files.OUTCOME).exists():
         return {}
     missed = watch.catch_up()
     found = watch.look()

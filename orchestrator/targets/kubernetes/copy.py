@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import Event
-from orch_node.protocol.events import read as read_event
-from orch_node.protocol.values import ProtocolError
+from orch_node.protocol.events import Event, Finished, Heartbeat, render
+from orch_node.protocol.outcome import FAILED
+from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
 
 from orchestrator.runs import store
-from orchestrator.targets.kubernetes.follow import own_event
+from orchestrator.targets.kubernetes.follow import ReadLine, of_now
 from orchestrator.targets.kubernetes.log_lines import Position, parse
 from orchestrator.targets.kubernetes.objects import STOPPED
-from orchestrator.targets.kubernetes.outcome import outcome
+from orchestrator.targets.kubernetes.outcome import nodes_of, outcome
 from orchestrator.targets.kubernetes.status import JobState, PodState
 
 POSITIONS = "kube.json"
@@ -64,16 +63,16 @@ class RunCopy:
         kept = {pod: asdict(position) for pod, position in self.positions.items()}
         store.write_json(self.folder / POSITIONS, kept)
 
-    def write(self, pod: str, position: Position, line: str) -> dict[str, Any] | None:
+    def write(self, line: ReadLine) -> Event | None:
         """A line of a pod's log; -> the event that it is."""
-        found = parse(line)
-        if found.event is None or found.event["event"] != "pulse":
+        found = parse(line.text)
+        if not isinstance(found.event, Heartbeat):
             self.append(found.file, found.text)
-        self.positions[pod] = position
+        self.positions[line.pod] = line.position
         return found.event
 
-    def add_event(self, event: dict[str, Any]) -> None:
-        self.append("events.jsonl", json.dumps(event))
+    def add_event(self, event: Event) -> None:
+        self.append(files.EVENTS, render(event).decode().rstrip("\n"))
 
     def append(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -81,35 +80,27 @@ class RunCopy:
         with path.open("a", encoding="utf-8", errors="replace") as file:
             file.write(f"{text}\n")
 
-    def finish(self, job: JobState, pods: Iterable[PodState]) -> dict[str, Any]:
+    def finish(self, job: JobState, pods: Iterable[PodState]) -> Event:
         """Write the outcome, if nobody has; -> the event that says so."""
         run = store.load(self.folder)
         if run.outcome is not None:
-            return own_event("finished", state=run.outcome["state"])
+            return of_now(Finished(state=run.outcome.state))
         events = run.events()
         relocate(run, events)
-        began = min((one["time"] for one in events), default=self.began)
-        ending = outcome(known_events(events), pods, job, began=began, now=time.time())
-        found = outcomes.record(ending)
-        if job.state == "failed" and (self.folder / STOPPED).exists():
-            found |= {"state": "stopped", "first_failure": None, "problem": None}
-        event = own_event("finished", state=found["state"])
+        began = min((one.time for one in events), default=self.began)
+        ending = outcome(events, pods, job, began=began, now=time.time())
+        if job.state == FAILED and (self.folder / STOPPED).exists():
+            ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None)
+        event = of_now(Finished(state=ending.state))
         self.add_event(event)
-        store.write_json(self.folder / "outcome.json", found)
+        store.write_whole(self.folder / files.OUTCOME, outcomes.render(ending).encode())
         self.keep_positions()
         return event
 
 
-def known_events(events: Iterable[dict[str, Any]]) -> Iterator[Event]:
-    """What is no event says nothing of the run's end."""
-    for event in events:
-        with contextlib.suppress(ProtocolError):
-            yield read_event(event)
-
-
-def relocate(run: store.Run, events: Iterable[dict[str, Any]]) -> None:
+def relocate(run: store.Run, events: Iterable[Event]) -> None:
     """torchrun chooses which pod has which rank: plan.json says it as it was."""
-    told = {one["rank"]: one["node"] for one in events if one["event"] == "started"}
+    told = nodes_of(events)
     layout = tuple(
         replace(place, node=told.get(place.rank, place.node)) for place in run.record.layout
     )

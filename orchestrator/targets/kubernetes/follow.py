@@ -5,7 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from dataclasses import dataclass, replace
 from typing import Any
+
+from orch_node.protocol.events import Event, NodeNews
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.targets.kubernetes.api.client import Kube
@@ -17,8 +20,17 @@ from orchestrator.targets.kubernetes.status import PodState, pod_state
 RETRY_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLine:
+    """A line of a pod's log. `pod`: its uid; `position`: how far the log is read with it."""
+
+    pod: str
+    position: Position
+    text: str
+
+
 class Follower:
-    """`items` gets ("event", dict), ("line", (uid, position, text)) and ("error", exception).
+    """`items` gets what is new: events of the cluster's, lines of pods, and what ended it all.
 
     `read_to`: pod's uid -> how far its log has been read. `pods`: uid -> its newest state.
     """
@@ -27,7 +39,7 @@ class Follower:
         self.cluster = cluster
         self.selector = selector
         self.read_to: dict[str, Position] = {}
-        self.items: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()
         self.pods: dict[str, PodState] = {}
         self.readers: dict[str, threading.Thread] = {}
         self.deleted: set[str] = set()  # a pod of the same name may follow: its log is not theirs
@@ -43,7 +55,7 @@ class Follower:
     def tell_once(self, about: str, words: str) -> None:
         if words and self.said.get(about) != words:
             self.said[about] = words
-            self.items.put(("event", own_event("node", text=words)))
+            self.items.put(of_now(NodeNews(text=words)))
 
     def watch(self) -> None:
         """Every change of the run's pods, until the end; watches that end are begun anew."""
@@ -56,7 +68,7 @@ class Follower:
             except (Expired, ConnectionLost, NotThere):
                 self.ended.wait(RETRY_SECONDS)
             except Refused as error:
-                self.items.put(("error", error))
+                self.items.put(error)
                 return
 
     def see(self, change: str, pod: dict[str, Any]) -> None:
@@ -100,7 +112,7 @@ class Follower:
             except NotThere:
                 return
             except Refused as error:
-                self.items.put(("error", error))
+                self.items.put(error)
                 return
             self.ended.wait(RETRY_SECONDS)
 
@@ -112,13 +124,12 @@ class Follower:
                 text = reader.new(line)
                 self.read_to[uid] = reader.position
                 if text is not None:
-                    self.items.put(("line", (uid, reader.position, text)))
+                    self.items.put(ReadLine(pod=uid, position=reader.position, text=text))
         except (ConnectionLost, Refused, NotThere):
             raise
         except ExecuteError:  # it has no log yet
             pass
 
 
-def own_event(event: str, **fields: Any) -> dict[str, Any]:
-    """An event of the run as a whole, as those of rank -1."""
-    return {"event": event, "rank": -1, "time": round(time.time(), 3), **fields}
+def of_now(event: Event) -> Event:
+    return replace(event, time=round(time.time(), 3))

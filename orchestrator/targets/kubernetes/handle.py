@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.runs.cleanup import CleanupReport
@@ -41,7 +41,7 @@ class KubeHandle:
     def started(self) -> None:
         self.watch.started()
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[Event]:
         yield from self.watch.events()
 
     def interrupt(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch_node.protocol import events, files
+from orch_node.protocol.events import Event
 
 RANK_LINE = re.compile(r"\[(\d+)\] ?(.*)", re.DOTALL)
 
@@ -18,7 +19,7 @@ class PodLine:
 
     file: str
     text: str
-    event: dict[str, Any] | None = None
+    event: Event | None = None
     rank: int | None = None
 
 
@@ -33,8 +34,8 @@ def parse(line: str) -> PodLine:
     if isinstance(record.get("metrics"), int):
         file = files.rank_metrics(record["metrics"])
         return PodLine(file=file, text=str(record.get("line", "")))
-    if events.parse(line) is not None:
-        return PodLine(file=files.EVENTS, text=line, event=record)
+    if (event := events.parse(line)) is not None:
+        return PodLine(file=files.EVENTS, text=line, event=event)
     return PodLine(file=files.LAUNCHER_LOG, text=line)
 
 

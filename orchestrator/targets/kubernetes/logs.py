@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from orch_node.protocol import files
+
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.logs import LogLine, asked_for
+from orchestrator.targets.kubernetes.outcome import nodes_of
 from orchestrator.targets.kubernetes.watch import KubeWatch
 
 
@@ -24,7 +27,7 @@ def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[L
     if follow:
         for _ in watch.events():
             yield from new_lines(folder, sizes, rank)
-    elif not (folder / "outcome.json").exists():
+    elif not (folder / files.OUTCOME).exists():
         try:
             missed += watch.catch_up().items()
         except OrchError as error:
@@ -59,5 +62,4 @@ def places(folder: Path) -> dict[int, str]:
     """Rank -> the pod that it said it runs in, else the planned one."""
     run = store.load(folder)
     planned = {place.rank: place.node for place in run.record.layout}
-    told = {one["rank"]: one["node"] for one in run.events() if one["event"] == "started"}
-    return planned | told
+    return planned | nodes_of(run.events())

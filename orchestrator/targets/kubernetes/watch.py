@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol import files
+from orch_node.protocol.events import Event, Heartbeat, Launched
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
@@ -17,7 +19,7 @@ from orchestrator.targets.interface import Tell
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.copy import RunCopy
-from orchestrator.targets.kubernetes.follow import Follower, own_event
+from orchestrator.targets.kubernetes.follow import Follower, of_now
 from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
@@ -66,7 +68,7 @@ class KubeWatch:
 
     # Following.
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[Event]:
         """Events of the run, from its beginning until it has ended."""
         told = 0
         while True:
@@ -80,22 +82,22 @@ class KubeWatch:
             if held:
                 break
             time.sleep(FOLLOW_SECONDS)
-            yield own_event("pulse")
+            yield of_now(Heartbeat())
         if not told:
-            self.follower.items.put(("event", self.launched()))
+            self.follower.items.put(self.launched())
         self.follower.begin()
         state, looked = None, time.monotonic()
         while state is None:
             yield from self.take_items(FOLLOW_SECONDS)
-            yield own_event("pulse")  # who follows the logs looks again
+            yield of_now(Heartbeat())  # who follows the logs looks again
             if time.monotonic() - looked > POLL_SECONDS:
                 state, looked = self.look(), time.monotonic()
         yield from self.drain()
         yield self.finish_with(state)
 
-    def launched(self) -> dict[str, Any]:
-        nodes = [host.node for host in self.record.nodes]
-        return own_event("launched", attempt=1, ranks=len(self.record.layout), nodes=nodes)
+    def launched(self) -> Event:
+        nodes = tuple(host.node for host in self.record.nodes)
+        return of_now(Launched(ranks=len(self.record.layout), nodes=nodes))
 
     def look(self) -> JobState | None:
         """How the job ended, or None while it has not. Raises ExecuteError."""
@@ -126,26 +128,26 @@ class KubeWatch:
         if now - self.lost_since > GIVE_UP_SECONDS:
             raise error
 
-    def take_items(self, seconds: float) -> Iterator[dict[str, Any]]:
+    def take_items(self, seconds: float) -> Iterator[Event]:
         """What has come from the cluster, written down; its events."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
-                kind, value = self.follower.items.get(timeout=left)
+                item = self.follower.items.get(timeout=left)
             except queue.Empty:
                 break
-            if kind == "error":
-                raise value
-            if kind == "event":
-                self.copy.add_event(value)
-            event = self.copy.write(*value) if kind == "line" else value
-            if event is not None:
+            if isinstance(item, OrchError):
+                raise item
+            if isinstance(item, Event):
+                self.copy.add_event(item)
+                yield item
+            elif (event := self.copy.write(item)) is not None:
                 yield event
         self.copy.keep_positions()
 
     # The end.
 
-    def drain(self) -> Iterator[dict[str, Any]]:
+    def drain(self) -> Iterator[Event]:
         """What the pods have still to say."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while self.follower.reading():
@@ -155,12 +157,12 @@ class KubeWatch:
         yield from self.queued()
         self.follower.ended.set()
 
-    def queued(self) -> Iterator[dict[str, Any]]:
+    def queued(self) -> Iterator[Event]:
         """What has come already."""
         while not self.follower.items.empty():
             yield from self.take_items(0.05)
 
-    def finish_with(self, job: JobState) -> dict[str, Any]:
+    def finish_with(self, job: JobState) -> Event:
         """Write the outcome, if nobody has; -> the event that says so."""
         return self.copy.finish(job, self.follower.pods.values())
 
@@ -191,7 +193,7 @@ class KubeWatch:
 
     def finish(self) -> Outcome:
         """How the run ended, or stands: logs are here then."""
-        if not (self.folder / "outcome.json").exists():
+        if not (self.folder / files.OUTCOME).exists():
             self.renew()
         self.copy.release()
         return outcome_of(store.load(self.folder))

@@ -61,7 +61,7 @@ def list_runs(inventory: str) -> Listed:
                 one.record,
                 state=one.state or "unknown",
                 nodes=(host.node for host in one.record.nodes),
-                progress=progress_words(values.record(one.progress) if one.progress else None),
+                progress=progress_words(one.progress),
                 folder=one.record.run_dir,
             )
             for one in ordered

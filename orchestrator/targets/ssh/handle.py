@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError
@@ -31,7 +31,7 @@ class SshHandle:
     def started(self) -> None:
         follow.await_start(self.folder, self.source)
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[Event]:
         yield from follow.follow(self.folder, self.source)
 
     def interrupt(self) -> None:

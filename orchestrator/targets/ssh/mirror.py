@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+from orch_node.protocol import files
+from orch_node.protocol import outcome as outcomes
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs.store import GONE, write_whole
@@ -46,8 +48,8 @@ class Mirror:
 
     def refresh(self) -> None:
         """Bring over what is new of the events, and the supervisor's and the outcome's files."""
-        self.append("events.jsonl")
-        for name in ("supervisor.json", "outcome.json"):
+        self.append(files.EVENTS)
+        for name in (files.SUPERVISOR, files.OUTCOME):
             if not (self.folder / name).exists():
                 self.copy(name)
 
@@ -85,12 +87,12 @@ class Mirror:
 
     def look_for_supervisor(self) -> None:
         """Note down if it is gone for good: it ended without an outcome."""
-        supervisor = self.remote.read(f"{self.run_dir}/supervisor.json")
-        if supervisor is None or (self.folder / "outcome.json").exists():
+        supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}")
+        if supervisor is None or (self.folder / files.OUTCOME).exists():
             return
-        pid = int(json.loads(supervisor)["pid"])
+        pid = outcomes.parse_supervisor(supervisor).pid
         if not self.remote.alive(pid, Path(self.run_dir).name):
-            self.copy("outcome.json")  # it may just have come
+            self.copy(files.OUTCOME)  # it may just have come
             (self.folder / GONE).touch()
 
     def terminate(self, pid: int) -> None:
@@ -98,14 +100,17 @@ class Mirror:
 
     def take_logs(self) -> None:
         """The logs of the ranks that ran on this node."""
-        for name in self.remote.list(f"{self.run_dir}/ranks"):
-            self.append(f"ranks/{name}")
+        for name in self.remote.list(f"{self.run_dir}/{files.RANKS}"):
+            self.append(f"{files.RANKS}/{name}")
 
     def finish(self, output_dir: str | None) -> None:
         """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
         self.refresh()
-        stacks = (f"stacks/{name}" for name in self.remote.list(f"{self.run_dir}/stacks"))
-        for name in ("launcher.log", "supervisor.log", *stacks):
+        stacks = (
+            f"{files.STACK_TRACES}/{name}"
+            for name in self.remote.list(f"{self.run_dir}/{files.STACK_TRACES}")
+        )
+        for name in (files.LAUNCHER_LOG, "supervisor.log", *stacks):
             self.append(name)
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:

@@ -25,7 +25,7 @@ def encode(event: str, fields: dict[str, Any]) -> bytes:
     """One event as a line of at most PIPE_BUF bytes; long texts keep their end."""
     kept = {name: _tail(value, LONGEST_TEXT) for name, value in fields.items()}
     rank = int(os.environ.get("RANK", "-1"))
-    record = {"event": event, "rank": rank, "time": round(time.time(), 3), **kept}
+    record = {**events.head(event, rank, round(time.time(), 3)), **kept}
     if restarted := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         record["restart"] = restarted
     line = json.dumps(record, ensure_ascii=True).encode() + b"\n"

@@ -71,7 +71,7 @@ class SupervisorProcess:
     """supervisor.json: the process that watches the run."""
 
     pid: int
-    started: float
+    started: float = 0.0
 
 
 def parse_supervisor(text: str | bytes) -> SupervisorProcess:

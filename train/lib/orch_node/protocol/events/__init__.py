@@ -9,6 +9,7 @@ version. A script may report kinds of its own, which are `Other`.
 from orch_node.protocol.events.kinds import KINDS as KINDS
 from orch_node.protocol.events.kinds import SIGNS as SIGNS
 from orch_node.protocol.events.lines import body as body
+from orch_node.protocol.events.lines import head as head
 from orch_node.protocol.events.lines import parse as parse
 from orch_node.protocol.events.lines import read as read
 from orch_node.protocol.events.lines import record as record

@@ -58,8 +58,13 @@ def json_form(value: Any) -> Any:
 def record(event: Event) -> dict[str, Any]:
     """As JSON has it: what `read` takes."""
     name = event.name if isinstance(event, Other) else event.kind
-    head = {"event": name, "rank": event.rank, "time": event.time}
-    return {**head, **body(event), **({"restart": event.restart} if event.restart else {})}
+    restart = {"restart": event.restart} if event.restart else {}
+    return {**head(name, event.rank, event.time), **body(event), **restart}
+
+
+def head(name: str, rank: int, time: float) -> dict[str, Any]:
+    """What each line begins with."""
+    return {"event": name, "rank": rank, "time": time}
 
 
 def render(event: Event) -> bytes:
