@@ -226,6 +226,7 @@ def test_a_run_that_loses_a_node_learns_as_if_it_had_not(ground: Ground) -> None
     ground.lab.cut(ground.lab.hosts[1])
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
+    assert "Traceback" not in err
     run = newest_run(ground)
     assert [event["ranks"] for event in events(run, "launched")] == [2, 1]
     for line in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import socket
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ class Ssh:
             connect_timeout=self.connect_seconds,
         )
         trust_known_hosts_only(connection)
+        # A lost node is told in our words; else its threads would write stack traces to the screen.
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())
         connection.open()
         notice_silence(connection.transport)
         return connection
