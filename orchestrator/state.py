@@ -8,6 +8,7 @@ import getpass
 import hashlib
 import json
 import os
+import pwd
 import secrets
 import socket
 import stat
@@ -21,6 +22,7 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError
 
 KEPT_LOGS = 20
+ROOT = 0
 
 
 def state_home() -> Path:
@@ -37,11 +39,56 @@ def home_of(variable: str, below: str) -> Path:
     Raises ExecuteError where there can be none of these.
     """
     if named := os.environ.get(variable):
-        return Path(named) / "orch"
+        return trusted(Path(named) / "orch")
     own = own_home()
     if own and writable(own, own / below / "orch"):
-        return own / below / "orch"
+        return trusted(own / below / "orch")
     return stand_in() / below / "orch"
+
+
+def trusted(folder: Path) -> Path:
+    """The folder, unless another user may write what orch would read there: commands, keys, and how
+    hosts are reached. Raises ExecuteError."""
+    for found in filter(None, (status(folder, links=True), status(folder, links=False))):
+        if found.st_uid not in (os.getuid(), ROOT):
+            raise ExecuteError(
+                f"{folder} belongs to another user ({owner_name(found.st_uid)}): what lies there "
+                "is not trusted.",
+                hint="Name folders of your own: XDG_STATE_HOME and XDG_CACHE_HOME.",
+            )
+    return folder
+
+
+def status(path: Path, *, links: bool) -> os.stat_result | None:
+    try:
+        return path.stat() if links else path.lstat()
+    except OSError:
+        return None
+
+
+def owner_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def private_folder(folder: Path) -> Path:
+    """Make it, and what lies between it and the folder of orch, for this user alone."""
+    home = next((one for one in (state_home(), cache_home()) if folder.is_relative_to(one)), folder)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    for one in reversed([folder, *folder.parents]):
+        if one.is_relative_to(home):
+            one.mkdir(mode=0o700, exist_ok=True)
+            close(one)
+    return folder
+
+
+def close(folder: Path) -> None:
+    """To others, if an earlier version or a wide umask has left it open."""
+    found = folder.stat()
+    if found.st_uid == os.getuid() and found.st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 def own_home() -> Path | None:
@@ -148,17 +195,20 @@ class State:
 
     def log(self, command: str) -> Path:
         """A new log file; only the newest are kept."""
-        folder = self.folder / "logs"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = private_folder(self.folder / "logs")
         for old in sorted(folder.glob("*.log"))[: -KEPT_LOGS + 1]:
             old.unlink(missing_ok=True)
-        return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{command}-{os.getpid()}.log"
+        path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{command}-{os.getpid()}.log"
+        path.touch(mode=0o600)
+        return path
 
     @contextlib.contextmanager
     def lock(self, what: str) -> Iterator[None]:
         """Only one at a time changes a cluster. Raises ExecuteError that names the holder."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.folder / "lock").open("a+") as file:
+        private_folder(self.folder)
+        held = self.folder / "lock"
+        held.touch(mode=0o600)
+        with held.open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -182,7 +232,7 @@ class State:
 
     def write_trust(self, cluster: str, files: Mapping[str, str]) -> None:
         """The cluster's key pair, made once, and the files beside it."""
-        self.trust.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(self.trust)
         key = self.trust / "id_ed25519"
         if not key.exists():
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
@@ -211,7 +261,7 @@ def held_by(text: str) -> str:
 
 
 def write_private(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(path.parent)
     staging = path.with_name(path.name + ".new")
     descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -24,6 +24,7 @@ from orchestrator.cli import (
 )
 from orchestrator.cli import kubernetes as k8s
 from orchestrator.errors import OrchError
+from orchestrator.model.printable import printable
 from orchestrator.state import away_from_home, stand_in
 
 app = typer.Typer(
@@ -59,9 +60,9 @@ def main() -> None:
                   file=sys.stderr)  # fmt: skip
         app()
     except OrchError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {printable(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(f"hint: {printable(error.hint)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

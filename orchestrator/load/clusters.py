@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.facts import read_record
-from orchestrator.load.inventory import read_listing
+from orchestrator.load.facts import NodeFacts, NodeRecord, checked, read_record
+from orchestrator.load.inventory import is_template, read_listing
 from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.selection import select, title
 from orchestrator.model.cluster import Cluster, Core, Facts, Node
@@ -53,11 +53,18 @@ def cluster(
 
 
 def find_inventory(name: str) -> Path:
-    for path in (Path(name), Path("inventory") / name, INVENTORY / name):
-        if path.exists():
-            return path
+    """A bare name is one of those that travel with orch: what lies in the current folder, and may
+    be a program that Ansible runs, is named by its path. Raises RequestError."""
+    bare = "/" not in name
+    path = INVENTORY / name if bare else Path(name)
+    if not name.isprintable():  # it goes into comments of files, and into the names of others
+        raise RequestError(f"{name!r} is no name of an inventory.")
+    if name and name not in (".", "..") and path.exists():
+        return path
     known = {path.name for path in INVENTORY.iterdir() if path.is_dir()}
-    raise RequestError(f"There is no inventory '{name}'.", hint=did_you_mean(name, known))
+    near = [one for one in (Path(name), Path("inventory") / name) if bare and name and one.exists()]
+    hint = f"As a path: {near[0] if '/' in str(near[0]) else f'./{near[0]}'}." if near else ""
+    raise RequestError(f"There is no inventory '{name}'.", hint=hint or did_you_mean(name, known))
 
 
 def node(state: State, name: str, variables: Mapping[str, Any], stack: str) -> Node | None:
@@ -65,17 +72,28 @@ def node(state: State, name: str, variables: Mapping[str, Any], stack: str) -> N
     if variables.get("ansible_connection") == "local":
         return this_machine(name, variables, stack)
     record = read_record(state.record(name))
-    if record is None or "root" not in record:
+    if record is None or record.root is None:
         return None
     return Node(
         name=name,
-        address=str(variables.get("orch_address") or record["address"]),
-        python=f"{record['root']}/stacks/{stack}/bin/python",
+        address=address_of(name, variables, record),
+        python=f"{record.root}/stacks/{stack}/bin/python",
         facts=parse_facts(record),
-        via=("ssh", "-F", str(state.ssh_config), name),
-        root=record["root"],
+        via=("ssh", "-F", str(state.ssh_config), "--", name),
+        root=record.root,
         repair="`orch provision`" + ("" if stack == OWN_STACK else f" with --stack {stack}"),
     )
+
+
+def address_of(name: str, variables: Mapping[str, Any], record: NodeRecord) -> str:
+    """Where the other nodes reach it: as the inventory says, unless in words that Ansible alone can
+    render; then, as it was seen. Raises RequestError."""
+    said = str(variables.get("orch_address") or "")
+    if said and not is_template(said):
+        return said
+    if record.address is None:
+        raise RequestError(f"The record of {name} has no address.", hint="Run `orch provision`.")
+    return record.address
 
 
 def this_machine(name: str, variables: Mapping[str, Any], stack: str) -> Node:
@@ -95,9 +113,9 @@ def connections(source: Path) -> tuple[SshOptions, ...]:
     """How Ansible reaches the nodes that are other machines, for all that have a record."""
     records = ((path.stem, read_record(path)) for path in State.of(source).records())
     return tuple(
-        SshOptions(node=name, **record["connection"])
+        SshOptions(node=name, **record.connection.model_dump())
         for name, record in records
-        if record and "connection" in record
+        if record and record.connection
     )
 
 
@@ -106,37 +124,36 @@ def local_facts(python: str) -> Facts:
     prefix = Path(python).parent.parent
     command = [sys.executable, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
-    return parse_facts(json.loads(done.stdout))
+    return parse_facts(checked(NodeFacts, json.loads(done.stdout), "the facts of this machine"))
 
 
-def parse_facts(record: Mapping[str, Any]) -> Facts:
+def parse_facts(record: NodeFacts) -> Facts:
     """The record that facts.py prints, as a value."""
+    recorded = record if isinstance(record, NodeRecord) else None
     return Facts(
-        hostname=record["hostname"],
-        python=record["python"],
-        cpu_model=record["cpu_model"],
-        flags=frozenset(record["flags"]),
-        cores=cores_of(
-            tuple((cpu["numa"], cpu["socket"], cpu["core"], cpu["cpu"]) for cpu in record["cpus"])
-        ),
-        memory_bytes=record["memory_bytes"],
-        shm_bytes=record["shm_bytes"],
-        libraries=record["libraries"],
-        packages=record["packages"],
-        interfaces={name: tuple(found) for name, found in record["interfaces"].items()},
+        hostname=record.hostname,
+        python=record.python,
+        cpu_model=record.cpu_model,
+        flags=frozenset(record.flags),
+        cores=cores_of(tuple((one.numa, one.socket, one.core, one.cpu) for one in record.cpus)),
+        memory_bytes=record.memory_bytes,
+        shm_bytes=record.shm_bytes,
+        libraries=record.libraries,
+        packages=record.packages,
+        interfaces={name: tuple(found) for name, found in record.interfaces.items()},
         mpi=mpi_of(record),
-        gpus=record.get("gpus", 0),
-        fingerprint=record.get("fingerprint", ""),
-        route=record.get("route", ""),
-        detours=record.get("detours", {}),
+        gpus=record.gpus,
+        fingerprint=record.fingerprint,
+        route=recorded.route if recorded else "",
+        detours=recorded.detours if recorded else {},
     )
 
 
-def mpi_of(record: Mapping[str, Any]) -> Mapping[str, str]:
+def mpi_of(record: NodeFacts) -> Mapping[str, str]:
     """Records of before there was a choice know Intel's mpiexec alone."""
-    if "mpi" in record:
-        return dict(record["mpi"])
-    return {"intel": record["mpiexec"]} if record.get("mpiexec") else {}
+    if isinstance(record, NodeRecord) and record.mpiexec and not record.mpi:
+        return {"intel": record.mpiexec}
+    return record.mpi
 
 
 @cache  # a thousand nodes of one kind have one tuple of cores

@@ -1,29 +1,139 @@
-"""The facts that `orch provision` has recorded about the nodes of an inventory."""
+"""The facts of a node: as facts.py prints them, and as `orch provision` has recorded them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar
 
-from orchestrator.errors import RequestError
+from pydantic import ConfigDict, Field, ValidationError
+
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.load.node_values import (
+    Address,
+    Count,
+    Digest,
+    FromNode,
+    HostKey,
+    HostName,
+    Interface,
+    Line,
+    NodePath,
+    Number,
+    Package,
+    Port,
+    Token,
+    User,
+    Word,
+)
+from orchestrator.model.printable import one_line
 from orchestrator.state import State
 
 
-def recorded_facts(inventory: Path, host: str) -> Mapping[str, Any] | None:
+class Cpu(FromNode):
+    """A hardware thread and where it sits."""
+
+    cpu: Number
+    core: Number
+    socket: Number
+    numa: Number
+
+
+class NodeFacts(FromNode):
+    """What facts.py prints. Sizes in bytes; the fields mean what model.cluster.Facts says."""
+
+    schema_: int = Field(alias="schema", default=1)
+    hostname: HostName
+    python: Token
+    cpu_model: Line
+    flags: list[Token]
+    cpus: list[Cpu] = Field(min_length=1)
+    memory_bytes: Count
+    shm_bytes: Count
+    libraries: dict[Token, NodePath]
+    interfaces: dict[Interface, list[Address]]
+    packages: dict[Package, Word]
+    fingerprint: Digest = ""
+    mpi: dict[Token, NodePath] = Field(default_factory=dict)
+    gpus: Number = 0
+
+
+class NodeConnection(FromNode):
+    """How Ansible reached the node, as the inventory has it: model.ssh_options.SshOptions."""
+
+    host: Word
+    port: str = Field(default="", pattern=r"^[0-9]{0,5}$")
+    user: Line = ""
+    key: Line = ""
+    arguments: str = Field(default="", max_length=10_000)
+
+
+class Verified(FromNode):
+    """What the packages were when the node computed: alone, and with all others."""
+
+    alone: str = Field(default="", max_length=200)
+    together: str = Field(default="", max_length=1 << 20)
+
+
+class NodeRecord(NodeFacts):
+    """The facts, and what provisioning has found and done; another version's keys are left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    root: NodePath | None = None
+    stack: Token | None = None
+    venv: NodePath | None = None
+    user: User | None = None
+    port: Port = 22
+    address: Address | None = None
+    interface: Interface | None = None
+    route: Interface | Literal[""] = ""
+    detours: dict[HostName, Interface] = Field(default_factory=dict)
+    host_keys: list[HostKey] = Field(default_factory=list)
+    verified: Verified | None = None
+    connection: NodeConnection | None = None
+    mpiexec: NodePath | None = (
+        None  # the one launcher that records of before there was a choice know
+    )
+
+
+Model = TypeVar("Model", bound=FromNode)
+
+
+class NotWhatANodeSays(OrchError):
+    """An answer that is not of the form that it must have: the message says where."""
+
+
+def checked(model: type[Model], value: object, what: str) -> Model:
+    """`value`: as JSON has it. Raises NotWhatANodeSays."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise NotWhatANodeSays(
+            one_line(f"{what}: {key} = {first['input']!r:.80}: {first['msg']}")
+        ) from None
+
+
+def recorded_facts(inventory: Path, host: str) -> NodeRecord | None:
     """The record of one host, or None if it was never provisioned. Raises RequestError."""
     return read_record(State.of(inventory).record(host))
 
 
-def read_record(path: Path) -> Mapping[str, Any] | None:
+def read_record(path: Path) -> NodeRecord | None:
     try:
-        record = json.loads(path.read_text())
+        return checked(NodeRecord, json.loads(path.read_text()), "")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, NotWhatANodeSays) as error:
         raise RequestError(
-            f"The recorded facts in {path} cannot be read: {error}.",
+            f"The recorded facts in {path} cannot be read: {error}",
             hint="Delete the file, then run `orch provision`.",
         ) from None
-    return record if isinstance(record, dict) else None
+
+
+def record_json(facts: object, node: str) -> str:
+    """What is kept of a node, as text. Raises NotWhatANodeSays."""
+    record = checked(NodeRecord, facts, f"the facts of {node}")
+    return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True))

@@ -7,15 +7,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import RequestError
-from orchestrator.state import ansible_home, cache_home
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-FORMAT = 3  # of what is remembered on disk
+from orchestrator.errors import RequestError
+from orchestrator.load.ansible import ansible_environment, check_environment
+from orchestrator.model.host_key_checks import HINT, unverified
+from orchestrator.model.host_names import is_host
+from orchestrator.model.printable import one_line
+from orchestrator.state import cache_home, private_folder
+
+FORMAT = 4  # of what is remembered on disk
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
 KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
 KEPT_PREFIX = "orch_"
@@ -33,6 +39,21 @@ class Listing:
     groups: Mapping[str, Mapping[str, list[str]]]
 
 
+class Group(BaseModel):
+    """What ansible-inventory says of one group; `vars` and what else there is are left out."""
+
+    model_config = ConfigDict(strict=True)
+
+    hosts: list[str] = Field(default_factory=list)
+    children: list[str] = Field(default_factory=list)
+
+
+class Meta(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    hostvars: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
 def read_inventory(source: Path) -> dict[str, Mapping[str, Any]]:
     """Host -> its variables, in the inventory's own order. Raises RequestError."""
     return dict(read_listing(source).hosts)
@@ -40,6 +61,7 @@ def read_inventory(source: Path) -> dict[str, Mapping[str, Any]]:
 
 def read_listing(source: Path) -> Listing:
     """All of the inventory. Raises RequestError."""
+    check_environment()
     remembered = cache_path(source)
     if remembered and remembered.is_file():
         return Listing(**json.loads(remembered.read_text()))
@@ -50,8 +72,9 @@ def read_listing(source: Path) -> Listing:
 
 
 def remember(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(path.parent)
     staging = path.with_name(f"{path.name}.{os.getpid()}")
+    staging.touch(mode=0o600)
     staging.write_text(json.dumps(value))
     staging.replace(path)
 
@@ -87,7 +110,7 @@ def ask_ansible(source: Path) -> Listing:
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
         "ANSIBLE_NOCOLOR": "1",
     }
-    environment = {**os.environ, **ansible_home(), **strict}
+    environment = {**os.environ, **ansible_environment(), **strict}
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     except OSError as error:
@@ -102,7 +125,10 @@ def ask_ansible(source: Path) -> Listing:
             f"Ansible cannot read inventory {source}: {words}",
             hint=vault if "vault" in words.lower() else "",
         )
-    return listing_of(json.loads(done.stdout))
+    try:
+        return listing_of(json.loads(done.stdout))
+    except ValueError as error:
+        raise RequestError(f"Ansible's answer on inventory {source} is no JSON: {error}") from None
 
 
 def reason(text: str, source: Path) -> str:
@@ -117,25 +143,74 @@ def last_words(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
 
 
-def listing_of(found: Mapping[str, Any]) -> Listing:
-    variables = found.get("_meta", {}).get("hostvars", {})
-    ordered = dict.fromkeys(walk(found, "all"))
+def listing_of(found: object) -> Listing:
+    """Ansible's answer, or that of the program that makes the inventory. Raises RequestError."""
+    try:
+        answer = dict(found) if isinstance(found, dict) else {}
+        variables = Meta.model_validate(answer.pop("_meta", {})).hostvars
+        groups = {name: Group.model_validate(entry) for name, entry in answer.items()}
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RequestError(
+            one_line(f"The inventory has a wrong {where}: {first['msg']}.")
+        ) from None
+    hosts = {host: variables.get(host, {}) for host in walk(groups)}
+    for host, its in hosts.items():
+        check_host(host, its)
     return Listing(
-        hosts={host: kept(variables.get(host, {})) for host in ordered},
-        groups={
-            name: {part: list(entry.get(part, ())) for part in ("hosts", "children")}
-            for name, entry in found.items()
-            if name != "_meta"
-        },
+        hosts={host: kept(its) for host, its in hosts.items()},
+        groups={name: group.model_dump() for name, group in groups.items()},
     )
 
 
-def walk(listing: Mapping[str, Any], group: str) -> Iterator[str]:
-    """Hosts of a group and of its children; only these lists keep the inventory's order."""
-    entry = listing.get(group, {})
-    yield from entry.get("hosts", ())
-    for child in entry.get("children", ()):
-        yield from walk(listing, child)
+def walk(groups: Mapping[str, Group]) -> dict[str, None]:
+    """All hosts, in the inventory's order: only the lists of groups keep it."""
+    hosts: dict[str, None] = {}
+    waiting, seen = ["all"], set()
+    while waiting:
+        name = waiting.pop()
+        group = groups.get(name)
+        if group is None or name in seen:
+            continue
+        seen.add(name)
+        hosts |= dict.fromkeys(group.hosts)
+        waiting += reversed(group.children)
+    return hosts
+
+
+def check_host(name: str, variables: Mapping[str, Any]) -> None:
+    """A host whose name or address would be read as something else in a file or a command, and one
+    whose key would not be verified. Raises RequestError."""
+    if not is_host(name):
+        raise RequestError(
+            f"The inventory names a host {one_line(repr(name)[:80])}: that is no host name.",
+            hint="A name has letters, digits, '-', '_' and '.', and begins with a letter or digit "
+            "(RFC 1123); ansible_host says how it is reached.",
+        )
+    for variable in ("ansible_host", "orch_address"):
+        said = variables.get(variable)
+        if said not in (None, "") and not is_template(said) and not is_host(str(said)):
+            raise RequestError(
+                f"{variable} of {name} is {one_line(repr(said)[:80])}: no host name or address."
+            )
+    for variable in ("ansible_port", "orch_port"):
+        said = variables.get(variable)
+        if said is not None and not is_template(said) and not is_port(str(said)):
+            raise RequestError(f"{variable} of {name} is {one_line(repr(said)[:80])}: no port.")
+    if words := unverified(variables):
+        raise RequestError(
+            one_line(f"{name}: host keys would not be verified ({words})."), hint=HINT
+        )
+
+
+def is_template(value: object) -> bool:
+    """Whether only Ansible can tell what it says; orch takes what Ansible made of it."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value) and value.isprintable()
+
+
+def is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 1 << 16
 
 
 def kept(variables: Mapping[str, Any]) -> dict[str, Any]:

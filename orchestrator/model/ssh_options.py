@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.errors import RequestError
+from orchestrator.model.host_key_checks import HINT, unverified_arguments
+from orchestrator.model.host_names import is_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class SshOptions:
 
 
 def render(connections: Iterable[SshOptions]) -> str:
-    """One `Host` block for each node. Raises RequestError for ssh arguments it cannot carry."""
+    """One `Host` block for each node. Raises RequestError for what it cannot carry."""
     return "".join(f"{block(connection)}\n" for connection in connections)
 
 
@@ -33,12 +35,29 @@ def block(connection: SshOptions) -> str:
         "User": connection.user,
         "IdentityFile": quoted(connection.key),
     }
-    lines = [f"{name} {value}" for name, value in given.items() if value]
+    check(connection)
+    # ssh takes the first value it finds: ours of this one, the inventory's of those at the end.
+    lines = ["StrictHostKeyChecking yes"]
+    lines += [f"{name} {value}" for name, value in given.items() if value]
     lines += options(connection)
-    # ssh takes the first value it finds: what the inventory says wins over these.
-    lines += ["StrictHostKeyChecking yes", "BatchMode yes", "ConnectTimeout 10"]
+    lines += ["BatchMode yes", "ConnectTimeout 10"]
     lines += ["ServerAliveInterval 5", "ServerAliveCountMax 3"]
+    for line in lines:
+        if not line.isprintable():
+            raise RequestError(f"{connection.node}: {line!r:.80} is more than one line.")
     return f"Host {connection.node}\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def check(connection: SshOptions) -> None:
+    """Raises RequestError for what is no host, and for what leaves host keys unverified."""
+    for host in (connection.node, connection.host):
+        if not is_host(host):
+            raise RequestError(f"{connection.node}: {host!r:.80} is no host name or address.")
+    if words := unverified_arguments(connection.arguments):
+        raise RequestError(
+            f"{connection.node}: host keys would not be verified ({words}).",
+            hint=f"{HINT} Then run `orch provision` again.",
+        )
 
 
 def options(connection: SshOptions) -> list[str]:
@@ -59,7 +78,7 @@ def options(connection: SshOptions) -> list[str]:
             lines.append(f"{name} {setting.strip()}")
         else:
             lines.append(f"{'ProxyJump' if flag == '-J' else 'IdentityFile'} {value}")
-    return [line for line in lines if line.lower() != "stricthostkeychecking no"]
+    return lines
 
 
 def quoted(path: str) -> str:

@@ -103,13 +103,13 @@ def refuse(session: Session, plan: ProvisionPlan) -> None:
 
 
 def host_of(session: Session, name: str) -> Host:
-    record = recorded_facts(session.source, name) or {}
-    verified = record.get("verified") or {}
+    record = recorded_facts(session.source, name)
+    verified = record.verified if record else None
     variables = session.hosts[name]
     return Host(
         name=name,
         port=port_of(variables),
-        verified=verified,
+        verified=verified.model_dump() if verified else {},
         may_become=HAS_PASSWORD in variables,
         limits=load.limits(name, variables),
     )
@@ -182,9 +182,9 @@ def compare_fingerprints(session: Session) -> None:
     """All nodes have the same packages, or those that differ are named."""
     if session.request.check or session.stopped:
         return
-    records = {name: recorded_facts(session.source, name) or {} for name in session.alive}
-    found = {name: record.get("packages", {}) for name, record in records.items()}
-    if len({record.get("fingerprint") for record in records.values()}) < 2:
+    records = {name: recorded_facts(session.source, name) for name in session.alive}
+    found = {name: record.packages if record else {} for name, record in records.items()}
+    if len({record and record.fingerprint for record in records.values()}) < 2:
         return
     first = next(iter(found))
     for name, packages in found.items():

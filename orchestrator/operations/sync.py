@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import recorded_facts
@@ -29,10 +28,8 @@ def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str
 
 def recorded_root(session: Session) -> str:
     """The folder on the nodes; equal for all, as the preflight of `orch provision` has seen to."""
-    records: dict[str, Mapping[str, Any]] = {
-        name: recorded_facts(session.source, name) or {} for name in session.nodes
-    }
-    roots = {str(record["root"]) for record in records.values() if "root" in record}
+    records = [recorded_facts(session.source, name) for name in session.nodes]
+    roots = {record.root for record in records if record and record.root}
     if len(roots) != 1:
         raise RequestError(
             f"The nodes of {session.source} have not been provisioned.",

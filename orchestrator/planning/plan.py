@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -13,10 +14,22 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision
 from orchestrator.model.layout import Layout
+from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Value
 from orchestrator.planning.manifest import as_yaml
 
 HEREDOC = "ORCH_END_OF_FILE"
+
+
+def heredoc(content: str) -> str:
+    """A file's content as what `cat` reads: the word that ends it is no line of it."""
+    lines = set(content.split("\n"))
+    end = next(word for word in words_of_end() if word not in lines)
+    return f"<<'{end}'\n{content}{end}"
+
+
+def words_of_end() -> Iterator[str]:
+    return (f"{HEREDOC}_{number}" if number else HEREDOC for number in count())
 
 
 def shell_at(node: RunNode, text: str) -> str:
@@ -25,14 +38,15 @@ def shell_at(node: RunNode, text: str) -> str:
 
 
 def write(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
-    """Shell text that writes what `source` redirects to a file on each of the nodes.
+    """Shell text that writes what `source` redirects to a file of its user on each of the nodes.
 
     Several nodes are reached alike, but for the node's name at the end.
     """
     folder = shlex.quote(str(PurePosixPath(path).parent))
-    text = f"mkdir -p {folder} && cat > {shlex.quote(path)}"
+    text = f"umask 077 && mkdir -p {folder} && cat > {shlex.quote(path)}"
     if len(nodes) == 1:
-        return f"{shell_at(nodes[0], text)} {source}"
+        # Here, in a shell of its own: the steps that follow have the user's umask.
+        return f"{shell_at(nodes[0], text) if nodes[0].via else f'({text})'} {source}"
     names = shlex.join(node.via[-1] for node in nodes)
     reach = shlex.join(nodes[0].via[:-1])
     return f'for node in {names}; do {reach} "$node" {shlex.quote(text)} {source}\ndone'
@@ -52,7 +66,7 @@ class PutFile:
 
     def describe(self) -> str:
         """A shell command that writes exactly this file."""
-        return write(self.at, self.path, f"<<'{HEREDOC}'\n{self.content}{HEREDOC}")
+        return write(self.at, self.path, heredoc(self.content))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +83,7 @@ class PutHere:
     def describe(self) -> str:
         folder = shlex.quote(str(PurePosixPath(self.path).parent))
         text = f"(umask 077 && mkdir -p {folder} && cat > {shlex.quote(self.path)})"
-        return f"{text} <<'{HEREDOC}'\n{self.content}{HEREDOC}"
+        return f"{text} {heredoc(self.content)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +174,7 @@ class Plan:
 
     def describe(self) -> str:
         """The plan as a shell script: its decisions as comments, its steps as commands."""
-        comments = [f"# {line}" for line in self.summary()]
+        comments = [f"# {one_line(line)}" for line in self.summary()]
         return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
 
     def summary(self) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.decision import Decision
+from orchestrator.model.host_names import is_address
 from orchestrator.model.limits import Limits
 from orchestrator.provisioning.preflight import Problem, is_loopback, packages, problems
 from orchestrator.provisioning.probe import Probe
@@ -186,13 +187,22 @@ def routes(probe: Probe) -> tuple[str, dict[str, str]]:
 
 def names(probes: tuple[Probe, ...], seen: Mapping[str, str]) -> list[dict[str, Any]]:
     """Lines of /etc/hosts: the inventory's name, and the machine's own where it is another."""
-    return [
-        {
-            "address": seen[probe.name],
-            "names": list(dict.fromkeys([probe.name, probe.facts["hostname"]])),
-        }
-        for probe in probes
-    ]
+    own = own_names(probes)
+    return [{"address": seen[probe.name], "names": own[probe.name]} for probe in probes]
+
+
+def own_names(probes: tuple[Probe, ...]) -> dict[str, list[str]]:
+    """Node -> its names. A node's word on its own name counts as far as no other has that name: it
+    is written on all nodes, and would lead the others' connections to it."""
+    claims = Counter(probe.facts["hostname"].lower() for probe in probes)
+    taken = {probe.name.lower() for probe in probes}
+    found = {}
+    for probe in probes:
+        own = probe.facts["hostname"]
+        free = claims[own.lower()] == 1 and own.lower() not in taken
+        local = own.lower().partition(".")[0] == "localhost" or is_address(own)
+        found[probe.name] = [probe.name, own] if free and not local else [probe.name]
+    return found
 
 
 def has_names(probe: Probe, wanted: list[dict[str, Any]]) -> bool:
@@ -224,8 +234,9 @@ def ssh_config(
     probes: tuple[Probe, ...], seen: Mapping[str, str], ports: Mapping[str, int], root: str
 ) -> str:
     """How a node reaches the others: ours alone, whatever the user's own configuration says."""
+    own = own_names(probes)
     each = [
-        f"Host {probe.name} {seen[probe.name]} {probe.facts['hostname']}\n"
+        f"Host {' '.join([probe.name, seen[probe.name], *own[probe.name][1:]])}\n"
         f"    HostName {seen[probe.name]}\n    Port {ports[probe.name]}\n    User {probe.user}\n"
         for probe in probes
     ]

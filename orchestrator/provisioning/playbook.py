@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -16,7 +15,10 @@ from typing import Any
 
 import ansible_runner
 
+from orchestrator.load.ansible import ansible_environment
+from orchestrator.model.printable import printable
 from orchestrator.paths import SHARE
+from orchestrator.provisioning.extra_variables import render
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
 from orchestrator.state import ansible_home
 
@@ -47,7 +49,7 @@ def run(
         with playbook.log.open("a") as log:
             (Path(folder) / "env").mkdir()
             variables = Path(folder) / "env" / "extravars"
-            variables.write_text(json.dumps(dict(playbook.variables)))
+            variables.write_text(render(playbook.variables))
             ended = ansible_runner.run(
                 private_data_dir=folder,
                 project_dir=str(SHARE / "playbooks"),
@@ -68,17 +70,18 @@ def run(
 
 
 def settings(playbook: Playbook) -> dict[str, str]:
-    """Ours, whatever the user's own ansible.cfg says; ANSIBLE_CONFIG names another on purpose."""
+    """Ours, whatever the user's own ansible.cfg and environment say."""
     programs = str(Path(sys.executable).parent)
     return {
-        **ansible_home(),
-        "ANSIBLE_CONFIG": os.environ.get("ANSIBLE_CONFIG") or str(SHARE / "ansible.cfg"),
+        **ansible_environment(),
         "ANSIBLE_ROLES_PATH": str(SHARE / "playbooks" / "roles"),
         "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
         "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
         "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
+        # What a node says of itself becomes no variable of its own name.
+        "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.facts),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -104,8 +107,9 @@ def handle(
 ) -> bool:
     """One event; -> False: it is not kept on disk."""
     if event.get("stdout"):
-        print(event["stdout"], file=log, flush=True)
-        on_line(str(event["stdout"]))
+        words = printable(str(event["stdout"]))
+        print(words, file=log, flush=True)
+        on_line(words)
     data = event.get("event_data", {})
     if event.get("event") in RESULTS and data.get("host"):
         on_result(task_result(RESULTS[event["event"]], data))

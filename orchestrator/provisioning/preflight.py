@@ -89,6 +89,8 @@ def of_machine(probe: Probe, limits: Limits) -> Iterator[Problem]:
             text=f"{facts['shm_bytes'] >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
             hint="mount -o remount,size=1g /dev/shm; for a container: --shm-size 1g.",
         )
+    if not probe.libc:
+        yield Problem(node=probe.name, text="its C library is not glibc, which the wheels need")
     if "avx2" not in facts["flags"]:
         yield Problem(node=probe.name, text=f"its CPU ({facts['cpu_model']}) has no AVX2")
     if abs(probe.skew) > limits.skew:

@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from orchestrator.load.facts import NodeFacts, checked
+from orchestrator.load.node_values import (
+    Address,
+    Count,
+    FromNode,
+    Host,
+    HostKey,
+    Line,
+    NodePath,
+    Number,
+    Text,
+    Token,
+    User,
+)
+
+# What the module looks for, in its own words.
+Missable = Literal[
+    "numactl", "rsync", "ssh", "dockerd", "libhwloc.so.15", "libtcmalloc_minimal.so.4"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,40 +69,82 @@ class Probe:
     systemd: bool = False
 
 
-def parse(name: str, record: Mapping[str, Any], skew: float) -> Probe:
-    """The result of the module orch_probe, as a value."""
-    family = record["os"]
-    debian = "debian" in (family["id"], *family["like"].split())
-    major, minor, micro = record["python"]
+class PeerAnswer(FromNode):
+    address: Address | Literal[""]
+    source: Address | Literal[""]
+    resolves: list[Address]
+    error: Line
+
+
+class Release(FromNode):
+    """ID and ID_LIKE of os-release(5)."""
+
+    id: Token | Literal[""]
+    like: Line
+
+
+class ProbeAnswer(FromNode):
+    """What the module orch_probe returns; the fields mean what Probe says."""
+
+    user: User
+    uid: Count
+    home: NodePath
+    root: NodePath
+    machine: Token
+    python: Annotated[list[Number], Field(min_length=3, max_length=3)]
+    python_path: NodePath
+    libc: Annotated[str, Field(pattern=r"^(?:[0-9]{1,3}[.][0-9]{1,3})?$")]
+    os: Release
+    sudo: bool
+    disk_free: Count
+    writable: bool
+    missing: list[Missable]
+    docker: bool
+    systemd: bool
+    host_keys: list[HostKey]
+    hosts_file: Text
+    peers: dict[Host, PeerAnswer]
+    facts: NodeFacts
+    time: float
+
+
+def parse(name: str, record: object) -> ProbeAnswer:
+    """The result of the module orch_probe. Raises NotWhatANodeSays."""
+    return checked(ProbeAnswer, record, f"{name} does not say what a node says")
+
+
+def probe_of(name: str, answer: ProbeAnswer, skew: float) -> Probe:
+    debian = "debian" in (answer.os.id, *answer.os.like.split())
+    major, minor, micro = answer.python
     return Probe(
         name=name,
-        user=record["user"],
-        uid=record["uid"],
-        home=record["home"],
-        root=record["root"],
-        machine=record["machine"],
+        user=answer.user,
+        uid=answer.uid,
+        home=answer.home,
+        root=answer.root,
+        machine=answer.machine,
         python=(major, minor, micro),
-        python_path=record["python_path"],
-        libc=record["libc"],
-        family="debian" if debian else family["id"],
-        sudo=record["sudo"],
-        writable=record["writable"],
-        disk_free=record["disk_free"],
-        missing=tuple(record["missing"]),
-        host_keys=tuple(record["host_keys"]),
-        hosts_file=record["hosts_file"],
-        peers={peer: parse_peer(seen) for peer, seen in record["peers"].items()},
+        python_path=answer.python_path,
+        libc=answer.libc,
+        family="debian" if debian else answer.os.id,
+        sudo=answer.sudo,
+        writable=answer.writable,
+        disk_free=answer.disk_free,
+        missing=tuple(answer.missing),
+        host_keys=tuple(answer.host_keys),
+        hosts_file=answer.hosts_file,
+        peers={peer: peer_of(seen) for peer, seen in answer.peers.items()},
         skew=skew,
-        facts=record["facts"],
-        docker=record.get("docker", False),
-        systemd=record.get("systemd", False),
+        facts=answer.facts.model_dump(mode="json", by_alias=True),
+        docker=answer.docker,
+        systemd=answer.systemd,
     )
 
 
-def parse_peer(seen: Mapping[str, Any]) -> Peer:
+def peer_of(seen: PeerAnswer) -> Peer:
     return Peer(
-        address=seen["address"],
-        source=seen["source"],
-        resolves=tuple(seen["resolves"]),
-        error=seen["error"],
+        address=seen.address,
+        source=seen.source,
+        resolves=tuple(seen.resolves),
+        error=seen.error,
     )

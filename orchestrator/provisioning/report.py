@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.model.printable import one_line
+
 # What OpenSSH and Ansible say, and what it means for whoever reads the table.
 CAUSES = (
     (
@@ -86,7 +88,7 @@ def explain(message: str) -> tuple[str, str]:
         if signature in message:
             return problem, hint
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " ".join(lines)[-500:], ""
+    return one_line(" ".join(lines)[-500:]), ""
 
 
 def message_of(result: Mapping[str, Any]) -> str:
@@ -98,8 +100,14 @@ def message_of(result: Mapping[str, Any]) -> str:
 def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
     """The module's own account; a task that has none is named itself."""
     drift = result.get("drift")
-    if drift:
+    told = [one for one in drift if isinstance(one, dict)] if isinstance(drift, list) else []
+    if told:
         return [
-            Change(what=str(d["what"]), is_=str(d["is"]), should=str(d["should"])) for d in drift
+            Change(what=word(one, "what"), is_=word(one, "is"), should=word(one, "should"))
+            for one in told
         ]
     return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]
+
+
+def word(told: Mapping[str, Any], key: str) -> str:
+    return one_line(str(told.get(key, "")))

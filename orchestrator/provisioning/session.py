@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,9 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import find_inventory
+from orchestrator.load.facts import NotWhatANodeSays, record_json
 from orchestrator.load.inventory import read_inventory
+from orchestrator.model.printable import one_line
 from orchestrator.provisioning import playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import Playbook
@@ -24,6 +25,14 @@ from orchestrator.state import State, write_private
 VARIABLE = "orch_facts"  # what the roles record and verify call them
 VALIDATION = "Validating arguments"  # Ansible's own task, before each role
 PROBE_TASK = "Look at the node"
+# Only these tasks say what is kept of a node: a module's result comes from the node, which could
+# name any variable in it.
+SET_FACT = ("set_fact", "ansible.builtin.set_fact", "ansible.legacy.set_fact")
+RECORDING, PROBING = ("record", "verify"), ("preflight", "record")
+STRANGE = (
+    "Nothing of it was used. Look at the node by hand before it gets keys or secrets: its Python, "
+    "or what answers in its place, is not what it should be."
+)
 LOCK_TASK, RELEASE_TASK = "Make the lock present", "Make the lock absent"
 
 
@@ -101,16 +110,28 @@ class Session:
         node.ok += result.state == "ok"
         if result.changed:
             node.changes += changes_of(result.result, result.task)
-        if facts := (result.result.get("ansible_facts") or {}).get(VARIABLE):
-            write_private(self.state.record(result.node), json.dumps(facts))
         self.note_lock(result)
         if result.state != "ok":
             self.fail(result.node, message_of(result.result), result.task)
-        elif result.task == PROBE_TASK and result.role == "preflight":
-            self.probes[result.node] = probe.parse(
-                result.node, result.result["probe"], skew(result)
-            )
+        else:
+            self.learn(result)
         self.listener.result(result)
+
+    def learn(self, result: TaskResult) -> None:
+        """Keep what the task says of its node, if it is what a node can say."""
+        try:
+            if result.action in SET_FACT and result.role in RECORDING:
+                facts = result.result.get("ansible_facts")
+                text = record_json(dict(facts or {}).get(VARIABLE), result.node)
+                write_private(self.state.record(result.node), text)
+            elif result.task.startswith(PROBE_TASK) and result.role in PROBING:
+                answer = probe.parse(result.node, result.result.get("probe"))
+                if result.role == "preflight":
+                    seen = probe.probe_of(result.node, answer, skew(result, answer.time))
+                    self.probes[result.node] = seen
+        except NotWhatANodeSays as error:
+            self.fail(result.node, error.message, result.task)
+            self.nodes[result.node].hint = STRANGE
 
     def note_lock(self, result: TaskResult) -> None:
         """Keep in mind which nodes must be released, as far as they can be reached."""
@@ -119,7 +140,7 @@ class Session:
         elif result.task == LOCK_TASK and result.state == "ok":
             self.locked.add(result.node)
             if note := result.result.get("note"):
-                self.listener.note(f"{result.node}: {note}")
+                self.listener.note(f"{result.node}: {one_line(str(note))}")
 
     def fail(self, name: str, message: str, task: str = "") -> None:
         node = self.nodes[name]
@@ -162,14 +183,13 @@ def open_session(
     )
 
 
-def skew(result: TaskResult) -> float:
+def skew(result: TaskResult, now: float) -> float:
     """Seconds that the node's clock lies outside the time in which it was asked; 0 if inside."""
     start, end = (dt.datetime.fromisoformat(text) for text in (result.start, result.end))
     start, end = (
         moment.replace(tzinfo=dt.timezone.utc) if moment.tzinfo is None else moment
         for moment in (start, end)
     )
-    now = float(result.result["probe"]["time"])
     if now < start.timestamp():
         return now - start.timestamp()
     return max(0.0, now - end.timestamp())

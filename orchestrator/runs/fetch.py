@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import sha256
+from orchestrator.files import own_folder, sha256
 from orchestrator.model.command import Answer
 from orchestrator.paths import STANDALONE
 
@@ -98,7 +98,8 @@ def bring(
     """Go on with a part that is here; if the whole is wrong then, begin anew, once."""
     part = target.with_name(target.name + PART)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(target.parent)
+        part.touch(mode=0o600)
         for _ in range(2):
             append(part, remote, source, listener)
             if sha256(part) == entry.sha256:

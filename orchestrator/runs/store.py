@@ -17,6 +17,7 @@ from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
+from orchestrator.files import own_folder
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
@@ -65,7 +66,7 @@ def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> N
     """Write plan.json; `origin` as far as it is known. Raises ExecuteError."""
     value = records.render(record) | (origins.render(origin) if origin else {})
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
         write_json(folder / PLAN, value)
     except OSError as error:
         raise ExecuteError(
@@ -138,6 +139,7 @@ def write_json(path: Path, value: object) -> None:
 def write_whole(path: Path, content: bytes) -> None:
     """Whole or not at all: others may be reading it."""
     staging = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    staging.touch(mode=0o600)
     staging.write_bytes(content)
     staging.replace(path)
 

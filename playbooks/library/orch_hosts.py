@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import tempfile
 from typing import Any
 
@@ -36,6 +38,8 @@ drift: {description: Lines that differed or differ., returned: always, type: lis
 """
 
 LOOPBACK = ("127.", "::1")
+# As RFC 1123 has host names; a line break or a blank in one would be another line, or another name.
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9.])?")
 
 
 def main() -> None:
@@ -48,12 +52,27 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    try:
+        check(given["cluster"], given["nodes"])
+    except (KeyError, TypeError, ValueError) as error:
+        module.fail_json(msg=f"the names of the cluster cannot be written: {error}")
     with open(given["path"]) as file:
         before = file.read()
     after = rewrite(before, given["cluster"], given["nodes"])
     if after != before and not module.check_mode:
         replace(module, given["path"], after)
     module.exit_json(changed=after != before, drift=differences(given["path"], before, after))
+
+
+def check(cluster: str, nodes: list[dict[str, Any]]) -> None:
+    """Raises ValueError for what would be more than one line, or another one."""
+    if not cluster.isprintable():
+        raise ValueError(f"{cluster!r} is no name of a cluster")
+    for node in nodes:
+        ipaddress.ip_address(node["address"].partition("%")[0])
+        for text in [node["address"], *node["names"]]:
+            if (text != node["address"] and not NAME.fullmatch(text)) or not text.isprintable():
+                raise ValueError(f"{text!r} is no host name")
 
 
 def rewrite(text: str, cluster: str, nodes: list[dict[str, Any]]) -> str:

@@ -8,11 +8,11 @@
 # network: eth1 on node0, node1 (the route to the other nodes)
 # rank 0: node0, cores 0-3, 4 threads
 # rank 1: node1, cores 0-3, 4 threads
-ssh node0 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
+ssh node0 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
 10.0.0.0:1
 10.0.0.1:1
 ORCH_END_OF_FILE
-for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
 {
  "MASTER_ADDR": "10.0.0.0",
  "MASTER_PORT": "24609",
@@ -21,7 +21,7 @@ for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt
 }
 ORCH_END_OF_FILE
 done
-for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
 {
  "schema": 1,
  "world_size": 2,
@@ -39,7 +39,7 @@ for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt
 }
 ORCH_END_OF_FILE
 done
-for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/container.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/container.json' <<'ORCH_END_OF_FILE'
 {
  "schema": 1,
  "image": "orch:current",
@@ -78,7 +78,7 @@ for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt
 }
 ORCH_END_OF_FILE
 done
-for node in node0 node1; do ssh "$node" 'mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/run.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/run.json' <<'ORCH_END_OF_FILE'
 {"schema": 1, "run_id": "r", "key": "cee9b8decbf1", "node0": {"node": "node0", "via": ["ssh", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "node0"]}, {"node": "node1", "via": ["ssh", "node1"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "2 on each node", "reason": "NPROC_PER_NODE, for the image"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "docker", "value": "orch:current", "reason": "one container on each node, as the node's user; its entrypoint, told RANK = node, starts the ranks"}, {"topic": "precision", "value": "bf16", "reason": "the recipe's default; avx512_bf16 on all 2 nodes"}, {"topic": "network", "value": "eth1 on node0, node1", "reason": "the route to the other nodes"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}, {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}]}
 ORCH_END_OF_FILE
 done

@@ -71,7 +71,7 @@ def record(root: Path, config: str) -> dict[str, Any]:
     return {**json.loads(done.stdout), **found}
 
 
-WHERE = ("--inventory", "lab.yaml")
+WHERE = ("--inventory", "./lab.yaml")
 RANKS = ("--ppn", "2", "--backend", "gloo", "--launcher", "torchrun")
 
 

@@ -29,7 +29,7 @@ from orchestrator.targets.kubernetes.options import KubeOptions
 FIELDS = tuple(field.name for field in fields(TrainRequest))
 IMAGE = KubeOptions(k8s=("image=registry.example/orch",))
 BASE = {
-    "ssh": TrainRequest(recipe="bert-qa", inventory="lab.yml", nodes="2"),
+    "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes="2"),
     "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes="2", options=(IMAGE,)),
 }
 # Field -> another value, and what else has to be asked for to see what it does.

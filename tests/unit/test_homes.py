@@ -68,3 +68,41 @@ def test_a_user_without_a_name() -> None:
         env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout == f"{unknown} None\n", done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
+def test_a_folder_of_another_user_is_not_trusted(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path))
+    home = state.state_home if "STATE" in variable else state.cache_home
+    assert home() == tmp_path / "orch"
+    (tmp_path / "orch").mkdir()
+    assert home() == tmp_path / "orch"
+    os.chown(tmp_path / "orch", 12345, 12345)
+    with pytest.raises(ExecuteError, match=r"belongs to another user \(12345\)"):
+        home()
+    (tmp_path / "orch").rename(tmp_path / "theirs")
+    (tmp_path / "orch").symlink_to(tmp_path / "theirs")
+    with pytest.raises(ExecuteError, match="belongs to another user"):
+        home()
+
+
+def test_what_is_kept_is_this_users_alone_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "orch/clusters").mkdir(parents=True)
+    before = os.umask(0o022)
+    try:
+        kept = state.State.of(Path("lab"))
+        state.write_private(kept.record("node0"), "{}")
+        kept.log("provision").write_text("")
+        with kept.lock("provision"):
+            kept.owner("provision")
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "orch").rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}

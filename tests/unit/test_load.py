@@ -11,6 +11,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import parse_facts
+from orchestrator.load.facts import NodeFacts
 from orchestrator.load.files import read_toml
 from orchestrator.load.inventory import HAS_PASSWORD, read_inventory
 from orchestrator.load.recipes import RecipeFile, recipe_from
@@ -195,7 +196,7 @@ def test_facts_of_this_machine() -> None:
 
 def test_hardware_threads_of_one_core_are_one_core() -> None:
     cpus = [{"cpu": c, "core": c % 2, "socket": 0, "numa": 0} for c in range(4)]
-    record = dict.fromkeys(("hostname", "python", "cpu_model"), "x")
+    record: dict[str, object] = dict.fromkeys(("hostname", "python", "cpu_model"), "x")
     record |= {
         "flags": [],
         "cpus": cpus,
@@ -204,7 +205,7 @@ def test_hardware_threads_of_one_core_are_one_core() -> None:
         "libraries": {},
         "interfaces": {},
     }
-    facts = parse_facts({**record, "packages": {}, "mpi": {}})
+    facts = parse_facts(NodeFacts.model_validate({**record, "packages": {}, "mpi": {}}))
     assert [core.cpus for core in facts.cores] == [(0, 2), (1, 3)]
 
 

@@ -136,7 +136,7 @@ def far_node(index: int, facts: Facts | None = None, *, interface: str = "eth1")
             route=interface,
         ),
         address=f"10.0.0.{index}",
-        via=("ssh", "-F", "/state/ssh config", f"node{index}"),
+        via=("ssh", "-F", "/state/ssh config", "--", f"node{index}"),
     )
 
 

@@ -17,7 +17,7 @@ FAR = SshOptions(
     user="me",
     key="/keys/the key",
     arguments="-o 'UserKnownHostsFile=\"/known hosts\"' -oIdentitiesOnly=yes -J jump "
-    "-o StrictHostKeyChecking=no",
+    "-o StrictHostKeyChecking=ask",
 )
 
 
@@ -54,3 +54,26 @@ def test_host_keys_are_always_checked(tmp_path: Path) -> None:
 def test_an_argument_that_cannot_be_carried_is_named() -> None:
     with pytest.raises(RequestError, match="node1: the ssh argument -L8080:x:80"):
         render([SshOptions(node="node1", host="h", arguments="-L8080:x:80")])
+
+
+@pytest.mark.parametrize("words", ["-o StrictHostKeyChecking=no", "-o UserKnownHostsFile=/dev/null",
+                                   "-o 'StrictHostKeyChecking off'"])  # fmt: skip
+def test_a_record_that_turns_that_off_is_refused(words: str) -> None:
+    with pytest.raises(RequestError, match="host keys would not be verified"):
+        render([SshOptions(node="node1", host="h", arguments=words)])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host": "h\n    ProxyCommand id"},
+        {"host": "-oProxyCommand=id"},
+        {"node": "*"},
+        {"user": "me\n    ProxyCommand id"},
+        {"key": "/k\n    ProxyCommand id"},
+        {"arguments": "-o 'IdentitiesOnly=yes\n    ProxyCommand id'"},
+    ],
+)
+def test_a_value_is_never_another_line(changes: dict[str, str]) -> None:
+    with pytest.raises(RequestError):
+        render([SshOptions(**{"node": "node1", "host": "h", **changes})])

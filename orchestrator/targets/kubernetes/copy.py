@@ -15,6 +15,7 @@ from orch_node.protocol.events import Event, Finished, Heartbeat, render
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
 
+from orchestrator.files import own_folder
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes.follow import ReadLine, of_now
 from orchestrator.targets.kubernetes.log_lines import Position, parse
@@ -76,7 +77,8 @@ class RunCopy:
 
     def append(self, name: str, text: str) -> None:
         path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(path.parent)
+        path.touch(mode=0o600)
         with path.open("a", encoding="utf-8", errors="replace") as file:
             file.write(f"{text}\n")
 

@@ -104,8 +104,10 @@ class Ssh:
 
     def write(self, path: str, content: bytes) -> None:
         def act() -> None:
-            self.run(("mkdir", "-p", str(PurePosixPath(path).parent)))
+            folder = str(PurePosixPath(path).parent)
+            self.run(("sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", folder))
             with self.sftp.open(f"{path}.tmp", "wb") as file:
+                file.chmod(0o600)
                 file.write(content)
             self.sftp.posix_rename(f"{path}.tmp", path)
 
@@ -113,8 +115,10 @@ class Ssh:
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that lives on when the connection is gone."""
-        detached = f"setsid -f {command.shell()} > {shlex.quote(log)} 2>&1 < /dev/null"
-        self.attempt(lambda: self.run(("sh", "-c", detached)), f"start {command.argv[0]}")
+        made = f"(umask 077 && : >> {shlex.quote(log)})"
+        detached = f"setsid -f {command.shell()} >> {shlex.quote(log)} 2>&1 < /dev/null"
+        started = ("sh", "-c", f"{made} && {detached}")
+        self.attempt(lambda: self.run(started), f"start {command.argv[0]}")
 
     def read(self, path: str, offset: int = 0) -> bytes | None:
         """The file's bytes from `offset` on, or None if it is not there."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
+from orchestrator.files import own_folder
 from orchestrator.model.command import Answer, Command, program
 
 CHUNK = 1 << 20
@@ -20,7 +21,9 @@ class Local:
         target = Path(path)
         staging = target.with_name(target.name + ".tmp")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            own_folder(target.parent)
+            staging.touch(mode=0o600)
+            staging.chmod(0o600)  # one that was left behind may have been made otherwise
             staging.write_text(content)
             staging.replace(target)
         except OSError as error:
@@ -41,6 +44,7 @@ class Local:
 
     def start(self, command: Command, log: str) -> None:
         try:
+            Path(log).touch(mode=0o600)
             with open(log, "ab") as output:
                 subprocess.Popen(
                     command.argv,

@@ -11,6 +11,7 @@ from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
 
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.files import own_folder
 from orchestrator.runs.store import GONE, write_whole
 
 Result = TypeVar("Result")
@@ -59,11 +60,11 @@ class Mirror:
         Several commands may watch a run at once: they write the same bytes to the same places.
         """
         target = self.folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(target.parent)
         have = target.stat().st_size if target.exists() else 0
         new = self.remote.read(f"{self.run_dir}/{name}", have)
         if new:
-            target.touch()
+            target.touch(mode=0o600)
             with target.open("r+b") as file:
                 file.seek(have)
                 file.write(new)

@@ -187,7 +187,7 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     run_dir, node, folder = argv
     relieve(run_dir, node)
-    Path(run_dir).mkdir(parents=True, exist_ok=True)
+    Path(run_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
     agent = Agent(Path(run_dir), node, Claims(Path(folder)))
     try:
         agent.serve()

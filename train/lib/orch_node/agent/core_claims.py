@@ -30,7 +30,7 @@ class Claims:
 
         Atomic: whoever asks at the same time waits for the answer. Claiming again is no conflict.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             wanted = set(claim.cpus)
@@ -46,7 +46,7 @@ class Claims:
 
     def hold(self, claim: Claim) -> None:
         path = self.folder / f"{claim.run}.json"
-        self.held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self.held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self.held, fcntl.LOCK_EX)
         os.ftruncate(self.held, 0)
         os.write(self.held, json.dumps(values.record(claim)).encode())

@@ -11,8 +11,8 @@ SEARCHED = 1 << 16  # bytes of the log's end; the stack traces of many threads f
 
 
 def open_log(path: Path) -> int:
-    path.parent.mkdir(exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def last_words(log: Path) -> str:

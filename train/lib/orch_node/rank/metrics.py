@@ -23,6 +23,7 @@ from typing import Any
 from orch_node.events import NOTED, send
 from orch_node.protocol.events import FirstStep
 from orch_node.protocol.files import rank_metrics
+from orch_node.whole_files import private
 
 # At first a line a second; after that so many in all that a day gives some 6,000 of them.
 SECONDS = 1.0
@@ -94,7 +95,7 @@ class Metrics:
         with self.lock:
             line = self.line()
             try:
-                with self.path.open("a", encoding="utf-8") as file:
+                with open(self.path, "a", encoding="utf-8", opener=private) as file:
                     file.write(json.dumps(line) + "\n")
             except OSError:  # a full disk: the training is worth more than this line
                 pass

@@ -134,7 +134,7 @@ class Agents:
 
     def __init__(self, run_dir: Path, nodes: list[str], claims: str, pipes: Pipes) -> None:
         folder = run_dir / "nodes"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self.pipes = pipes
         self.lost: dict[str, str] = {}  # node -> why
         self.news: list[tuple[str, str]] = []  # (node, what happened to its connection)
@@ -234,4 +234,4 @@ def agent_command(run_dir: Path, node: str, claims: str, *, here: bool) -> list[
     """The stack has the same path on all nodes, so this interpreter's is that of the others."""
     command = program.command("agent", str(run_dir), node, claims)
     # No -q, as hydra has it: what ssh says is the reason why a node cannot be reached.
-    return command if here else ["ssh", "-F", str(SSH_CONFIG), node, shlex.join(command)]
+    return command if here else ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(command)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 
 from orch_node import whole_files
@@ -20,8 +21,11 @@ class EventLog:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.events = (run_dir / files.EVENTS).open("ab", buffering=0)
-        self.words = (run_dir / files.LAUNCHER_LOG).open("ab", buffering=0)
+        self.events = self.append_to(files.EVENTS)
+        self.words = self.append_to(files.LAUNCHER_LOG)
+
+    def append_to(self, name: str) -> FileIO:
+        return open(self.run_dir / name, "ab", buffering=0, opener=whole_files.private)
 
     def tell(self, event: Event) -> None:
         self.events.write(events.render(replace(event, time=round(time.time(), 3))))
@@ -29,10 +33,10 @@ class EventLog:
     def keep_stack_traces(self, answers: Mapping[int, RankStack]) -> dict[str, str]:
         """A file for each rank; -> rank -> where it stands, in one line."""
         folder = self.run_dir / files.STACK_TRACES
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         for rank, answer in answers.items():
             kernel = "".join(f"{name}: {text}\n" for name, text in answer.kernel.items())
-            (folder / f"rank-{rank}.txt").write_text(f"{answer.stack}\n{kernel}")
+            whole_files.write(folder / f"rank-{rank}.txt", f"{answer.stack}\n{kernel}")
         return {str(rank): where(answer) for rank, answer in sorted(answers.items())}
 
     def end(self, ending: Outcome) -> None:

@@ -181,4 +181,4 @@ def node_command(
     if first:
         return command
     carried = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]
-    return ["ssh", "-F", str(SSH_CONFIG), node, shlex.join(["env", *carried, *command])]
+    return ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(["env", *carried, *command])]

@@ -1,0 +1,95 @@
+"""Whether settings of ssh and of Ansible leave the verification of host keys on.
+
+Provisioning carries secrets and the cluster's own key: over a connection to an unverified host they
+are handed to whoever answers.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+HINT = (
+    "Take that setting away. Record each host's key once instead: ssh-keyscan HOST >> "
+    "~/.ssh/known_hosts, and compare its fingerprint with what the node itself shows (ssh-keygen "
+    "-lf /etc/ssh/ssh_host_ed25519_key.pub); another file than ~/.ssh/known_hosts is named by "
+    "-o UserKnownHostsFile=FILE in ansible_ssh_common_args."
+)
+YES = frozenset({"true", "yes", "on", "1", "y", "t"})
+# The programs that a variable may name: a wrapper is a script whose options nobody has seen.
+SSH = re.compile(r"(?:/usr/local/bin/|/usr/bin/|/bin/)?(?:ssh|scp|sftp)")
+# ssh_config(5): option -> the values with which an unknown or changed key is still refused.
+OPTION = re.compile(
+    r"(StrictHostKeyChecking|UserKnownHostsFile|KnownHostsCommand|"
+    r"NoHostAuthenticationForLocalhost)\s*(?:=\s*|\s+)[\"']?([^\s\"']*)",
+    re.IGNORECASE,
+)
+OTHER_CONFIGURATION = re.compile(r"(?:^|\s)-[46AaCfGgKkMNnqsTtVvXxYy]*F")
+SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking",
+            "ansible_paramiko_host_key_checking")  # fmt: skip
+REVERSED = ("ansible_paramiko_host_key_auto_add",)
+ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args",
+             "ansible_scp_extra_args", "ansible_sftp_extra_args",
+             "ansible_paramiko_proxy_command")  # fmt: skip
+PROGRAMS = ("ansible_ssh_executable", "ansible_scp_executable", "ansible_sftp_executable")
+NESTED = 3  # a ProxyCommand is a command line inside of an argument, and may hold another
+
+
+def unverified(variables: Mapping[str, object]) -> str:
+    """What turns the verification off, as `variable: words`, or nothing.
+
+    `variables`: Ansible's, by the names that an inventory gives them.
+    """
+    return next(found(variables), "")
+
+
+def found(variables: Mapping[str, object]) -> Iterator[str]:
+    for name in SWITCHES:
+        if name in variables and not is_yes(variables[name]):
+            yield f"{name}: {variables[name]}"
+    for name in REVERSED:
+        if name in variables and str(variables[name]).strip().lower() not in ("false", "no", "0"):
+            yield f"{name}: {variables[name]}"
+    for name in PROGRAMS:
+        if name in variables and not SSH.fullmatch(str(variables[name])):
+            yield f"{name}: {variables[name]}"
+    for name in ARGUMENTS:
+        if words := unverified_arguments(str(variables.get(name) or "")):
+            yield f"{name}: {words}"
+
+
+def is_yes(value: object) -> bool:
+    return str(value).strip().lower() in YES
+
+
+def unverified_arguments(text: str) -> str:
+    """The words among ssh's arguments after which an unknown key is accepted, or nothing."""
+    for layer in layers(text):
+        if OTHER_CONFIGURATION.search(layer):
+            return "-F names a configuration that orch has not read"
+        for option, value in OPTION.findall(layer):
+            if not keeps(option.lower(), value.lower()):
+                return f"{option} {value}"
+    return ""
+
+
+def keeps(option: str, value: str) -> bool:
+    if option == "stricthostkeychecking":
+        return value in ("yes", "true", "ask")
+    if option == "nohostauthenticationforlocalhost":
+        return value in ("no", "false")
+    if option == "knownhostscommand":
+        return value == "none"
+    return value not in ("", "none") and not value.startswith("/dev/")
+
+
+def layers(text: str) -> Iterator[str]:
+    """The text as typed, and as ssh, and the shell of a ProxyCommand, see it: without quotes."""
+    for _ in range(NESTED):
+        yield text
+        try:
+            words = shlex.split(text)
+        except ValueError:  # Ansible and ssh will say so
+            return
+        text = " ".join(words)

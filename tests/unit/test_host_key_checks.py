@@ -1,0 +1,118 @@
+"""Which settings of an inventory, and of the environment, leave host keys unverified."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import RequestError
+from orchestrator.load.inventory import read_inventory
+from orchestrator.model.host_key_checks import unverified, unverified_arguments
+
+OFF = [
+    "-o StrictHostKeyChecking=no",
+    "-oStrictHostKeyChecking=no",
+    "-o stricthostkeychecking=off",
+    "-o 'StrictHostKeyChecking no'",
+    "-o StrictHostKeyChecking=false",
+    "-o StrictHostKeyChecking=accept-new",
+    "-o 'Strict''HostKeyChecking'=no",
+    "-o StrictHostKeyChecking=yes -o StrictHostKeyChecking=no",
+    "-o UserKnownHostsFile=/dev/null",
+    "-o UserKnownHostsFile=none",
+    "-o KnownHostsCommand=/bin/echo",
+    "-o NoHostAuthenticationForLocalhost=yes",
+    "-o ProxyCommand='ssh -o StrictHostKeyChecking=no -W %h:%p jump'",
+    "-o ProxyCommand=\"ssh -o 'StrictHostKeyChecking no' -W %h:%p jump\"",
+    "-F /home/me/other",
+    "-C -F/home/me/other",
+]
+ON = [
+    "",
+    "-J jump",
+    "-o UserKnownHostsFile=/home/me/known_hosts -o StrictHostKeyChecking=yes",
+    "-o 'UserKnownHostsFile=\"/home/me/known hosts\"' -o IdentitiesOnly=yes",
+    "-o StrictHostKeyChecking=ask",
+    "-o ProxyCommand='ssh -W %h:%p jump'",
+]
+
+
+@pytest.mark.parametrize("text", OFF)
+def test_arguments_that_turn_it_off(text: str) -> None:
+    assert unverified_arguments(text)
+    assert unverified({"ansible_ssh_extra_args": text})
+
+
+@pytest.mark.parametrize("text", ON)
+def test_arguments_that_leave_it_on(text: str) -> None:
+    assert unverified({"ansible_ssh_common_args": text}) == ""
+
+
+@pytest.mark.parametrize("value", [False, "false", "no", 0, "0", "off", "{{ off }}", None])
+@pytest.mark.parametrize("name", ["ansible_host_key_checking", "ansible_ssh_host_key_checking"])
+def test_switches(name: str, value: object) -> None:
+    assert name in unverified({name: value})
+    assert unverified({name: True}) == unverified({name: "yes"}) == ""
+
+
+def test_a_program_that_is_not_ssh_may_leave_anything_out() -> None:
+    assert unverified({"ansible_ssh_executable": "/home/me/bin/ssh"})
+    assert unverified({"ansible_ssh_executable": "/usr/bin/ssh"}) == ""
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(["ansible_ssh_args", "ansible_host_key_checking"]),
+                       st.one_of(st.text(), st.integers(), st.none(), st.booleans())))  # fmt: skip
+def test_whatever_is_said_is_answered(variables: dict[str, object]) -> None:
+    assert isinstance(unverified(variables), str)
+
+
+VARIABLES = [
+    {"ansible_host_key_checking": False},
+    {"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"},
+    {"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"},
+]
+
+
+@pytest.mark.parametrize("variables", VARIABLES, ids=str)
+def test_an_inventory_that_turns_it_off_is_refused(
+    variables: dict[str, object], tmp_path: Path
+) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text(json.dumps({"all": {"hosts": {"node0": variables}}}))
+    for _ in range(2):  # what is refused is not remembered as harmless
+        with pytest.raises(RequestError, match="node0: host keys would not be verified") as refused:
+            read_inventory(path)
+        assert "ssh-keyscan" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ANSIBLE_HOST_KEY_CHECKING", "False"),
+        ("ANSIBLE_SSH_HOST_KEY_CHECKING", "no"),
+        ("ANSIBLE_SSH_ARGS", "-o StrictHostKeyChecking=no"),
+        ("ANSIBLE_SSH_COMMON_ARGS", "-o StrictHostKeyChecking=accept-new"),
+        ("ANSIBLE_SSH_EXECUTABLE", "/tmp/ssh"),
+    ],
+)
+def test_so_is_an_environment_also_after_the_inventory_was_remembered(
+    name: str, value: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text("all: {hosts: {node0: {ansible_host: 192.0.2.1}}}")
+    argv = [sys.executable, "-m", "orchestrator.cli.main", "provision", str(path)]
+    read_inventory(path)
+    done = subprocess.run(
+        argv, env=os.environ | {name: value}, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2, done.stderr
+    assert name in done.stderr
+    assert "ssh-keyscan" in done.stderr
