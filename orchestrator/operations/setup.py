@@ -23,6 +23,7 @@ from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.load.clusters import OWN_STACK, local_facts
 from orchestrator.paths import SHARE
+from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.wheelhouse import sources_digest
 from orchestrator.versions.matrix import index_of, own_bindings
 from orchestrator.versions.stack import BINDINGS, TORCH, Index, Stack, same_version
@@ -76,7 +77,7 @@ def install_small(index: Index, version: str) -> bool:
 
 def offers(index: Index, version: str) -> bool:
     """Whether pip finds this version of torch there, within a few seconds."""
-    asked = pip_command("index", "versions", TORCH, f"--index-url={index.url}", *ASK_ONCE)
+    asked = command("index", "versions", TORCH, f"--index-url={index.url}", *ASK_ONCE)
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -133,18 +134,14 @@ def size_of(package: Distribution) -> int:
     return sum(file.size or 0 for file in package.files or ())
 
 
-def pip_command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
-
-
 def pip(*words: str) -> None:
     """pip tells itself what is wrong. It unpacks GBs: not into /tmp, which may be a small one in
     memory. Raises ExecuteError."""
-    command = pip_command(words[0], "--quiet", *words[1:])
+    asked = command(words[0], "--quiet", *words[1:])
     with tempfile.TemporaryDirectory(prefix="pip-", dir=sys.prefix) as folder:
         path = f"{sys.prefix}/bin:{os.environ.get('PATH', os.defpath)}"  # ninja's
         environment = os.environ | {"TMPDIR": folder, "PATH": path}
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, env=environment)
+        done = subprocess.run(asked, stdin=subprocess.DEVNULL, env=environment)
     if done.returncode != 0:
         raise ExecuteError(
             f"pip {words[0]} ended with exit code {done.returncode}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import sha256
+from orchestrator.provisioning.pip import command, without_passwords
 from orchestrator.versions.downloads import Download, Places, obstacle, plan_downloads
 from orchestrator.versions.stack import Stack
 
@@ -49,8 +51,9 @@ def run_pip(stack: Stack, download: Download, stacks: Sequence[Stack]) -> None:
     """pip's own words go to standard error; its log says more, and serves the error."""
     with tempfile.TemporaryDirectory(prefix="orch-pip-") as folder:
         log = Path(folder) / "pip.log"
-        pip = (sys.executable, "-m", "pip", "download", f"--log={log}")
-        done = subprocess.run([*pip, *download.arguments, *download.wanted], stdout=sys.stderr)
+        arguments, secrets = without_passwords([*download.arguments, *download.wanted])
+        asked = command("download", f"--log={log}", *arguments)
+        done = subprocess.run(asked, stdout=sys.stderr, env=os.environ | secrets)
         if done.returncode != 0:
             words = log.read_text(errors="replace") if log.exists() else ""
             found = obstacle(stack, download, words, stacks)

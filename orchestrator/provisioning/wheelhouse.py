@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from packaging.utils import canonicalize_name
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import sha256
 from orchestrator.paths import SHARE
+from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
 from orchestrator.state import cache_home
 from orchestrator.versions.stack import BINDINGS, Stack
@@ -165,12 +165,11 @@ def platform_tags(platform: Platform) -> Iterator[str]:
 
 
 def pip(folder: Path, arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)]
-    run([*command, "--disable-pip-version-check", *arguments])
+    run(command("download", "--quiet", "--dest", str(folder), *arguments))
 
 
-def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+def run(argv: list[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode == 0:
         return
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -237,8 +236,7 @@ def build_bindings() -> Path:
 
 def build(source: Path, target: Path) -> None:
     staging = target.with_name(f"{target.name}.{os.getpid()}")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    run([*command, "--disable-pip-version-check", "--wheel-dir", str(staging), str(source)])
+    run(command("wheel", "--quiet", "--no-deps", "--wheel-dir", str(staging), str(source)))
     shutil.rmtree(target, ignore_errors=True)
     staging.replace(target)
 

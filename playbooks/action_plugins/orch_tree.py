@@ -2,7 +2,8 @@
 
 A task says `root`, and of these what it needs:
   trees: [{src, dest, mode}]      folders of the controller, mirrored with deletion; `mode` of all
-                                  files, or else 0755 and 0644 as they are executable or not
+                                  files, or else 0700 and 0600 as they are executable or not: never
+                                  wider than they are here
   files: [{dest, content, mode}]  single files; a content that is not text is written as JSON
   folders: {path: mode}
   absent: [path]                  files that must not be there
@@ -49,7 +50,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result
         drift = result["drift"]
         with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-            pack(archive, result["missing"], sources)
+            # The node names what it needs: it gets that of what was offered, and nothing else.
+            pack(archive, [path for path in result["missing"] if path in sources], sources)
             try:
                 remote = self._send(archive.name)
                 result = self._execute("orch_tree", {**arguments, "archive": remote}, task_vars)
@@ -130,8 +132,9 @@ def walk(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
 
 
 def mode_of(path: str) -> str:
-    """Like git: executable or not; what else the owner's umask did is of no matter there."""
-    return "0755" if os.stat(path).st_mode & stat.S_IXUSR else "0644"
+    """Like git: executable or not. What its group and others may do here is of no matter there:
+    whoever trains is the one user who reads it."""
+    return "0700" if os.stat(path).st_mode & stat.S_IXUSR else "0600"
 
 
 def matches(name: str, patterns: list[str]) -> bool:

@@ -31,7 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         parts = {wheel["file"]: "." + wheel["sha256"] for wheel in given["wheels"]}
         command = f"{shlex.quote(result['python'])} -c {shlex.quote(receiver)}"
         sent = 0
-        for pieces in packs(source, result["present"]):
+        for pieces in packs(source, wanted(result["present"], set(parts))):
             data = message(result["folder"], source, pieces, parts)
             done = self._low_level_execute_command(command, sudoable=False, in_data=data)
             if done["rc"] != 0:
@@ -39,6 +39,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 return {"failed": True, "msg": words[-500:] or "the transfer broke off"}
             sent += sum(piece["length"] for piece in pieces)
         return {"changed": sent > 0, "bytes": sent}
+
+
+def wanted(present: Any, offered: set[str]) -> dict[str, int]:
+    """What the node says of the wheels that it was offered; it names no other file of this machine
+    and no place before a file's beginning."""
+    return {
+        file: offset
+        for file, offset in dict(present).items()
+        if file in offered and isinstance(offset, int) and offset >= -1
+    }
 
 
 def packs(source: str, present: dict[str, int]) -> Iterator[list[dict[str, Any]]]:

@@ -27,7 +27,7 @@ module: orch_stack
 short_description: Compares a virtual environment with a lock, and repairs it
 description:
   - Finds packages that are missing, of another version, half installed, altered by hand, or not in
-    the lock. Installs with uv, offline, from wheels that were pushed before, checked by hash.
+    the lock. Installs with uv, from wheels that were pushed before or from an index, by hash alone.
 options:
   root: {description: Folder of orch on the node., type: path, required: true}
   stack: {description: Name of the stack., type: str, required: true}
@@ -38,8 +38,13 @@ options:
     required: true
   uv: {description: The wheel of uv, with file and sha256., type: dict, required: true}
   python: {description: The node's Python., type: str, required: true}
-  index:
-    description: Options of uv that name an index; empty means wheels only.
+  index: {description: Whether the node fetches from an index., type: bool, default: false}
+  index_url:
+    description: The only index. Its password stays out of arguments, and out of what is logged.
+    type: str
+    default: ""
+  index_options:
+    description: Options of uv for the stack's own indexes, which everybody may read.
     type: list
     elements: str
     default: []
@@ -79,7 +84,9 @@ def main() -> None:
             "lock": {"type": "list", "elements": "dict", "required": True},
             "uv": {"type": "dict", "required": True},
             "python": {"type": "str", "required": True},
-            "index": {"type": "list", "elements": "str", "default": []},
+            "index": {"type": "bool", "default": False},
+            "index_url": {"type": "str", "default": "", "no_log": True},
+            "index_options": {"type": "list", "elements": "str", "default": []},
             "own": {"type": "list", "elements": "str", "default": []},
             "compare_only": {"type": "bool", "default": False},
         },
@@ -238,7 +245,7 @@ class Environment:
             self.remove([name for name, _, should in wrong if should == "absent"])
             self.clear_broken([name for name, _, _ in wrong])
             self.install([name for name, _, should in wrong if should != "absent"])
-            left = self.compare(fresh=not self.given["index"])
+            left = self.compare(fresh=True)
             if left:
                 raise Failed(f"the environment is still wrong: {drift(left[:3])}")
             self.remember()
@@ -298,24 +305,27 @@ class Environment:
         listing = os.path.join(self.root, "stacks", "." + self.given["stack"] + ".requirements")
         with open(listing, "w") as file:
             for package in packages:
-                line = "{name}=={version} --hash=sha256:{sha256}\n".format(**package)
-                file.write(line if not self.given["index"] else line.partition(" --hash")[0] + "\n")
+                file.write("{name}=={version} --hash=sha256:{sha256}\n".format(**package))
         os.makedirs(self.wheels, exist_ok=True)
-        source = [
-            *(self.given["index"] or ["--offline", "--no-index"]),
-            "--find-links",
-            self.wheels,
-        ]
-        hashes = [] if self.given["index"] else ["--require-hashes"]
+        source = [*self.source(), "--find-links", self.wheels]
         # uv may link files out of its cache: without one, an altered file cannot come back from it.
         try:
             self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall",
-                     *hashes, *where, "--python", self.python, *source,
+                     "--require-hashes", *where, "--python", self.python, *source,
                      "--requirement", listing)  # fmt: skip
         except Failed:
             self.drop_damaged()
             raise
         os.unlink(listing)
+
+    def source(self) -> list[str]:
+        """uv's options for where packages come from. An index with a password is none of them:
+        all users of the node can read the arguments of a process."""
+        if not self.given["index"]:
+            return ["--offline", "--no-index"]
+        if self.given["index_url"]:
+            return []
+        return ["--index-strategy", "first-index", *self.given["index_options"]]
 
     def drop_damaged(self) -> None:
         """uv checked the hashes of what had arrived, and stopped: find the culprits."""
@@ -334,13 +344,21 @@ class Environment:
         os.makedirs(scratch, exist_ok=True)
         # The same file system as the environment, so that files move instead of being copied.
         environment = {**os.environ, "TMPDIR": scratch, "UV_LINK_MODE": "hardlink"}
+        if self.given["index"] and self.given["index_url"]:
+            # This one and no other, whatever the user's own variables say.
+            for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS"):
+                environment.pop(name, None)
+            environment["UV_DEFAULT_INDEX"] = self.given["index_url"]
         # With an index, the node's own configuration may say how to reach it.
         alone = [] if self.given["index"] else ["--no-config"]
         command = [self.uv, *alone, "--color", "never", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         shutil.rmtree(scratch, ignore_errors=True)
         if done.returncode != 0:
-            raise Failed("uv {}: {}".format(" ".join(arguments[:2]), done.stderr.strip()[-1500:]))
+            words = done.stderr.strip()[-1500:]
+            if self.given["index"] and "hash" in words.lower():
+                words += " (the index has another file than the lock: use --wheels wheelhouse)"
+            raise Failed("uv {}: {}".format(" ".join(arguments[:2]), words))
 
 
 def by_size(path: str, expected: str, size: str) -> bool:

@@ -40,7 +40,7 @@ EXAMPLES = r"""
   orch_tree:
     root: /opt/orch
     trees: [{src: train, dest: train}]
-    files: [{dest: env.json, content: "{}", mode: "0644"}]
+    files: [{dest: env.json, content: "{}", mode: "0600"}]
 """
 RETURN = r"""
 drift: {description: What differed or differs - what, is and should., returned: always, type: list}
@@ -63,6 +63,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    os.umask(0o077)  # folders that a file needs on its way belong to this user alone
     given = module.params
     found = compare(given)
     work = found["missing"] or found["extra"] or found["modes"] or found["folders"]
@@ -157,7 +158,7 @@ def ignored(name: str, given: dict[str, Any]) -> bool:
 
 def apply(given: dict[str, Any], found: dict[str, list[Any]]) -> None:
     root = given["root"]
-    os.makedirs(root, mode=0o755, exist_ok=True)
+    os.makedirs(root, exist_ok=True)
     for path in sorted(given["folders"]):
         os.makedirs(os.path.join(root, path), exist_ok=True)
         os.chmod(os.path.join(root, path), int(given["folders"][path], 8))

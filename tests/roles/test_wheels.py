@@ -88,3 +88,10 @@ def test_a_pack_that_is_sent_twice_does_no_harm(
     for pack in (rest[0], rest[0], *rest[1:], rest[-1]):
         RECEIVER.main(io.BytesIO(pack))
     assert set(missing(folder).values()) == {-1}
+
+
+def test_a_node_is_sent_what_it_was_offered_alone(sender: ModuleType, source: Path) -> None:
+    """It says what it has of each wheel, and could name other files of the controller."""
+    (source.parent / "private").write_text("key")
+    said = {"large.whl": 0, "a b.whl": -7, "../private": 0, "empty.whl": "0", "/etc/passwd": 0}
+    assert sender.wanted(said, set(WHEELS)) == {"large.whl": 0}

@@ -14,6 +14,7 @@ CHUNK = 1 << 20
 
 def main(stream):
     given = json.loads(stream.readline().decode())
+    os.umask(0o077)
     os.makedirs(given["folder"], exist_ok=True)
     for piece in given["pieces"]:
         part = os.path.join(given["folder"], piece["part"])
