@@ -1,25 +1,169 @@
-"""Files of this machine: their SHA-256, and folders of one user alone."""
+"""Files of this machine: their hashes, writing them whole, and writing below one folder names that
+somebody else has chosen."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 CHUNK = 1 << 20
+PRIVATE = 0o600
 
 
 def sha256(path: Path) -> str:
     """As hexadecimal digits. Raises OSError."""
-    total = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(CHUNK):
-            total.update(block)
+        return digest_of(file)
+
+
+def digest_of(file: BinaryIO) -> str:
+    total = hashlib.sha256()
+    while block := file.read(CHUNK):
+        total.update(block)
     return total.hexdigest()
 
 
+def write_whole(path: Path, content: str | bytes) -> None:
+    """All of it or nothing is there, also for who reads meanwhile and where the power fails; it is
+    on the disk when this returns, for this user alone. Raises OSError."""
+    data = content.encode() if isinstance(content, str) else content
+    staging = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with open(os.open(staging, flags, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.replace(path)
+    except BaseException:
+        staging.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
 def own_folder(path: Path) -> Path:
-    """Make a folder, and those above it that are not there, for this user alone. Raises OSError."""
+    """Make a folder, and those above it that are not there, for this user alone, and such that they
+    outlive a power cut. Raises OSError."""
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(one.parent)
     return path
+
+
+def sync_folder(folder: Path) -> None:
+    """Until then a name that is new in a folder may be forgotten."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError:  # some network file systems cannot; the file itself is whole
+        pass
+    finally:
+        os.close(descriptor)
+
+
+class Below:
+    """One folder here, in which somebody else names the files: nothing outside of it is opened, no
+    symbolic link in it is followed, and only plain files are written. All methods raise OSError,
+    with the path from the folder on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
+        """The descriptor of the folder that the file is in, and its name there."""
+        *folders, name = parts_of(path)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        if make:
+            own_folder(self.folder)
+        at = os.open(self.folder, flags)
+        try:
+            for part in folders:
+                inner = open_folder(part, flags | os.O_NOFOLLOW, at, make=make)
+                os.close(at)
+                at = inner
+            yield at, name
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.folder / path)) from None
+        finally:
+            os.close(at)
+
+    def open(self, path: str, flags: int, *, make: bool = False) -> BinaryIO:
+        """A plain file; `make`: with the folders above it. The caller closes it."""
+        writes = flags & (os.O_WRONLY | os.O_RDWR)
+        with self.parent(path, make=make) as (at, name):
+            # O_NONBLOCK: opening a pipe would wait for ever.
+            safe = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(name, safe, 0o600, dir_fd=at)
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or (writes and found.st_nlink > 1):
+                os.close(descriptor)
+                raise OSError(0, "it is no plain file of its own", name)
+            return open(descriptor, "r+b" if writes else "rb", buffering=0 if writes else -1)
+
+    def size(self, path: str) -> int:
+        """Bytes; 0 for a file that is not there."""
+        try:
+            with self.open(path, os.O_RDONLY) as file:
+                return os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return 0
+
+    def sha256(self, path: str) -> str | None:
+        """None if it is not there."""
+        try:
+            with self.open(path, os.O_RDONLY) as file:
+                return digest_of(file)
+        except FileNotFoundError:
+            return None
+
+    def add(self, path: str, content: bytes, at: int) -> None:
+        """Write from this byte on; the file is made if need be."""
+        with self.open(path, os.O_RDWR | os.O_CREAT, make=True) as file:
+            file.seek(at)
+            while content:
+                content = content[file.write(content) :]
+
+    def append(self, path: str, content: bytes) -> None:
+        """Write at its end; the file is made if need be."""
+        with self.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, make=True) as file:
+            while content:
+                content = content[file.write(content) :]
+
+    def rename(self, path: str, name: str) -> None:
+        """Give a file another name in its folder."""
+        with self.parent(path, make=False) as (at, old):
+            os.replace(old, name, src_dir_fd=at, dst_dir_fd=at)
+
+    def remove(self, path: str) -> None:
+        with self.parent(path, make=False) as (at, name):
+            os.unlink(name, dir_fd=at)
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """The names that a path is made of. Raises OSError for one that leads elsewhere, or nowhere."""
+    parts = tuple(path.split("/"))
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise OSError(0, "this is no path below the folder", path)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise OSError(0, "this is no name of a file", repr(path)) from None
+    return parts
+
+
+def open_folder(name: str, flags: int, at: int, *, make: bool) -> int:
+    if make:
+        try:
+            os.mkdir(name, 0o700, dir_fd=at)
+        except FileExistsError:
+            pass
+    return os.open(name, flags, dir_fd=at)

@@ -50,6 +50,14 @@ def make_run(
     return folder
 
 
+def ended(state: str = "done") -> dict[str, Any]:
+    """outcome.json of a run that no rank has failed in."""
+    return {
+        "schema": 1, "state": state, "first_failure": None, "problem": None, "launcher_code": 0,
+        "started": STARTED, "ended": STARTED + 12,
+    }  # fmt: skip
+
+
 def write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 

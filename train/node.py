@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "agent": "orch_node.agent.agent",
     "cleanup": "orch_node.agent.cleanup",
     "runs": "orch_node.agent.list_runs",
+    "damaged": "orch_node.agent.damaged_runs",
     "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",
     "pod": "orch_node.pod.main",

@@ -47,7 +47,7 @@ def stop(
     from orchestrator.operations.find import find
     from orchestrator.report import cleanup
 
-    done = find(runs_dir, run, inventory).stop()
+    done = find(runs_dir, run, inventory, complain).stop()
     typer.echo(cleanup.as_json("stop", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
 

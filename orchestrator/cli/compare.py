@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, complain
 
 
 def compare(
@@ -19,5 +19,5 @@ def compare(
     from orchestrator.operations import compare as operation
     from orchestrator.report import comparison
 
-    found = operation.comparison(context.obj, a, b)
+    found = operation.comparison(context.obj, a, b, complain)
     typer.echo(comparison.as_json(found) if as_json else comparison.text(found))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
 
 if TYPE_CHECKING:
     from orchestrator.runs.fetch import FetchListener
@@ -41,7 +41,7 @@ def fetch(
     from orchestrator.report.listing import SCHEMA
     from orchestrator.targets.interface import Wanted
 
-    handle = find(runs_dir, run, inventory)
+    handle = find(runs_dir, run, inventory, complain)
     wanted = Wanted(source=source or "", node=node, to=to, only=tuple(only or ()))
     with Bar() as bar:
         found = operation.fetch(handle, wanted, bar.listener())

@@ -43,6 +43,8 @@ def runs(
     found = operation.listed(runs_dir, inventory)
     rows = [asdict(row) for row in found.rows]
     typer.echo(listing.as_json("runs", rows) if as_json else listing.table(rows, COLUMNS))
+    for line in found.warnings:
+        complain(f"warning: {line}")
     for line in found.silent:
         complain(f"no answer from {line}")
     raise typer.Exit(1 if found.silent else 0)

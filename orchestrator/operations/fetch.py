@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from orchestrator.errors import RequestError
-from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.runs.state_files import write_json
 from orchestrator.targets.interface import RunHandle, Wanted
 
 FETCHED = "fetched.json"
@@ -23,7 +23,7 @@ def fetch(handle: RunHandle, wanted: Wanted, listener: FetchListener) -> Collect
         raise RequestError(f"Nothing in {wanted.source} matches {' or '.join(wanted.only)}.")
     files = [asdict(entry) for entry in found.files]
     value = {"schema": 1, "from": wanted.source, "folder": str(found.folder), "files": files}
-    store.write_json(handle.folder / FETCHED, value)
+    write_json(handle.folder / FETCHED, value)
     return found
 
 

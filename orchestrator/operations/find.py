@@ -17,7 +17,7 @@ def find(runs_dir: Path, name: str, inventory: str | None, tell: Tell = silent) 
     """
     base = runs_dir.absolute()
     if inventory is None:
-        handle = handle_of(store.find(base, name))
+        handle = handle_of(store.find(base, name, tell))
     else:
         handle = registry.at(inventory).find(base, name, inventory)
     handle.tell = tell

@@ -16,6 +16,7 @@ def listed(base: Path, inventory: str | None) -> Listed:
     """The runs recorded here, or those that the hosts of an inventory know."""
     if inventory is not None:
         return registry.at(inventory).list_runs(inventory)
+    found = store.recorded(base)
     rows = (
         row_of(
             run.record,
@@ -24,9 +25,9 @@ def listed(base: Path, inventory: str | None) -> Listed:
             progress=progress_words(run.progress()),
             folder=str(run.folder),
         )
-        for run in store.list_runs(base)
+        for run in found.runs
     )
-    return Listed(rows=tuple(rows))
+    return Listed(rows=tuple(rows), warnings=tuple(found.warnings()))
 
 
 def outcome(base: Path, name: str, inventory: str | None, tell: Tell) -> Outcome:

@@ -26,6 +26,7 @@ def text(cleanup: CleanupReport) -> str:
         }
         for node in cleanup.nodes
     ]
+    moved = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.moved]
     found = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.left]
     columns = ("node", "state", "ended", "left", "segments", "problem")
-    return "\n".join([table(rows, columns), *found, f"in {cleanup.seconds:.1f} s"])
+    return "\n".join([table(rows, columns), *moved, *found, f"in {cleanup.seconds:.1f} s"])

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCleanup:
-    """One node. `state`: clean, left (there are processes of the run) or unreachable."""
+    """One node. `state`: clean, left (there are processes of the run) or unreachable. `moved`:
+    damaged runs that were moved out of the way, in words."""
 
     node: str
     state: str
@@ -15,6 +16,7 @@ class NodeCleanup:
     left: tuple[str, ...]
     segments: tuple[str, ...]
     problem: str
+    moved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import re
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from orch_node.protocol import values
+from orch_node.protocol.values import ProtocolError
+
 from orchestrator.errors import ExecuteError
-from orchestrator.files import own_folder, sha256
+from orchestrator.files import Below
 from orchestrator.model.command import Answer
 from orchestrator.paths import STANDALONE
 
 HASH_SECONDS = 3600.0
+LARGEST = 1 << 60  # bytes of a file
+SHA256 = re.compile(r"[0-9a-f]{64}")
 PART = ".part"  # a file that is not whole yet; the next time goes on where it ends
 
 
@@ -61,28 +68,56 @@ def collect(
     """Bring the files of `folder` that match one of `only` (or all). Raises ExecuteError.
 
     A file that is here with the right hash is left alone. `only`: shell patterns for a path, or
-    for the folder that it begins with.
+    for the folder that it begins with. The node may say and send what it likes: nothing is written
+    but plain files below `target`, none of them longer than announced.
     """
     entries = tuple(entry for entry in entries_of(remote, folder) if wanted(entry.path, only))
-    missing = [entry for entry in entries if known(target / entry.path) != entry.sha256]
+    here = Below(target)
+    with telling(target):
+        missing = [entry for entry in entries if known(here, entry.path) != entry.sha256]
+    check_room(target, missing)
     listener.total(len(missing), sum(entry.size for entry in missing))
     for entry in missing:
         listener.file(entry.path)
-        bring(remote, f"{folder}/{entry.path}", target / entry.path, entry=entry, listener=listener)
+        with telling(target):
+            bring(remote, f"{folder}/{entry.path}", here, entry=entry, listener=listener)
     return Collected(folder=target, files=entries, brought=tuple(one.path for one in missing))
 
 
-def entries_of(remote: Remote, folder: str) -> Iterator[Entry]:
+def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
+    """Raises ExecuteError for a folder that cannot be listed, and a list that cannot be."""
     text = (STANDALONE / "checksums.py").read_text(encoding="utf-8")
     answer = remote.capture(("python3", "-I", "-S", "-c", text, folder), seconds=HASH_SECONDS)
     if answer.code != 0:
         raise ExecuteError(f"{folder} could not be listed: {answer.err.strip()}.")
-    for line in answer.out.splitlines():
-        entry = Entry(**json.loads(line))
-        path = PurePosixPath(entry.path)
-        if path.is_absolute() or ".." in path.parts:
-            raise ExecuteError(f"{folder} lists a file outside of itself: {entry.path}.")
-        yield entry
+    try:
+        entries = tuple(entry_of(line) for line in answer.out.split("\n") if line)
+    except ProtocolError as error:
+        raise ExecuteError(f"The list of {folder} cannot be read: {error}") from None
+    if len({entry.path for entry in entries}) < len(entries):
+        raise ExecuteError(f"The list of {folder} names a file twice.")
+    return entries
+
+
+def entry_of(line: str) -> Entry:
+    """Raises ProtocolError. Names that start with a dot are never listed by checksums.py."""
+    entry = values.parse(Entry, line, "a line of it")
+    parts = entry.path.split("/")
+    if any(part in ("", "..") or part.startswith(".") or "\0" in part for part in parts):
+        raise ProtocolError(f"{entry.path!r:.200} is no file of this folder.")
+    if not writable(entry.path):
+        raise ProtocolError(f"{entry.path!r:.200} is a name in no known encoding.")
+    if not 0 <= entry.size <= LARGEST or not SHA256.fullmatch(entry.sha256):
+        raise ProtocolError(f"{entry.path!r:.200} has a size or a hash that cannot be.")
+    return entry
+
+
+def writable(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def wanted(path: str, only: tuple[str, ...]) -> bool:
@@ -92,39 +127,79 @@ def wanted(path: str, only: tuple[str, ...]) -> bool:
     )
 
 
-def bring(
-    remote: Remote, source: str, target: Path, *, entry: Entry, listener: FetchListener
-) -> None:
-    """Go on with a part that is here; if the whole is wrong then, begin anew, once."""
-    part = target.with_name(target.name + PART)
+def check_room(target: Path, missing: list[Entry]) -> None:
+    """Raises ExecuteError before anything is brought for which there is no place."""
+    there = next(path for path in (target, *target.absolute().parents) if path.exists())
+    needed, free = sum(entry.size for entry in missing), shutil.disk_usage(there).free
+    if needed > free:
+        raise ExecuteError(
+            f"{target} has room for {free / 2**30:.1f} GiB, and {needed / 2**30:.1f} GiB are to "
+            "come.",
+            hint="--to names another folder, --only brings less.",
+        )
+
+
+@contextmanager
+def telling(target: Path) -> Iterator[None]:
+    """What this machine refuses, in words."""
     try:
-        own_folder(target.parent)
-        part.touch(mode=0o600)
-        for _ in range(2):
-            append(part, remote, source, listener)
-            if sha256(part) == entry.sha256:
-                part.replace(target)
-                return
-            part.unlink()
+        yield
     except OSError as error:
-        raise ExecuteError(f"{target} cannot be written: {error.strerror}.") from None
+        raise ExecuteError(
+            f"{error.filename or target} cannot be written: {error.strerror}.",
+            hint="Links below the folder are not followed; --to names another one.",
+        ) from None
+
+
+def bring(
+    remote: Remote, source: str, here: Below, *, entry: Entry, listener: FetchListener
+) -> None:
+    """Go on with a part that is here; if the whole is wrong then, begin anew, once.
+
+    Raises ExecuteError, OSError.
+    """
+    part = part_of(entry.path)
+    if here.size(part) > entry.size:
+        here.remove(part)
+    for _ in range(2):
+        append(here, part, remote, source, size=entry.size, listener=listener)
+        if here.sha256(part) == entry.sha256:
+            here.rename(part, PurePosixPath(entry.path).name)
+            return
+        here.remove(part)
     raise ExecuteError(
         f"{source} changes while it is read.", hint="Fetch again when the run has written it."
     )
 
 
-def append(part: Path, remote: Remote, source: str, listener: FetchListener) -> None:
-    offset = part.stat().st_size if part.exists() else 0
-    listener.advance(offset)
-    with part.open("ab") as file:
-        for chunk in remote.chunks(source, offset):
-            file.write(chunk)
-            listener.advance(len(chunk))
+def part_of(path: str) -> str:
+    """Where a file is until it is whole: a name that no list has."""
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}.{name}{PART}"
 
 
-def known(path: Path) -> str | None:
+def append(
+    here: Below, part: str, remote: Remote, source: str, *, size: int, listener: FetchListener
+) -> None:
+    """What is missing of `size` bytes. Who sends more is cut off. Raises ExecuteError, OSError."""
+    have = here.size(part)
+    listener.advance(have)
+    here.add(part, b"", have)
+    for chunk in remote.chunks(source, have):
+        if have + len(chunk) > size:
+            here.remove(part)
+            raise ExecuteError(
+                f"{source} has more than the {size} bytes that were announced.",
+                hint="Fetch again when the run has written it.",
+            )
+        here.add(part, chunk, have)
+        have += len(chunk)
+        listener.advance(len(chunk))
+
+
+def known(here: Below, path: str) -> str | None:
     """The hash of a file here; None if it is not there."""
     try:
-        return sha256(path)
+        return here.sha256(path)
     except FileNotFoundError:
         return None

@@ -14,7 +14,7 @@ from orch_node.protocol.events import Event
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs.events import events_in, whole_lines
-from orchestrator.runs.store import supervises, supervisor_of
+from orchestrator.runs.state_files import supervises, supervisor_in
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
@@ -70,14 +70,18 @@ def follow(folder: Path, source: Source) -> Iterator[Event]:
 def await_start(folder: Path, source: Source) -> int:
     """Wait for the supervisor to report; -> its pid. Raises ExecuteError if it does not."""
     deadline = time.monotonic() + START_SECONDS
-    while (supervisor := supervisor_of(folder)) is None:
+    while (supervisor := supervisor_in(folder)) is None:
         if time.monotonic() > deadline:
             log = folder / "supervisor.log"
-            words = log.read_text()[-2000:].strip() if log.exists() else "it wrote nothing"
+            words = (
+                log.read_text(errors="replace")[-2000:].strip()
+                if log.exists()
+                else "it wrote nothing"
+            )
             raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
         time.sleep(0.01)
         source.refresh()
-    return supervisor.pid
+    return supervisor
 
 
 def interrupt(folder: Path, source: Source) -> None:

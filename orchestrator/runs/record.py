@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 
-from orch_node.protocol.record import RunNode, RunRecord, render
+from orch_node.protocol.record import render
 
 from orchestrator.planning.plan import Plan, PutFile
 
@@ -16,12 +15,3 @@ def with_record(plan: Plan) -> Plan:
     content = json.dumps(render(plan.run)) + "\n"
     step = PutFile(at=plan.run.nodes, path=f"{plan.run.run_dir}/run.json", content=content)
     return replace(plan, steps=(*plan.steps[:-1], step, plan.steps[-1]))
-
-
-def seen_from(record: RunRecord, via: Mapping[str, tuple[str, ...]]) -> RunRecord:
-    """The record with the ways by which this controller reaches the nodes."""
-
-    def own(one: RunNode) -> RunNode:
-        return RunNode(node=one.node, via=via.get(one.node, one.via))
-
-    return replace(record, node0=own(record.node0), nodes=tuple(map(own, record.nodes)))

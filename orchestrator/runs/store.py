@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from orch_node.protocol import files
-from orch_node.protocol import outcome as outcomes
+from orch_node.protocol import files, values
 from orch_node.protocol import record as records
 from orch_node.protocol.events import Event, Progress, Result
-from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Outcome, SupervisorProcess
+from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -21,16 +18,18 @@ from orchestrator.files import own_folder
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
+from orchestrator.runs.damaged import ASIDE, Damaged
 from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.provenance import Provenance, provenance
+from orchestrator.runs.state_files import PLAN, outcome_in, supervises, supervisor_in, write_json
 
-PLAN = "plan.json"
 GONE = "gone"  # a file in the folder of a run on another node: its supervisor is no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A recorded run. `state`: planned, running, done, failed, refused, stopped, or killed."""
+    """A recorded run. `state`: planned, running, done, failed, refused, stopped, or killed.
+    `problems`: files of it that cannot be read and count as not there, in words."""
 
     id: str
     folder: Path
@@ -38,6 +37,7 @@ class Run:
     origin: Provenance
     outcome: Outcome | None
     state: str
+    problems: tuple[str, ...] = ()
 
     def events(self) -> list[Event]:
         return list(events_in(whole_lines(self.folder / files.EVENTS)))
@@ -55,6 +55,20 @@ class Run:
         """The figures that the script reported at its end."""
         found = [event for event in self.events() if isinstance(event, Result)]
         return found[-1] if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """All runs below a folder, oldest first, and those that cannot be read."""
+
+    runs: tuple[Run, ...]
+    damaged: tuple[Damaged, ...]
+
+    def warnings(self) -> Iterator[str]:
+        for one in self.damaged:
+            yield one.describe()
+        for run in self.runs:
+            yield from run.problems
 
 
 def create(plan: Plan, folder: Path) -> None:
@@ -79,16 +93,22 @@ def load(folder: Path) -> Run:
     """The one door for what runs have left behind. Raises ExecuteError for a damaged plan.json."""
     path = folder / PLAN
     try:
-        value = json.loads(path.read_text())
+        value = values.loads(path.read_bytes(), PLAN)
         record, origin = records.parse(value), origins.parse(value)
-    except (ValueError, ProtocolError) as error:
+    except (OSError, ProtocolError) as error:
         raise ExecuteError(
-            f"{path} is damaged: {error}", hint=f"Move {folder} away if it is not needed."
+            f"{path} is damaged: {error}",
+            hint=f"`orch clean` moves {folder} to {folder.parent / ASIDE}.",
         ) from None
     outcome = outcome_in(folder)
-    state = state_of(folder, outcome, record)
     return Run(
-        id=folder.name, folder=folder, record=record, origin=origin, outcome=outcome, state=state
+        id=folder.name,
+        folder=folder,
+        record=record,
+        origin=origin,
+        outcome=outcome.value,
+        state=state_of(folder, outcome.value, record),
+        problems=(outcome.problem,) if outcome.problem else (),
     )
 
 
@@ -98,77 +118,68 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
         return outcome.state
     if record.location:  # its target knows more, and has no file of a supervisor
         return "running"
-    supervisor = supervisor_of(folder)
-    if supervisor is None:
-        return "planned"
+    pid = supervisor_in(folder)
     if record.node0.via:
-        return "killed" if (folder / GONE).exists() else "running"
-    return "running" if supervises(supervisor.pid, folder) else "killed"
+        gone = (folder / GONE).exists()
+        return "planned" if pid is None else "killed" if gone else "running"
+    if pid is None:  # without a word of it, or with one that cannot be read: then it has begun
+        return "killed" if (folder / files.SUPERVISOR).exists() else "planned"
+    return "running" if supervises(pid, folder) else "killed"
 
 
-def outcome_in(folder: Path) -> Outcome | None:
-    path = folder / files.OUTCOME
-    return outcomes.parse(path.read_bytes()) if path.exists() else None
+def recorded(base: Path) -> Recorded:
+    """All runs below `base`. One that is damaged hides no other."""
+    runs: list[Run] = []
+    damaged: list[Damaged] = []
+    for folder in sorted(path.parent for path in base.glob(f"*/{PLAN}")):
+        try:
+            runs.append(load(folder))
+        except ExecuteError as error:
+            problem = error.message.partition(" is damaged: ")[2]
+            damaged.append(Damaged(folder=folder, problem=problem))
+    runs.sort(key=lambda run: (run.record.created, run.id))
+    return Recorded(runs=tuple(runs), damaged=tuple(damaged))
 
 
-def supervisor_of(folder: Path) -> SupervisorProcess | None:
-    path = folder / files.SUPERVISOR
-    return outcomes.parse_supervisor(path.read_bytes()) if path.exists() else None
+Tell = Callable[[str], None]
 
 
-def supervises(pid: int, folder: Path) -> bool:
-    """Whether the process is this run's supervisor: pids are used again."""
-    try:
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return os.fsencode(folder.name) in {os.path.basename(argument) for argument in argv}
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
-
-
-def write_json(path: Path, value: object) -> None:
-    write_whole(path, (json.dumps(value, indent=1) + "\n").encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Whole or not at all: others may be reading it."""
-    staging = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    staging.touch(mode=0o600)
-    staging.write_bytes(content)
-    staging.replace(path)
-
-
-def list_runs(base: Path) -> list[Run]:
-    """All runs below `base`, oldest first."""
-    found = [load(path.parent) for path in base.glob(f"*/{PLAN}")]
-    return sorted(found, key=lambda run: (run.record.created, run.id))
-
-
-def find(base: Path, name: str) -> Run:
-    """A run by its id, or `last`. Raises RequestError."""
-    runs = list_runs(base)
-    if not runs:
+def find(base: Path, name: str, tell: Tell = lambda line: None) -> Run:
+    """A run by its id, or `last`; `tell` gets warnings. Raises RequestError."""
+    found = recorded(base)
+    runs = found.runs
+    if any(one.folder.name == name for one in found.damaged):
+        load(base / name)  # raises what is wrong
+    for line in found.warnings():
+        tell(f"warning: {line}")
+    if not runs and not found.damaged:
         raise RequestError(f"There are no runs in {base}.", hint="--runs-dir names another place.")
     if name == "last":
-        return runs[-1]
+        return newest(found)
     for run in runs:
         if run.id == name:
             return run
     raise RequestError(
         f"There is no run '{name}' in {base}.",
-        hint=did_you_mean(name, [run.id for run in runs[-10:]]),
+        hint=did_you_mean(name, [run.id for run in runs[-10:]]) if runs else "",
     )
+
+
+def newest(found: Recorded) -> Run:
+    """Raises RequestError where a damaged run may be newer: ids begin with the time."""
+    damaged = max((one.folder.name for one in found.damaged), default="")
+    if not found.runs or damaged > found.runs[-1].id:
+        known = f" The newest that can be read: {found.runs[-1].id}." if found.runs else ""
+        raise RequestError(
+            f"The last run may be {damaged}, which is damaged.",
+            hint=f"Name the run that is meant, or `orch clean` first.{known}",
+        )
+    return found.runs[-1]
 
 
 def unfinished(base: Path, key: str) -> Resume | None:
     """The newest run of this key, if it ended before its time and can be carried on."""
-    runs = (run for run in list_runs(base) if run.record.key == key)
+    runs = (run for run in recorded(base).runs if run.record.key == key)
     same = [run for run in runs if run.state not in ("planned", REFUSED)]  # nothing was trained
     if not same or same[-1].state not in (FAILED, STOPPED, "killed"):
         return None

@@ -38,10 +38,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Runs that the target's hosts know, oldest first; and who was silent, in words."""
+    """Runs that are known, oldest first; hosts that were silent, and runs that cannot be read or
+    followed, in words."""
 
     rows: tuple[RunRow, ...]
     silent: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class RunHandle(Protocol):

@@ -1,7 +1,7 @@
 """`make audit`: bandit over what orch runs, pip-audit over what it runs on.
 
 pip-audit alone ends well where no service answered, having audited nothing: that is a failure here.
-What stands in reviewed.txt was read: each line a package, a vulnerability and why it does not matter.
+reviewed.txt: package, vulnerability and why it does not matter here, line by line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> int:
     code = subprocess.run([*bandit, *SOURCES]).returncode
     done = subprocess.run(
         [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        capture_output=True, text=True,
     )  # fmt: skip
     try:
         packages = json.loads(done.stdout)["dependencies"]

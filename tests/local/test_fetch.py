@@ -95,7 +95,7 @@ def test_a_fetch_that_was_cut_goes_on(remote: Counted, far: Path, tmp_path: Path
     remote.cut = 3 * 2**20
     with pytest.raises(ExecuteError, match="the connection is gone"):
         bring(remote, far, here, "model")
-    had = (here / "model/two words.bin.part").stat().st_size
+    had = (here / "model/.two words.bin.part").stat().st_size
     assert had > 0
     remote.cut, remote.read = None, []
     bring(remote, far, here, "model")
@@ -117,7 +117,7 @@ def test_what_is_here_is_not_brought_again(remote: Counted, far: Path, tmp_path:
 def test_a_part_of_another_file_is_thrown_away(far: Path, tmp_path: Path) -> None:
     here = tmp_path / "here"
     (here / "model").mkdir(parents=True)
-    (here / "model/two words.bin.part").write_bytes(b"of an earlier version")
+    (here / "model/.two words.bin.part").write_bytes(b"of an earlier version")
     bring(Counted(Local()), far, here, "model")
     assert (here / "model/two words.bin").read_bytes() == BIG
 

@@ -25,6 +25,7 @@ from orchestrator.runs import store
 from orchestrator.state import State
 from orchestrator.targets import registry
 from orchestrator.targets.kubernetes.options import KubeOptions
+from tests.recorded import ended
 
 FIELDS = tuple(field.name for field in fields(TrainRequest))
 IMAGE = KubeOptions(k8s=("image=registry.example/orch",))
@@ -128,7 +129,7 @@ def ground(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leave_unfinished(plan: Plan, base: Path) -> None:
     store.create(plan, base / plan.run.run_id)
-    (base / plan.run.run_id / "outcome.json").write_text('{"state": "failed"}')
+    (base / plan.run.run_id / "outcome.json").write_text(json.dumps(ended("failed")))
 
 
 @cache

@@ -17,7 +17,7 @@ from orchestrator.load.inventory import HAS_PASSWORD, read_inventory
 from orchestrator.load.recipes import RecipeFile, recipe_from
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.runs import store as runs
-from tests.recorded import plan
+from tests.recorded import ended, place, plan
 
 GOOD = """summary = "s"
 script = "x.py"
@@ -212,11 +212,13 @@ def test_hardware_threads_of_one_core_are_one_core() -> None:
 def make_run(base: Path, run_id: str, *, key: str, state: str | None, at: float) -> None:
     folder = base / run_id
     folder.mkdir(parents=True)
-    write(folder / "plan.json", json.dumps(plan(folder, []) | {"key": key, "created": at}))
+    write(
+        folder / "plan.json", json.dumps(plan(folder, [place(0, 1)]) | {"key": key, "created": at})
+    )
     if state:
-        write(folder / "outcome.json", json.dumps({"state": state}))
+        write(folder / "outcome.json", json.dumps(ended(state)))
     else:
-        write(folder / "supervisor.json", json.dumps({"pid": 2**22 + 1}))
+        write(folder / "supervisor.json", json.dumps({"pid": 2**22 + 1, "started": at}))
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ class Folder:
         self.base = base
         self.answers = answers
 
-    def read(self, path: str, offset: int = 0) -> bytes | None:
+    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
         file = Path(path)
-        return file.read_bytes()[offset:] if file.exists() else None
+        return file.read_bytes()[offset:][:most] if file.exists() else None
 
     def list(self, folder: str) -> list[str]:
         return sorted(path.name for path in Path(folder).glob("*"))
@@ -38,7 +38,7 @@ def test_only_new_bytes_are_copied(tmp_path: Path) -> None:
     far, here = tmp_path / "far", tmp_path / "here"
     far.mkdir()
     (far / "events.jsonl").write_text("one\n")
-    copy = Mirror(Folder(far, []), str(far), here)
+    copy = Mirror(Folder(far, []), str(far), here, ranks=1)
     copy.refresh()
     (far / "events.jsonl").write_text("one\ntwo\n")
     (far / "outcome.json").write_text("{}")
@@ -52,19 +52,19 @@ def test_two_that_watch_a_run_at_once_bring_each_byte_once(tmp_path: Path) -> No
     far.mkdir()
     events = far / "events.jsonl"
     events.write_text("one\n")
-    other = Mirror(Folder(far, []), str(far), here)
+    other = Mirror(Folder(far, []), str(far), here, ranks=1)
 
     class Slow(Folder):
         """Between its answer and what is done with it, the other one is quicker."""
 
-        def read(self, path: str, offset: int = 0) -> bytes | None:
-            found = super().read(path, offset)
+        def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
+            found = super().read(path, offset, most)
             with events.open("a") as file:
                 file.write("more\n")
             other.refresh()
             return found
 
-    slow = Mirror(Slow(far, []), str(far), here)
+    slow = Mirror(Slow(far, []), str(far), here, ranks=1)
     for _ in range(3):
         slow.append("events.jsonl")
     other.refresh()
@@ -73,6 +73,6 @@ def test_two_that_watch_a_run_at_once_bring_each_byte_once(tmp_path: Path) -> No
 
 def test_one_missed_answer_is_not_a_death(tmp_path: Path) -> None:
     answers = [True, False, True, *[False] * ABSENCES]
-    copy = Mirror(Folder(tmp_path, answers), str(tmp_path), tmp_path)
+    copy = Mirror(Folder(tmp_path, answers), str(tmp_path), tmp_path, ranks=1)
     seen = [copy.lost(7) for _ in range(3 + ABSENCES)]
     assert seen == [False] * (2 + ABSENCES) + [True]

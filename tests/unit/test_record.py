@@ -15,7 +15,6 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
-from orchestrator.runs.record import seen_from
 from tests.recorded import make_run, plan
 
 NODE0 = RunNode(node="node0", via=("ssh", "-F", "/state/ssh config", "node0"))
@@ -111,13 +110,6 @@ def test_hostile_values_are_read_or_refused(name: str, value: Any) -> None:
         assert name in refused
     else:
         assert parse(written).run_id
-
-
-def test_another_controller_has_other_ways_to_the_nodes() -> None:
-    way = ("ssh", "-F", "/my/config", "node0")
-    seen = seen_from(RECORD, {"node0": way})
-    assert seen.node0.via == seen.nodes[0].via == way
-    assert seen.nodes[1] == RECORD.nodes[1]
 
 
 def test_a_damaged_plan_is_an_error_with_its_path(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from orchestrator.runs.store import load
-from tests.recorded import plan
+from tests.recorded import place, plan
 
 
 def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(plan(tmp_path, [])))
+    (tmp_path / "plan.json").write_text(json.dumps(plan(tmp_path, [place(0, 1)])))
     run = load(tmp_path)
     assert run.events() == []
     lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]

@@ -9,14 +9,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
-from orch_node.protocol import files
+from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import Event, Finished, Heartbeat, render
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
+from orch_node.protocol.values import ProtocolError
 
-from orchestrator.files import own_folder
+from orchestrator.errors import ExecuteError
+from orchestrator.files import Below, write_whole
 from orchestrator.runs import store
+from orchestrator.runs.state_files import read_json, write_json
 from orchestrator.targets.kubernetes.follow import ReadLine, of_now
 from orchestrator.targets.kubernetes.log_lines import Position, parse
 from orchestrator.targets.kubernetes.objects import STOPPED
@@ -30,8 +33,10 @@ LOCK = "kube.lock"
 class RunCopy:
     """What the pods have said, as the files of a run. `positions`: pod -> how far it is copied."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: int) -> None:
         self.folder = folder
+        self.ranks = ranks
+        self.files = Below(folder)
         self.positions: dict[str, Position] = {}
         self.lock: IO[bytes] | None = None
         self.began = time.time()
@@ -62,11 +67,11 @@ class RunCopy:
         if self.lock is None:
             return
         kept = {pod: asdict(position) for pod, position in self.positions.items()}
-        store.write_json(self.folder / POSITIONS, kept)
+        write_json(self.folder / POSITIONS, kept)
 
     def write(self, line: ReadLine) -> Event | None:
         """A line of a pod's log; -> the event that it is."""
-        found = parse(line.text)
+        found = parse(line.text, self.ranks)
         if not isinstance(found.event, Heartbeat):
             self.append(found.file, found.text)
         self.positions[line.pod] = line.position
@@ -76,11 +81,14 @@ class RunCopy:
         self.append(files.EVENTS, render(event).decode().rstrip("\n"))
 
     def append(self, name: str, text: str) -> None:
-        path = self.folder / name
-        own_folder(path.parent)
-        path.touch(mode=0o600)
-        with path.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{text}\n")
+        """Raises ExecuteError."""
+        try:
+            self.files.append(name, f"{text}\n".encode(errors="replace"))
+        except OSError as error:
+            raise ExecuteError(
+                f"{self.folder / name} cannot be written: {error.strerror}.",
+                hint="Links in a run's folder are not followed.",
+            ) from None
 
     def finish(self, job: JobState, pods: Iterable[PodState]) -> Event:
         """Write the outcome, if nobody has; -> the event that says so."""
@@ -95,7 +103,7 @@ class RunCopy:
             ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None)
         event = of_now(Finished(state=ending.state))
         self.add_event(event)
-        store.write_whole(self.folder / files.OUTCOME, outcomes.render(ending).encode())
+        write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
         self.keep_positions()
         return event
 
@@ -110,5 +118,9 @@ def relocate(run: store.Run, events: Iterable[Event]) -> None:
 
 
 def read_positions(folder: Path) -> dict[str, Position]:
-    found = store.read_json(folder / POSITIONS) or {}
-    return {pod: Position(**value) for pod, value in found.items()}
+    """Where the file cannot be read, all logs are read anew."""
+    found = read_json(folder / POSITIONS) or {}
+    try:
+        return {pod: values.read(Position, value, POSITIONS) for pod, value in found.items()}
+    except ProtocolError:
+        return {}

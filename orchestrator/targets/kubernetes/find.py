@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orch_node.protocol import values
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import OrchError, RequestError, did_you_mean
 from orchestrator.runs import store
 from orchestrator.runs.rows import row_of
+from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.interface import Listed
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
+from orchestrator.targets.kubernetes.followed import followed
 from orchestrator.targets.kubernetes.load import kube_settings
 from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.run_record import whole
 from orchestrator.targets.kubernetes.status import job_state
 
-Damage = tuple[str, str]  # the name of a ConfigMap, and what is wrong with its record
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a namespace says: the records of its runs, oldest first; run id -> why its record is
+    shown, but not followed; those that cannot be read, in words."""
+
+    records: tuple[RunRecord, ...]
+    unfollowed: Mapping[str, OrchError]
+    damaged: tuple[str, ...]
 
 
 def cluster_of(inventory: str) -> Kube:
@@ -32,56 +43,67 @@ def cluster_of(inventory: str) -> Kube:
     return connect(settings.context, namespace)
 
 
-def ask_cluster(cluster: Kube) -> tuple[list[RunRecord], list[Damage]]:
-    """The records of all runs in the namespace, oldest first, and those that cannot be read."""
-    found, damaged = [], []
+def ask_cluster(cluster: Kube) -> Asked:
+    """The runs of the namespace, as far as they can be read and followed."""
+    settings = replace(
+        kube_settings(None, []), context=cluster.context, namespace=cluster.namespace
+    )
+    found: list[RunRecord] = []
+    unfollowed: dict[str, OrchError] = {}
+    damaged: list[str] = []
     for one in cluster.objects("ConfigMap", names.selector()):
         text = (one.get("data") or {}).get("run.json")
         if text is None:
             continue
         try:
-            found.append(seen_in(cluster, whole(json.loads(text))))
-        except (ValueError, ProtocolError) as error:
-            damaged.append((one["metadata"]["name"], str(error)))
-    return sorted(found, key=lambda record: (record.created, record.run_id)), damaged
-
-
-def seen_in(cluster: Kube, record: RunRecord) -> RunRecord:
-    """The record with the way by which this controller reaches the cluster."""
-    here = {"context": cluster.context, "namespace": cluster.namespace}
-    return replace(record, location={**record.location, **here})
+            record = whole(values.loads(text, "run.json"))
+        except ProtocolError as error:
+            damaged.append(f"{one['metadata']['name']}: {error}")
+            continue
+        try:
+            record = followed(record, settings, label=one["metadata"]["labels"][names.RUN])
+        except OrchError as error:
+            unfollowed[record.run_id] = error
+        found.append(record)
+    ordered = sorted(found, key=lambda record: (record.created, record.run_id))
+    return Asked(records=tuple(ordered), unfollowed=unfollowed, damaged=tuple(damaged))
 
 
 def find(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
-    """A run by its id, or `last`; -> its record, and its folder here. Raises RequestError."""
-    records, _ = ask_cluster(cluster_of(inventory))
-    known = {record.run_id: record for record in records}
+    """A run by its id, or `last`; -> its record, and its folder here. Raises OrchError."""
+    asked = ask_cluster(cluster_of(inventory))
+    known = {record.run_id: record for record in asked.records}
     wanted = list(known)[-1] if name == "last" and known else name
     if wanted not in known:
         raise RequestError(
             f"There is no run '{name}' in {inventory}.",
             hint=did_you_mean(name, list(known)[-10:]) if known else "",
         )
+    if why := asked.unfollowed.get(wanted):
+        raise why
     folder = base / wanted
-    if not (folder / store.PLAN).exists():
+    if not (folder / PLAN).exists():
         store.keep(known[wanted], folder)
     return known[wanted], folder
 
 
 def list_runs(inventory: str) -> Listed:
     cluster = cluster_of(inventory)
-    records, damaged = ask_cluster(cluster)
+    asked = ask_cluster(cluster)
     rows = (
         row_of(
             record,
-            state=state_in(cluster, record),
+            state="unknown" if record.run_id in asked.unfollowed else state_in(cluster, record),
             nodes=(host.node for host in record.nodes),
             progress="",
             folder=record.run_dir,
         )
-        for record in records
+        for record in asked.records
     )
-    return Listed(rows=tuple(rows), silent=tuple(f"{name}: {words}" for name, words in damaged))
+    damaged = (f"a run is damaged and left out: {words}" for words in asked.damaged)
+    return Listed(
+        rows=tuple(rows), warnings=(*damaged, *(one.message for one in asked.unfollowed.values()))
+    )
 
 
 def state_in(cluster: Kube, record: RunRecord) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from orch_node.protocol import events, files
 from orch_node.protocol.events import Event
 
-RANK_LINE = re.compile(r"\[(\d+)\] ?(.*)", re.DOTALL)
+RANK_LINE = re.compile(r"\[(0|[1-9]\d{0,8})\] ?(.*)", re.DOTALL | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +23,16 @@ class PodLine:
     rank: int | None = None
 
 
-def parse(line: str) -> PodLine:
-    """One line of a pod's output."""
-    if match := RANK_LINE.fullmatch(line):
+def parse(line: str, ranks: int) -> PodLine:
+    """One line of a pod's output, of a run of so many ranks: there are files for these alone."""
+    match = RANK_LINE.fullmatch(line)
+    if match and int(match.group(1)) < ranks:
         rank = int(match.group(1))
         return PodLine(file=files.rank_log(rank), text=match.group(2), rank=rank)
     record = as_object(line)
     if record is None:
         return PodLine(file=files.LAUNCHER_LOG, text=line)
-    if isinstance(record.get("metrics"), int):
+    if type(record.get("metrics")) is int and 0 <= record["metrics"] < ranks:
         file = files.rank_metrics(record["metrics"])
         return PodLine(file=file, text=str(record.get("line", "")))
     if (event := events.parse(line)) is not None:
@@ -44,7 +45,7 @@ def as_object(line: str) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

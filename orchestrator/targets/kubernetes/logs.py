@@ -40,8 +40,9 @@ def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[L
 def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None) -> Iterator[LogLine]:
     """Lines of the logs here that have not been given yet."""
     nodes = places(folder)
-    for path in sorted(folder.glob("ranks/rank-*.log"), key=number):
-        if rank is not None and number(path) != rank:
+    paths = {number(path): path for path in folder.glob("ranks/rank-*.log")}
+    for of, path in sorted((of, path) for of, path in paths.items() if of is not None):
+        if rank is not None and of != rank:
             continue
         with path.open("rb") as file:
             file.seek(sizes.get(path, 0))
@@ -49,13 +50,13 @@ def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None) -> Iterato
         sizes[path] = sizes.get(path, 0) + sum(len(line) + 1 for line in whole)
         for line in whole:
             yield LogLine(
-                rank=number(path), node=nodes.get(number(path), "?"),
+                rank=of, node=nodes.get(of, "?"),
                 text=line.decode(errors="replace"),
             )  # fmt: skip
 
 
-def number(path: Path) -> int:
-    return int(path.name.split("-")[1].split(".")[0])
+def number(path: Path) -> int | None:
+    return files.rank_of(path.name)
 
 
 def places(folder: Path) -> dict[int, str]:

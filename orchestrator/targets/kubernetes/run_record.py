@@ -7,10 +7,13 @@ from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.record import WHERE, Place, RunRecord, parse, render
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.model.layout import Layout
+from orchestrator.targets.kubernetes.manifests import names
 
 CHANGED = ("layout", "nodes", "target", "location")
+MOST_RANKS = 100_000
 LOCATION = "kube"  # as before there was a choice of targets: all versions of orch find the run
 
 
@@ -59,6 +62,10 @@ def whole(value: object) -> RunRecord:
     """The record that `short` made short. Raises ProtocolError."""
     kept = values.an_object(value, WHERE)
     pods = values.read(PodNumbers, kept.get("pods"), f"{WHERE}: pods")
+    if not 0 < pods.nodes * pods.ppn <= MOST_RANKS or min(pods.nodes, pods.ppn, pods.threads) < 1:
+        raise ProtocolError(f"{WHERE}: pods: {pods.nodes} with {pods.ppn} ranks each cannot be.")
+    if not names.is_dns_label(pods.word):
+        raise ProtocolError(f"{WHERE}: pods: {pods.word!r:.80} is no name of a pod.")
     places = layout(word=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
     nodes = [{"node": node, "via": []} for node in places.nodes]
     return parse({**kept, "nodes": nodes, "layout": values.record(places.places)})

@@ -10,6 +10,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import OrchError
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.runs import store
+from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
@@ -26,7 +27,7 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     try:
         execute(plan, {}, cluster)
     except OrchError:
-        (folder / store.PLAN).unlink()  # nothing was started; what was made has our label
+        (folder / PLAN).unlink()  # nothing was started; what was made has our label
         folder.rmdir()
         remove_made(cluster, record)
         raise

@@ -24,7 +24,13 @@ POLL_SECONDS = 0.5
 @contextmanager
 def reader(cluster: Kube, record: RunRecord) -> Iterator[PodExec]:
     """A place to read from; its pod is deleted afterwards. Raises ExecuteError."""
-    made = reader_pod(location_of(record), record.run_id)
+    location = location_of(record)
+    if not location.image:
+        raise ExecuteError(
+            "No image is known for the pod that reads the volume.",
+            hint="image in orch-k8s.toml; that in a run's record may be anybody's.",
+        )
+    made = reader_pod(location, record.run_id)
     name = made["metadata"]["name"]
     path = f"{cluster.core_path('Pod')}/{name}"
     forget_ended(cluster, path, record.run_id)

@@ -42,7 +42,7 @@ class KubeWatch:
         self.tell = tell
         self.cluster = cluster
         self.selector = names.selector(record.run_id)
-        self.copy = RunCopy(folder)
+        self.copy = RunCopy(folder, ranks=len(record.layout))
         self.follower = Follower(cluster, self.selector)
         self.began = time.time()
         self.lost_since: float | None = None

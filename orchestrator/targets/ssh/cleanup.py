@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from orch_node.protocol import values
+from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
+from orch_node.protocol.listing import SetAside
+from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.paths import TRAIN
-from orchestrator.runs import store
+from orchestrator.runs import damaged, store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.targets.ssh.find import ask_inventory
 from orchestrator.targets.ssh.nodes import NodeAnswer, ask_all, node_program
@@ -36,33 +41,53 @@ def stop(record: RunRecord) -> CleanupReport:
     return CleanupReport(
         run_id=record.run_id,
         seconds=round(time.monotonic() - began, 2),
-        nodes=tuple(node_cleanup(answer, answer.value or {}) for answer in answers),
+        nodes=tuple(map(node_cleanup, answers)),
     )
 
 
-def node_cleanup(answer: NodeAnswer, found: Mapping[str, Any]) -> NodeCleanup:
-    left = tuple(map(describe, found.get("left", ())))
-    state = "unreachable" if answer.value is None else "left" if left else "clean"
+def node_cleanup(answer: NodeAnswer) -> NodeCleanup:
+    found = read(RunEnded, answer)
+    if isinstance(found, NodeCleanup):
+        return found
+    left = tuple(map(describe, found.left))
     return NodeCleanup(
         node=answer.node,
-        state=state,
-        ended=tuple(map(describe, found.get("ended", ()))),
+        state="left" if left else "clean",
+        ended=tuple(map(describe, found.ended)),
         left=left,
-        segments=tuple(found.get("segments", ())),
+        segments=found.segments,
         problem=answer.problem,
     )
 
 
-Cleanup = tuple[tuple[str, ...], str]  # the command of the cleanup, and the folder of all runs
+Report = TypeVar("Report", RunEnded, Leftovers, Cleaned, SetAside)
 
 
-def describe(process: Mapping[str, Any]) -> str:
-    rank = f" of rank {process['rank']}" if process["rank"] is not None else ""
-    return f"{process['role']} {process['pid']} ({process['name']}){rank}"
+def read(kind: type[Report], answer: NodeAnswer) -> Report | NodeCleanup:
+    """What a node has said; or that it has not, or nothing that can be read."""
+    problem = answer.problem
+    if answer.value is not None:
+        try:
+            values.check_schema(answer.value, "its answer")
+            return values.read_known(kind, answer.value, "its answer")
+        except ProtocolError as error:
+            problem = str(error)
+    return NodeCleanup(
+        node=answer.node, state="unreachable", ended=(), left=(), segments=(), problem=problem
+    )
+
+
+Cleanup = tuple[tuple[str, ...], str]  # the nodes' program, and the folder of all runs
+
+
+def describe(process: ProcessRecord) -> str:
+    rank = f" of rank {process.rank}" if process.rank is not None else ""
+    return f"{process.role} {process.pid} ({process.name}){rank}"
 
 
 def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
-    """End what past runs have left on all nodes; with `look`, only tell of it.
+    """End what past runs have left on all nodes, and move away those that cannot be read; with
+    `look`, only tell of it.
 
     A run whose supervisor lives is never touched.
     """
@@ -72,26 +97,28 @@ def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
 
     def command(host: RunNode) -> tuple[str, ...]:
         cleanup, folder = programs[host]
-        return (*cleanup, word, folder, *kept)
+        return (*cleanup, "cleanup", word, folder, *kept)
 
     answers = ask_all(programs, command, seconds=CLEANUP_SECONDS * 2)
-    return CleanupReport(
-        run_id="",
-        seconds=round(time.monotonic() - began, 2),
-        nodes=tuple(cleaned(answer, look=look) for answer in answers),
-    )
+    nodes = tuple(looked(answer) if look else cleaned(answer) for answer in answers)
+    if inventory is None:
+        nodes = tuple(aside_here(node, base, look=look) for node in nodes)
+    else:
+        nodes = aside_there(nodes, programs, look=look)
+    seconds = round(time.monotonic() - began, 2)
+    return CleanupReport(run_id="", seconds=seconds, nodes=nodes)
 
 
 def places(base: Path, inventory: str | None) -> tuple[dict[RunNode, Cleanup], list[str]]:
-    """(command of the cleanup, runs) of each node, and the ids of the runs that live."""
+    """(program, runs) of each node, and the ids of the runs that live."""
     if inventory is None:
-        living = [run.id for run in store.list_runs(base) if run.state == "running"]
-        here: Cleanup = ((sys.executable, str(TRAIN / "node.py"), "cleanup"), str(base))
+        living = [run.id for run in store.recorded(base).runs if run.state == "running"]
+        here: Cleanup = ((sys.executable, str(TRAIN / "node.py")), str(base))
         return {RunNode(node="node0"): here}, living
-    found, _ = ask_inventory(inventory)
+    found = ask_inventory(inventory).runs
     programs: dict[RunNode, Cleanup] = {
         RunNode(node=node.name, via=node.via): (
-            (node.python, f"{node.root}/train/node.py", "cleanup"),
+            (node.python, f"{node.root}/train/node.py"),
             f"{node.root}/runs",
         )
         for node in load.cluster(inventory).nodes
@@ -99,23 +126,80 @@ def places(base: Path, inventory: str | None) -> tuple[dict[RunNode, Cleanup], l
     return programs, [run for run, one in found.items() if one.state == "running"]
 
 
-def cleaned(answer: NodeAnswer, *, look: bool) -> NodeCleanup:
-    value = answer.value or {}
-    ended: list[str] = []
-    left: list[str] = []
-    for run, found in value.get("runs", {}).items():
-        there = found if look else found["ended"]
-        ended += [f"{run}: {describe(process)}" for process in there]
-        left += [] if look else [f"{run}: {describe(process)}" for process in found["left"]]
-    segments = [path for paths in value.get("segments", {}).values() for path in paths]
-    state = "unreachable" if answer.value is None else "left" if left else "clean"
-    if look and (ended or segments):
-        state = "left"
+def cleaned(answer: NodeAnswer) -> NodeCleanup:
+    found = read(Cleaned, answer)
+    if isinstance(found, NodeCleanup):
+        return found
+    ended = [f"{run}: {describe(one)}" for run, end in found.runs.items() for one in end.ended]
+    left = [f"{run}: {describe(one)}" for run, end in found.runs.items() for one in end.left]
     return NodeCleanup(
         node=answer.node,
-        state=state,
-        ended=() if look else tuple(ended),
-        left=tuple(ended) if look else tuple(left),
-        segments=tuple(segments),
+        state="left" if left else "clean",
+        ended=tuple(ended),
+        left=tuple(left),
+        segments=paths_of(found.segments),
         problem=answer.problem,
     )
+
+
+def looked(answer: NodeAnswer) -> NodeCleanup:
+    found = read(Leftovers, answer)
+    if isinstance(found, NodeCleanup):
+        return found
+    left = [f"{run}: {describe(one)}" for run, there in found.runs.items() for one in there]
+    segments = paths_of(found.segments)
+    return NodeCleanup(
+        node=answer.node,
+        state="left" if left or segments else "clean",
+        ended=(),
+        left=tuple(left),
+        segments=segments,
+        problem=answer.problem,
+    )
+
+
+def paths_of(segments: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(path for paths in segments.values() for path in paths)
+
+
+def aside_here(node: NodeCleanup, base: Path, *, look: bool) -> NodeCleanup:
+    """With the runs of this machine that cannot be read."""
+    found = store.recorded(base).damaged
+    kept, moved = [one.describe() for one in found] if look else [], []
+    for one in () if look else found:
+        target = damaged.set_aside(one)
+        kept += [] if target else [f"{one.folder}: its supervisor lives"]
+        moved += [f"{one.folder} is damaged, and now {target}"] if target else []
+    return with_aside(node, kept, moved)
+
+
+def aside_there(
+    nodes: tuple[NodeCleanup, ...], programs: dict[RunNode, Cleanup], *, look: bool
+) -> tuple[NodeCleanup, ...]:
+    """With the runs of other machines that these cannot read."""
+
+    def command(host: RunNode) -> tuple[str, ...]:
+        program, folder = programs[host]
+        return (*program, "damaged", folder, *([] if look else ["--set-aside"]))
+
+    answers = ask_all(programs, command, seconds=CLEANUP_SECONDS)
+    return tuple(map(aside_on, nodes, answers))
+
+
+def aside_on(node: NodeCleanup, answer: NodeAnswer) -> NodeCleanup:
+    found = read(SetAside, answer)
+    if isinstance(found, NodeCleanup):
+        problem = f"its damaged runs are not known: {found.problem}"
+        return node if node.problem else replace(node, problem=problem)
+    kept = [
+        f"{one.folder} is damaged: {one.problem}"
+        for one in found.damaged
+        if one.folder not in found.moved
+    ]
+    moved = [f"{folder} is damaged, and now {path}" for folder, path in found.moved.items()]
+    return with_aside(node, kept, moved)
+
+
+def with_aside(node: NodeCleanup, kept: list[str], moved: list[str]) -> NodeCleanup:
+    state = "left" if kept and node.state == "clean" else node.state
+    return replace(node, state=state, left=(*node.left, *kept), moved=tuple(moved))

@@ -120,14 +120,14 @@ class Ssh:
         started = ("sh", "-c", f"{made} && {detached}")
         self.attempt(lambda: self.run(started), f"start {command.argv[0]}")
 
-    def read(self, path: str, offset: int = 0) -> bytes | None:
-        """The file's bytes from `offset` on, or None if it is not there."""
+    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
+        """The file's bytes from `offset` on, as many as `most`, or None if it is not there."""
 
         def act() -> bytes | None:
             try:
                 with self.sftp.open(path, "rb") as file:
                     file.seek(offset)
-                    return bytes(file.read())
+                    return bytes(file.read(most))
             except FileNotFoundError:
                 return None
 

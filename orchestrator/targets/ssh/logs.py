@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from orch_node.protocol import values
+from orch_node.protocol.listing import LogChunk
 from orch_node.protocol.record import RunNode, RunRecord
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs.logs import LogLine, asked_for
@@ -35,12 +37,22 @@ class Stream:
         connection = connection_to(self.host)
         try:
             for line in connection.stream((*command, *(["--from", *starts] if starts else []))):
-                chunk = json.loads(line)
-                for text in chunk["lines"]:
-                    yield LogLine(rank=chunk["rank"], node=self.host.node, text=text)
-                self.read[chunk["rank"]] = chunk["at"]
+                chunk = self.chunk_of(line)
+                for text in chunk.lines:
+                    yield LogLine(rank=chunk.rank, node=self.host.node, text=text)
+                self.read[chunk.rank] = chunk.at
         finally:
             connection.close()
+
+    def chunk_of(self, line: str) -> LogChunk:
+        """Raises ExecuteError for what is no part of a log of this run."""
+        try:
+            chunk = values.parse(LogChunk, line, "a line of its logs")
+        except ProtocolError as error:
+            raise ExecuteError(f"{self.host.node}: {error}") from None
+        if not 0 <= chunk.rank < len(self.record.layout) or chunk.at < 0:
+            raise ExecuteError(f"{self.host.node}: it tells of a rank {chunk.rank}, which is none.")
+        return chunk
 
     def patiently(self, tell: Tell) -> Iterator[LogLine]:
         """The same, reconnecting where the connection is lost."""

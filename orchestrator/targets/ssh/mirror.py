@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Protocol, TypeVar
 
 from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.files import own_folder
-from orchestrator.runs.store import GONE, write_whole
+from orchestrator.files import Below, write_whole
+from orchestrator.runs.state_files import outcome_in, supervisor_in
+from orchestrator.runs.store import GONE
 
 Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
@@ -21,12 +24,14 @@ PROBE_SECONDS = 2.0
 ABSENCES = 3  # probes in a row that did not find the supervisor
 # Small files of a run that are worth having here; checkpoints and models stay on the nodes.
 RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
+PIECE = 1 << 24  # bytes of a file that are read at a time
+LARGEST_STATE = 1 << 24  # of supervisor.json and outcome.json
 
 
 class MirroredNode(Protocol):
     """What a mirror needs of the node that a run lives on."""
 
-    def read(self, path: str, offset: int = 0) -> bytes | None: ...
+    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None: ...
 
     def list(self, folder: str) -> list[str]: ...
 
@@ -38,39 +43,47 @@ class MirroredNode(Protocol):
 
 
 class Mirror:
-    """Copies RUN_DIR of a node into a folder here, new bytes only."""
+    """Copies RUN_DIR of a node into a folder here, new bytes only. The node may say what it likes:
+    no file is written but those of this folder that a run of so many `ranks` has."""
 
-    def __init__(self, remote: MirroredNode, run_dir: str, folder: Path) -> None:
+    def __init__(self, remote: MirroredNode, run_dir: str, folder: Path, *, ranks: int) -> None:
         self.remote = remote
         self.run_dir = run_dir
         self.folder = folder
+        self.ranks = ranks
+        self.copy_of = Below(folder)
         self.probed = time.monotonic()
         self.absences = 0
 
     def refresh(self) -> None:
         """Bring over what is new of the events, and the supervisor's and the outcome's files."""
         self.append(files.EVENTS)
-        for name in (files.SUPERVISOR, files.OUTCOME):
-            if not (self.folder / name).exists():
-                self.copy(name)
+        if supervisor_in(self.folder) is None:
+            self.copy(files.SUPERVISOR)
+        if outcome_in(self.folder).value is None:
+            self.copy(files.OUTCOME)
 
     def append(self, name: str) -> None:
         """Add what the file has grown by since the last time.
 
         Several commands may watch a run at once: they write the same bytes to the same places.
+        Raises ExecuteError.
         """
-        target = self.folder / name
-        own_folder(target.parent)
-        have = target.stat().st_size if target.exists() else 0
-        new = self.remote.read(f"{self.run_dir}/{name}", have)
-        if new:
-            target.touch(mode=0o600)
-            with target.open("r+b") as file:
-                file.seek(have)
-                file.write(new)
+        try:
+            have = self.copy_of.size(name)
+            while new := self.remote.read(f"{self.run_dir}/{name}", have, PIECE):
+                self.copy_of.add(name, new, have)
+                have += len(new)
+                if len(new) < PIECE:
+                    return
+        except OSError as error:
+            raise ExecuteError(
+                f"{self.folder / name} cannot be written: {error.strerror}.",
+                hint="Links in a run's folder are not followed.",
+            ) from None
 
     def copy(self, name: str) -> None:
-        content = self.remote.read(f"{self.run_dir}/{name}")
+        content = self.remote.read(f"{self.run_dir}/{name}", 0, LARGEST_STATE)
         if content is not None:
             write_whole(self.folder / name, content)
 
@@ -88,10 +101,13 @@ class Mirror:
 
     def look_for_supervisor(self) -> None:
         """Note down if it is gone for good: it ended without an outcome."""
-        supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}")
-        if supervisor is None or (self.folder / files.OUTCOME).exists():
+        supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}", 0, LARGEST_STATE)
+        if supervisor is None or outcome_in(self.folder).value is not None:
             return
-        pid = outcomes.parse_supervisor(supervisor).pid
+        try:
+            pid = outcomes.parse_supervisor(supervisor).pid
+        except ProtocolError:
+            return
         if not self.remote.alive(pid, Path(self.run_dir).name):
             self.copy(files.OUTCOME)  # it may just have come
             (self.folder / GONE).touch()
@@ -101,16 +117,21 @@ class Mirror:
 
     def take_logs(self) -> None:
         """The logs of the ranks that ran on this node."""
-        for name in self.remote.list(f"{self.run_dir}/{files.RANKS}"):
-            self.append(f"{files.RANKS}/{name}")
+        for name in self.listed(files.RANKS, files.OF_RANK):
+            self.append(name)
+
+    def listed(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
+        """The paths of the files there that are of ranks of the run."""
+        names = self.remote.list(f"{self.run_dir}/{folder}")
+        ranks = ((name, files.rank_of(name, pattern)) for name in names)
+        return [
+            f"{folder}/{name}" for name, rank in ranks if rank is not None and rank < self.ranks
+        ]
 
     def finish(self, output_dir: str | None) -> None:
         """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
         self.refresh()
-        stacks = (
-            f"{files.STACK_TRACES}/{name}"
-            for name in self.remote.list(f"{self.run_dir}/{files.STACK_TRACES}")
-        )
+        stacks = self.listed(files.STACK_TRACES, files.STACK_TRACE)
         for name in (files.LAUNCHER_LOG, "supervisor.log", *stacks):
             self.append(name)
         if output_dir == f"{self.run_dir}/output":

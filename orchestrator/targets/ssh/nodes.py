@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from orch_node.protocol import values
 from orch_node.protocol.record import RunNode, RunRecord
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.ssh.connection import CONNECT_SECONDS, Ssh
@@ -51,11 +52,12 @@ def ask_all(
             answer = connection.capture(command(host), seconds=seconds)
             if answer.code != 0:
                 return NodeAnswer(node=host.node, value=None, problem=last_line(answer.err))
-            return NodeAnswer(node=host.node, value=dict(json.loads(answer.out)))
+            value = values.an_object(values.loads(answer.out, "its answer"), "its answer")
+            return NodeAnswer(node=host.node, value=value)
         except ExecuteError as error:
             return NodeAnswer(node=host.node, value=None, problem=error.message)
-        except ValueError:
-            return NodeAnswer(node=host.node, value=None, problem="its answer is no JSON")
+        except ProtocolError as error:
+            return NodeAnswer(node=host.node, value=None, problem=str(error))
         finally:
             connection.close()
 

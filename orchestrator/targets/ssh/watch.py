@@ -18,7 +18,7 @@ def source_of(record: RunRecord, folder: Path, tell: Tell) -> Source:
     node0 = connection_to(record.node0)
     if not isinstance(node0, Ssh):
         return LocalRun(folder)
-    mirror = Mirror(node0, record.run_dir, folder)
+    mirror = Mirror(node0, record.run_dir, folder, ranks=len(record.layout))
     return ReconnectingMirror(mirror, record.node0.node, tell)
 
 
@@ -30,7 +30,7 @@ def take(record: RunRecord, folder: Path, host: RunNode) -> None:
     connection = connection_to(host)
     if not isinstance(connection, Ssh):
         return
-    mirror = Mirror(connection, record.run_dir, folder)
+    mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
     try:
         if host == record.node0:
             mirror.finish(record.output_dir)

@@ -1,48 +1,75 @@
 """The runs whose files are on this node: `node.py runs RUNS_DIR`, one JSON object.
 
-For each its run.json, and, on its node0, what its supervisor has written and how far it is.
+For each its run.json, and, on its node0, what its supervisor has written and how far it is. A run
+whose record cannot be read is named, and hides no other.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from orch_node.agent import processes
-from orch_node.protocol import events, files, listing, outcome, record
-from orch_node.protocol.listing import ListedRun, Listing, Standing
+from orch_node.protocol import events, files, listing, outcome, record, values
+from orch_node.protocol.listing import DamagedRun, ListedRun, Listing, Standing
 from orch_node.protocol.values import ProtocolError
 
 TAIL = 1 << 16  # bytes of events.jsonl that hold the newest progress of most runs
 
 
 def runs_in(base: Path) -> Listing:
-    records = sorted(base.glob(f"*/{files.RECORD}"), key=lambda path: path.parent.name)
-    return Listing(tuple(entry(path.parent) for path in records))
+    runs: list[ListedRun] = []
+    damaged: list[DamagedRun] = []
+    for folder in folders(base):
+        try:
+            runs.append(entry(folder))
+        except (OSError, ProtocolError) as error:
+            damaged.append(DamagedRun(folder=folder.name, problem=str(error)))
+    return Listing(runs=tuple(runs), damaged=tuple(damaged))
+
+
+def folders(base: Path) -> list[Path]:
+    return sorted(path.parent for path in base.glob(f"*/{files.RECORD}"))
 
 
 def entry(folder: Path) -> ListedRun:
+    """Raises OSError, ProtocolError for one that is damaged."""
     return ListedRun(
-        record=record.render(record.parse(json.loads((folder / files.RECORD).read_text()))),
+        record=record.render(record_in(folder)),
         state=state_of(folder),
         progress=progress(folder / files.EVENTS),
     )
 
 
+def record_in(folder: Path) -> record.RunRecord:
+    """Raises OSError, ProtocolError."""
+    found = record.parse(values.loads((folder / files.RECORD).read_bytes(), files.RECORD))
+    if found.run_id != folder.name:
+        raise ProtocolError(f"{files.RECORD} is of the run {found.run_id}.")
+    return found
+
+
 def state_of(folder: Path) -> str | None:
     try:
-        return outcome.parse((folder / files.OUTCOME).read_text()).state
+        return outcome.parse((folder / files.OUTCOME).read_bytes()).state
     except (OSError, ProtocolError):
         pass
     try:
-        pid = outcome.parse_supervisor((folder / files.SUPERVISOR).read_text()).pid
+        pid = outcome.parse_supervisor((folder / files.SUPERVISOR).read_bytes()).pid
     except (OSError, ProtocolError):
         return None
+    return "running" if supervises(pid, folder) else "killed"
+
+
+def supervises(pid: int, folder: Path) -> bool:
     argv = processes.argv_of(pid)
-    watches = processes.role_of(argv, pid) == "supervisor"
     named = processes.run_named_by(argv, pid)
-    return "running" if watches and named and os.path.samefile(named, folder) else "killed"
+    if processes.role_of(argv, pid) != "supervisor" or not named:
+        return False
+    try:
+        return os.path.samefile(named, folder)
+    except OSError:
+        return False
 
 
 def progress(log: Path) -> Standing | None:

@@ -1,4 +1,9 @@
-"""Names of files on nodes."""
+"""Names of runs, and of files on nodes. Who is told such a name by somebody else asks here whether
+it is one: it becomes part of a path."""
+
+from __future__ import annotations
+
+import re
 
 # In the run's folder.
 LAYOUT = "layout.json"
@@ -16,6 +21,21 @@ STACK_TRACES = "stacks"
 
 # Beside train/, by `orch provision`: variables of the cluster, and secrets.
 PROVISIONED = ("env.json", "secrets.json")
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+OF_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.(?:log|metrics\.jsonl)", re.ASCII)
+STACK_TRACE = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.txt", re.ASCII)
+
+
+def is_run_id(name: str) -> bool:
+    """Whether a run can be called so: the name of its folder, and an argument of programs."""
+    return RUN_ID.fullmatch(name) is not None
+
+
+def rank_of(name: str, pattern: re.Pattern[str] = OF_RANK) -> int | None:
+    """The rank that a file in `ranks/` is of; None for any other name."""
+    found = pattern.fullmatch(name)
+    return int(found.group(1)) if found else None
 
 
 def rank_log(rank: int) -> str:

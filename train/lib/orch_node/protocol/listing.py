@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orch_node.protocol import values
@@ -31,8 +31,17 @@ class ListedRun:
 
 
 @dataclass(frozen=True)
+class DamagedRun:
+    """A folder of a run whose record cannot be read, and why."""
+
+    folder: str
+    problem: str
+
+
+@dataclass(frozen=True)
 class Listing:
     runs: tuple[ListedRun, ...]
+    damaged: tuple[DamagedRun, ...] = ()
     schema: int = SCHEMA
 
 
@@ -42,4 +51,31 @@ def parse(text: str) -> Listing:
 
 
 def render(listing: Listing) -> str:
-    return json.dumps({"schema": listing.schema, "runs": values.record(listing.runs)})
+    """Without a word of damage where there is none: controllers of before know none."""
+    found = {"schema": listing.schema, "runs": values.record(listing.runs)}
+    damaged = {"damaged": values.record(listing.damaged)} if listing.damaged else {}
+    return json.dumps({**found, **damaged})
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """A line of `node.py logs`: lines of a rank's log, which begin before byte `at` of it."""
+
+    rank: int
+    at: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Of `node.py damaged`: the runs that cannot be read; of those that were moved, folder -> where
+    it is now."""
+
+    damaged: tuple[DamagedRun, ...]
+    moved: dict[str, str] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+
+def render_set_aside(report: SetAside) -> str:
+    value = values.record(report)
+    return json.dumps({"schema": value.pop("schema"), **value})

@@ -5,16 +5,17 @@ It holds what any controller must know to find a run and to tell of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from orch_node.protocol import values
+from orch_node.protocol import files, values
 from orch_node.protocol.values import ProtocolError
 
 SCHEMA = 1
 FIRST_TARGET = "ssh"
 WHERE = "the record of a run"
+LATEST = 1e11  # seconds since the epoch that a calendar still knows
 EARLIER = {"kube": "kubernetes"}  # where earlier versions kept the location -> its target
 
 
@@ -97,7 +98,25 @@ def parse(value: object) -> RunRecord:
     if found.get("schema") != SCHEMA:
         raise ProtocolError(f"{WHERE} has schema {found.get('schema')!r:.60}, not {SCHEMA}.")
     known = {name: found[name] for name in NAMES if name in found}
-    return values.read(RunRecord, {"started_by": "", **known, **location_of(found)}, WHERE)
+    record = values.read(RunRecord, {"started_by": "", **known, **location_of(found)}, WHERE)
+    if wrong := "; ".join(impossible(record)):
+        raise ProtocolError(f"{WHERE}: {wrong}.")
+    return record
+
+
+def impossible(record: RunRecord) -> Iterator[str]:
+    """What no run can have: whoever wrote it, it becomes paths and the arguments of programs."""
+    if not files.is_run_id(record.run_id):
+        yield f"run_id {record.run_id!r:.60} is no name of a run"
+    names = [one.node for one in record.nodes]
+    if not names or len(set(names)) < len(names):
+        yield "nodes are none, or one of them twice"
+    elif record.node0.node != names[0]:
+        yield f"node0 is {record.node0.node!r:.60}, not the first of its nodes"
+    if not record.layout or any(place.rank != at for at, place in enumerate(record.layout)):
+        yield "layout does not have the ranks from 0 on"
+    if not 0 <= record.created < LATEST:
+        yield f"created {record.created!r:.30} is no time"
 
 
 def location_of(found: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,11 +19,17 @@ class ProtocolError(Exception):
 
 def parse(kind: type[T], text: str | bytes, where: str) -> T:
     """`where`: the name of the file. Raises ProtocolError."""
+    return read(kind, loads(text, where), where)
+
+
+def loads(text: str | bytes, where: str) -> Any:
+    """Whatever JSON there is. Raises ProtocolError; text that nests too deep is none, too."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
+    except RecursionError:
+        raise ProtocolError(f"{where} is no JSON: it nests too deep") from None
     except ValueError as error:
         raise ProtocolError(f"{where} is no JSON: {error}") from None
-    return read(kind, value, where)
 
 
 def read(kind: type[T], value: object, where: str) -> T:
@@ -41,6 +47,18 @@ def read(kind: type[T], value: object, where: str) -> T:
         elif required:
             raise ProtocolError(f"{where} has no {name!r}.")
     return kind(**found)
+
+
+def read_known(kind: type[T], value: object, where: str) -> T:
+    """The same, and what another version says besides is dropped. Raises ProtocolError."""
+    found = an_object(value, where)
+    return read(kind, {name: found[name] for name in readers(kind) if name in found}, where)
+
+
+def check_schema(value: Mapping[str, Any], where: str, schema: int = 1) -> None:
+    """Raises ProtocolError."""
+    if value.get("schema") != schema:
+        raise ProtocolError(f"{where} has schema {value.get('schema')!r:.60}, not {schema}.")
 
 
 def record(value: Any) -> Any:

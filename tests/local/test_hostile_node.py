@@ -1,0 +1,157 @@
+"""A node behind a real sshd whose folders of runs say what they like: nothing of it runs on this
+machine, nothing is written outside of a run's folder, and other runs stay in sight."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.test_ssh_nodes import WHERE, Site, site
+from tests.recorded import ended, place
+
+__all__ = ["site"]
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
+VERBS = (
+    ("attach", "last"), ("logs", "last"), ("logs", "last", "--follow"), ("stop", "last"),
+    ("fetch", "last"), ("report", "last"), ("runs", "show", "last"),
+)  # fmt: skip
+
+
+def record(site: Site, run: str, **changes: Any) -> dict[str, Any]:
+    far = {"node": "far", "via": []}
+    return {
+        "schema": 1, "run_id": run, "key": "k", "created": 1.0 + (run == BAD), "recipe": "qa",
+        "node0": far, "nodes": [far], "train": str(site.root / "train"), "python": sys.executable,
+        "started_by": "me@here", "run_dir": str(site.root / "runs" / run), "resumes": True,
+        "output_dir": None, "backend": "gloo", "precision": "fp32", "decisions": [],
+        "layout": [{**place(0, 1), "node": "far"}], **changes,
+    }  # fmt: skip
+
+
+def leave(site: Site, run: str, **changes: Any) -> Path:
+    """A run that has ended, in the node's folder."""
+    folder = site.root / "runs" / run
+    (folder / "ranks").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(record(site, run, **changes)))
+    (folder / "outcome.json").write_text(json.dumps(ended("done")))
+    (folder / "supervisor.json").write_text(json.dumps({"pid": 2**22 - 1, "started": 1.0}))
+    (folder / "ranks/rank-0.log").write_text("a line\n")
+    return folder
+
+
+def program(tmp_path: Path) -> tuple[str, Path]:
+    """A program that leaves a mark where it runs, and the mark."""
+    mark, path = tmp_path / "PWNED", tmp_path / "evil"
+    path.write_text(f"#!/bin/sh\ntouch {mark}\necho '{{}}'\n")
+    path.chmod(0o755)
+    return str(path), mark
+
+
+def test_a_record_of_an_unknown_node_runs_nothing_here(
+    orch: Orch, site: Site, tmp_path: Path
+) -> None:
+    evil, mark = program(tmp_path)
+    ghost: dict[str, Any] = {"node": "ghost", "via": []}
+    leave(site, GOOD)
+    leave(site, BAD, node0=ghost, nodes=[ghost, {"node": "far", "via": []}], python=evil)
+    for verb in VERBS:
+        done = orch(*verb, *WHERE)
+        assert done.returncode == 2, (verb, done.stdout + done.stderr)
+        assert "ghost" in done.stderr
+        assert not mark.exists(), verb
+    listed = orch("runs", *WHERE, "--json")
+    assert {one["id"] for one in json.loads(listed.stdout)["runs"]} == {GOOD, BAD}
+    assert "ghost" in listed.stderr
+    assert orch("stop", GOOD, *WHERE).returncode == 0
+    assert not mark.exists()
+
+
+def test_folders_and_programs_of_a_record_are_not_believed(
+    orch: Orch, site: Site, tmp_path: Path
+) -> None:
+    evil, mark = program(tmp_path)
+    far = {"node": "far", "via": ["sh", evil]}
+    leave(site, BAD, node0=far, nodes=[far], python=evil, train=str(tmp_path), run_dir="/etc")
+    for verb in VERBS:
+        source = ("--from", str(site.root / "runs" / BAD)) if verb[0] == "fetch" else ()
+        done = orch(*verb, *WHERE, *source)
+        assert done.returncode == 0, (verb, done.stdout + done.stderr)
+        again = orch(*verb, *source)  # as it was recorded here
+        assert again.returncode == 0, (verb, again.stdout + again.stderr)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("run", ["../../PWNED", "-rf"])
+def test_a_run_id_that_is_a_path_makes_no_folder(
+    orch: Orch, site: Site, tmp_path: Path, run: str
+) -> None:
+    leave(site, GOOD)
+    folder = leave(site, BAD)
+    (folder / "run.json").write_text(json.dumps(record(site, BAD) | {"run_id": run}))
+    listed = orch("runs", *WHERE, "--json")
+    assert [one["id"] for one in json.loads(listed.stdout)["runs"]] == [GOOD]
+    assert BAD in listed.stderr
+    assert orch("attach", "last", *WHERE).returncode == 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {GOOD}
+    assert not (tmp_path.parent / "PWNED").exists()
+
+
+def test_names_in_the_folder_of_ranks_are_not_believed(
+    orch: Orch, site: Site, tmp_path: Path
+) -> None:
+    folder = leave(site, GOOD)
+    for name in ("rank-9.log", "evil.log", "rank-0.log.sh", "rank-x.metrics.jsonl"):
+        (folder / "ranks" / name).write_text("evil\n")
+    (folder / "ranks/rank-0.metrics.jsonl").symlink_to("/etc/passwd")
+    assert orch("attach", "last", *WHERE).returncode == 0
+    here = {path.name for path in (tmp_path / "runs" / GOOD / "ranks").iterdir()}
+    assert here <= {"rank-0.log", "rank-0.metrics.jsonl"}
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000])
+def test_a_damaged_record_hides_no_other_and_can_be_cleaned(
+    orch: Orch, site: Site, content: str
+) -> None:
+    leave(site, GOOD)
+    folder = leave(site, BAD)
+    (folder / "run.json").write_text(content)
+    listed = orch("runs", *WHERE, "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert [one["id"] for one in json.loads(listed.stdout)["runs"]] == [GOOD]
+    assert BAD in listed.stderr
+    assert "orch clean" in listed.stderr
+    looked = orch("clean", "--check", *WHERE)
+    assert (looked.returncode, BAD in looked.stdout) == (1, True), looked.stdout + looked.stderr
+    cleaned = orch("clean", *WHERE)
+    assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
+    assert (site.root / "runs/damaged" / BAD / "ranks/rank-0.log").exists()
+    assert orch("clean", "--check", *WHERE).returncode == 0
+    assert "damaged" not in orch("runs", *WHERE).stderr
+
+
+ANSWERS = (
+    "", "5", "{}", "[" * 100_000,
+    '{"schema": 1, "runs": 7, "ended": 7, "left": [{}], "segments": {"a": 1}}',
+    '{"rank": 99, "at": 0, "lines": ["a"]}',
+)  # fmt: skip
+
+
+def test_a_node_that_answers_anything_is_told(orch: Orch, site: Site, tmp_path: Path) -> None:
+    leave(site, GOOD)
+    assert orch("attach", "last", *WHERE).returncode == 0  # known here from now on
+    (site.root / "train").unlink()
+    (site.root / "train").mkdir()
+    (site.root / "train/node.py").write_text(f"print(open({str(tmp_path / 'answer')!r}).read())\n")
+    for answer in ANSWERS:
+        (tmp_path / "answer").write_text(answer)
+        for verb in (("stop", GOOD), ("logs", GOOD), ("clean", *WHERE), ("runs", *WHERE)):
+            done = orch(*verb)
+            assert done.returncode == 1, (verb, done.stdout + done.stderr)
+            assert done.stdout or done.stderr
