@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from orchestrator.report.listing import SCHEMA, table
@@ -28,5 +29,15 @@ def text(cleanup: CleanupReport) -> str:
     ]
     moved = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.moved]
     found = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.left]
+    found += [left_in_memory(node.node, node.segments_left) for node in cleanup.nodes
+              if node.segments_left]  # fmt: skip
     columns = ("node", "state", "ended", "left", "segments", "problem")
     return "\n".join([table(rows, columns), *moved, *found, f"in {cleanup.seconds:.1f} s"])
+
+
+def left_in_memory(node: str, paths: Sequence[str]) -> str:
+    """What a run has left in /dev/shm that orch does not remove."""
+    return (
+        f"{node}: left in /dev/shm: {', '.join(paths)} (in use, or not known to be MPI's, oneCCL's "
+        "or torch's: remove it by hand if nobody needs it)"
+    )

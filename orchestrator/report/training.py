@@ -35,6 +35,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs import timeline
 from orchestrator.runs.outcome import Outcome
@@ -153,7 +154,7 @@ def as_json(outcome: Outcome) -> str:
 
 def text(outcome: Outcome) -> str:
     """The end of a run: its table, or what went wrong."""
-    lines = [*failure_lines(outcome), *table_lines(outcome)]
+    lines = [*failure_lines(outcome), *memory_lines(outcome), *table_lines(outcome)]
     return "\n".join([*lines, f"files: {outcome.folder}"])
 
 
@@ -183,6 +184,14 @@ def left_lines(outcome: Outcome) -> list[str]:
         "; orch stop tries again"
         for node, found in outcome.nodes.items()
         if found.lost or found.left
+    ]
+
+
+def memory_lines(outcome: Outcome) -> list[str]:
+    return [
+        left_in_memory(node, found.segments_left)
+        for node, found in outcome.nodes.items()
+        if found.segments_left
     ]
 
 

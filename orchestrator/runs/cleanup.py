@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCleanup:
-    """One node. `state`: clean, left (there are processes of the run) or unreachable. `moved`:
+    """One node. `state`: clean, left (there are processes of the run) or unreachable. `segments`
+    of /dev/shm were removed; those `segments_left` are not known to be a library's. `moved`:
     damaged runs that were moved out of the way, in words."""
 
     node: str
@@ -16,6 +17,7 @@ class NodeCleanup:
     left: tuple[str, ...]
     segments: tuple[str, ...]
     problem: str
+    segments_left: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
 
 

@@ -53,7 +53,7 @@ def test_a_rank_that_fails_is_named(
     assert told["failed"] - happened < NAMED_SECONDS
     assert [node["left"] for node in run["nodes"].values()] == [[], []]
     assert processes(running.id) == {}
-    assert "faulty" not in lab.cluster.exec("node1", ("ls", "/dev/shm"))
+    assert "torch_" not in lab.cluster.exec("node1", ("ls", "/dev/shm"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])

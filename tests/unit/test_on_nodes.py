@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_node.agent import core_claims, processes, shared_memory
+from orch_node.agent import core_claims, processes
 from orch_node.protocol.agent import Claim
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised
 from orch_node.protocol.layout import Placement, RunLayout, Spare
@@ -157,31 +157,6 @@ def test_claims_are_refused_while_their_holder_lives(tmp_path: Path) -> None:
     assert claims(tmp_path).take(claim("three", 0, 1)) == ()
 
 
-def test_segments_that_a_dead_run_has_left_are_removed(tmp_path: Path) -> None:
-    memory = shared_memory
-    segment = Path("/dev/shm") / f"orch-test-{os.getpid()}"
-    other = segment.with_name(segment.name + "-other")
-    other.write_bytes(b"not of the run")
-    code = (
-        f"f = open({str(segment)!r}, 'wb'); f.write(b'x'); f.flush(); print(1, flush=True); input()"
-    )
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        found = processes.look(process.pid, [])
-        assert found is not None
-        memory.note(tmp_path / "shm.json", [found])
-        assert memory.remove(tmp_path / "shm.json") == [], "it is in use"
-        process.kill()
-    try:
-        assert memory.remove(tmp_path / "shm.json") == [str(segment)]
-        assert other.exists()
-    finally:
-        segment.unlink(missing_ok=True)
-        other.unlink()
-
-
 def test_an_oom_kill_is_seen_in_the_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,14 +174,6 @@ def test_the_words_of_a_kernel_message() -> None:
     record = b"6,339,5140900,-;Killed process 7 (a;b)\n SUBSYSTEM=acpi\n DEVICE=+acpi:1\n"
     assert oom.message(record) == "Killed process 7 (a;b)"
     assert oom.message(b"6,340,5140901,-;\n") == oom.message(b"") == ""
-
-
-def test_no_segments_where_there_is_no_shared_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = shared_memory
-    monkeypatch.setattr(memory, "SHM", f"{tmp_path}/none/")
-    assert memory.names() == set()
 
 
 def test_a_layout_without_its_lost_node() -> None:

@@ -56,6 +56,7 @@ def node_cleanup(answer: NodeAnswer) -> NodeCleanup:
         ended=tuple(map(describe, found.ended)),
         left=left,
         segments=found.segments,
+        segments_left=found.segments_left,
         problem=answer.problem,
     )
 
@@ -138,6 +139,7 @@ def cleaned(answer: NodeAnswer) -> NodeCleanup:
         ended=tuple(ended),
         left=tuple(left),
         segments=paths_of(found.segments),
+        segments_left=paths_of(found.segments_left),
         problem=answer.problem,
     )
 
@@ -154,6 +156,7 @@ def looked(answer: NodeAnswer) -> NodeCleanup:
         ended=(),
         left=tuple(left),
         segments=segments,
+        segments_left=paths_of(found.segments_left),
         problem=answer.problem,
     )
 

@@ -16,7 +16,7 @@ def fill_shm() -> None:
     """More than there is: touching what cannot be had is a SIGBUS."""
     room = os.statvfs("/dev/shm")
     size = room.f_bavail * room.f_frsize + (64 << 20)
-    with open("/dev/shm/faulty", "wb+") as file:
+    with open(f"/dev/shm/torch_{os.getpid()}_1_0", "wb+") as file:
         file.truncate(size)
         memory = mmap.mmap(file.fileno(), size)
         time.sleep(1)

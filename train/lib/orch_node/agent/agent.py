@@ -61,6 +61,7 @@ class Agent:
         self.supervisor_here = os.getppid() if parent_supervises() else None
         self.noted = 0.0
         self.names: set[str] = set()  # in /dev/shm
+        shared_memory.begin(self.notes)
 
     def serve(self) -> None:
         """Answer until the supervisor is gone, then leave nothing of the run here."""
@@ -92,6 +93,10 @@ class Agent:
         self.claims.release(self.run_dir.name)
         return Answer()
 
+    def leave(self, question: Question) -> Answer:
+        shared_memory.forget(self.notes)
+        return self.release(question)
+
     def ping(self, question: Ping) -> Alive:
         return Alive(host=socket.gethostname(), time=time.time())
 
@@ -113,10 +118,12 @@ class Agent:
         self.note_segments(now=True)
         ended = processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
         removed, left = self.clear_containers()
+        memory = shared_memory.remove(self.notes)
         return AllEnded(
             ended=(*map(processes.record, ended.ended), *removed),
             left=(*map(processes.record, ended.left), *left),
-            segments=tuple(shared_memory.remove(self.notes)),
+            segments=memory.gone,
+            segments_left=memory.left,
             seconds=ended.seconds,
         )
 
@@ -139,7 +146,7 @@ class Agent:
         return self.run_dir / f"shm-{self.node}.json"
 
     def note_segments(self, *, now: bool = False) -> None:
-        names = shared_memory.names()
+        names = set(shared_memory.names())
         new, self.names = names - self.names, names
         if now or new or time.monotonic() - self.noted > SHM_SECONDS:
             self.noted = time.monotonic()
@@ -162,7 +169,7 @@ ANSWERS: dict[type[Question], Callable[[Agent, Any], Answer]] = {
     StartContainer: Agent.contain,
     EndAll: Agent.end,
     WriteFile: Agent.write,
-    Leave: Agent.release,
+    Leave: Agent.leave,
 }
 
 

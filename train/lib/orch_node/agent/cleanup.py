@@ -21,6 +21,7 @@ from pathlib import Path
 from orch_node import whole_files
 from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, record
+from orch_node.agent.shared_memory import SHM, Removal
 from orch_node.protocol import cleanup, files, outcome
 from orch_node.protocol.cleanup import Cleaned, EndedAndLeft, Leftovers, RunEnded
 
@@ -51,11 +52,13 @@ def end(run_dir: str, patience: float, *, node0: bool) -> RunEnded:
     removed, kept = containers.clear(Path(run_dir))
     if supervisors and not ended.left:
         tell_the_end(Path(run_dir), supervisors[0].pid)
+    memory = remove_segments(Path(run_dir))
     return RunEnded(
         ended=(*(record(one) for one in before if one.key not in left), *removed),
         left=(*map(record, ended.left), *kept),
         supervisor=bool(supervisors),
-        segments=remove_segments(Path(run_dir)),
+        segments=memory.gone,
+        segments_left=memory.left,
         seconds=round(time.monotonic() - began, 2),
     )
 
@@ -95,8 +98,14 @@ def notes_of(run_dir: Path) -> list[Path]:
     return sorted(run_dir.glob("shm-*.json"))
 
 
-def remove_segments(run_dir: Path) -> tuple[str, ...]:
-    return tuple(path for notes in notes_of(run_dir) for path in shared_memory.remove(notes))
+def remove_segments(run_dir: Path) -> Removal:
+    removals = [shared_memory.remove(notes) for notes in notes_of(run_dir)]
+    for notes in notes_of(run_dir):
+        shared_memory.forget(notes)
+    return Removal(
+        gone=tuple(path for one in removals for path in one.gone),
+        left=tuple(path for one in removals for path in one.left),
+    )
 
 
 def look(runs_dir: str) -> Leftovers:
@@ -106,7 +115,8 @@ def look(runs_dir: str) -> Leftovers:
     for run, left in contained(runs_dir, living).items():
         there = tuple(containers.record(one[:12]) for one in left)
         runs[run] = (*runs.get(run, ()), *there)
-    return Leftovers(runs=runs, segments=segments(runs_dir, living))
+    removable, kept = segments(runs_dir, living)
+    return Leftovers(runs=runs, segments=removable, segments_left=kept)
 
 
 def contained(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
@@ -144,19 +154,21 @@ def by_folder(runs_dir: str) -> dict[str, list[Process]]:
     return {run: processes.of_run(folder) for run, folder in sorted(found.items())}
 
 
-def segments(runs_dir: str, living: set[str]) -> dict[str, tuple[str, ...]]:
-    """Run id -> segments in /dev/shm that it has left."""
-    found = {}
+Segments = dict[str, tuple[str, ...]]  # run id -> paths
+
+
+def segments(runs_dir: str, living: set[str]) -> tuple[Segments, Segments]:
+    """What runs have left in /dev/shm: what may be removed, and the rest."""
+    removable: Segments = {}
+    left: Segments = {}
     for folder in sorted(Path(runs_dir).glob("*")):
-        paths = tuple(
-            path
-            for notes in notes_of(folder)
-            for path, inode in shared_memory.noted(notes).items()
-            if shared_memory.still(path, inode)
-        )
-        if paths and folder.name not in living:
-            found[folder.name] = paths
-    return found
+        notes = [] if folder.name in living else notes_of(folder)
+        known = {name for one in notes for name in shared_memory.removable(one)}
+        rest = {name for one in notes for name in shared_memory.remaining(one)} - known
+        for found, names in ((removable, known), (left, rest)):
+            if names:
+                found[folder.name] = tuple(SHM + name for name in sorted(names))
+    return removable, left
 
 
 def clean(runs_dir: str, kept: list[str]) -> Cleaned:
@@ -167,8 +179,13 @@ def clean(runs_dir: str, kept: list[str]) -> Cleaned:
         ended, left = containers.clear(Path(runs_dir, run))
         known = runs.get(run, EndedAndLeft())
         runs[run] = replace(known, ended=(*known.ended, *ended), left=(*known.left, *left))
-    gone = {run: remove_segments(Path(runs_dir) / run) for run in segments(runs_dir, living)}
-    return Cleaned(runs=runs, segments=gone)
+    folders = [one for one in sorted(Path(runs_dir).glob("*")) if one.name not in living]
+    removals = {folder.name: remove_segments(folder) for folder in folders}
+    return Cleaned(
+        runs=runs,
+        segments={run: one.gone for run, one in removals.items() if one.gone},
+        segments_left={run: one.left for run, one in removals.items() if one.left},
+    )
 
 
 def end_leftovers(runs_dir: str, run: str) -> EndedAndLeft:

@@ -45,7 +45,7 @@ def read_spec(run_dir: Path) -> ContainerSpec | None:
 
 def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> str:
     """Start this node's container, in the place of an earlier attempt's; -> its id."""
-    remove(find(run_dir.name, node))
+    remove(find(run_dir, node))
     options = run_options(run_dir, spec, node=node, cpus=cpus)
     # It does nothing until ranks are started in it.
     idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
@@ -99,23 +99,31 @@ def entry_command(
     ]
 
 
-def find(run_id: str, node: str = "") -> list[str]:
-    """Ids of the run's containers here, running or not. Raises ContainerError."""
-    filters = [f"label={RUN}={run_id}", *([f"label={NODE}={node}"] if node else [])]
-    words = [word for one in filters for word in ("--filter", one)]
-    return ask("ps", "--all", "--quiet", "--no-trunc", *words, seconds=LOOK_SECONDS).split()
+def find(run_dir: Path, node: str = "") -> list[str]:
+    """Ids of the run's containers here, running or not: by its folder, because another user's run
+    of another installation may have the same id. Raises ContainerError."""
+    folders = {str(run_dir), os.path.realpath(run_dir)}
+    labels = (f"{RUN}={run_dir.name}", *([f"{NODE}={node}"] if node else []))
+    found = labelled(*labels)
+    return [one for folder in folders for one in found.get(folder, [])]
 
 
 def by_folder() -> dict[str, list[str]]:
-    """Folder of a run -> ids of its containers here; nothing where there is no engine."""
-    form = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
-    words = ("ps", "--all", "--no-trunc", "--filter", f"label={RUN}", "--format", form)
+    """As `labelled`, for all runs; nothing where there is no engine."""
     try:
-        lines = ask(*words, seconds=LOOK_SECONDS).splitlines()
+        return labelled(RUN)
     except ContainerError:
         return {}
+
+
+def labelled(*labels: str) -> dict[str, list[str]]:
+    """Folder of a run -> ids of its containers that have these labels. Raises ContainerError."""
+    form = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
+    filters = [word for label in labels for word in ("--filter", f"label={label}")]
+    words = ("ps", "--all", "--no-trunc", *filters, "--format", form)
     found: dict[str, list[str]] = {}
-    for one, _, folder in (line.partition(" ") for line in lines):
+    for line in ask(*words, seconds=LOOK_SECONDS).splitlines():
+        one, _, folder = line.partition(" ")
         found.setdefault(folder, []).append(one)
     return found
 
@@ -132,7 +140,7 @@ def clear(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list[Proc
     if spec is None and run_dir.exists():
         return [], []
     try:
-        found = find(run_dir.name, node)
+        found = find(run_dir, node)
     except ContainerError as error:
         return [], ([record(str(error))] if spec else [])
     try:

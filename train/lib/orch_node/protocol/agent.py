@@ -62,11 +62,13 @@ class ContainerStarted(Answer):
 
 @dataclass(frozen=True)
 class AllEnded(Answer):
-    """What became of the run's processes and containers, and of its segments in /dev/shm."""
+    """What became of the run's processes and containers, and of its segments in /dev/shm: those
+    that were removed, and those that are no one's to remove."""
 
     ended: tuple[ProcessRecord, ...] = ()
     left: tuple[ProcessRecord, ...] = ()
     segments: tuple[str, ...] = ()
+    segments_left: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

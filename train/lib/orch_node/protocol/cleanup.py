@@ -21,15 +21,18 @@ class RunEnded:
     supervisor: bool
     segments: tuple[str, ...]
     seconds: float
+    segments_left: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Of `look`, by run: processes that nobody watches any more, segments in /dev/shm."""
+    """Of `look`, by run: processes that nobody watches any more, segments in /dev/shm that
+    may be removed, and those that may not: they are not known to be a library's, or are in use."""
 
     runs: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)
     segments: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
     schema: int = SCHEMA
 
 
@@ -45,6 +48,7 @@ class Cleaned:
 
     runs: dict[str, EndedAndLeft] = field(default_factory=dict)
     segments: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
     schema: int = SCHEMA
 
 

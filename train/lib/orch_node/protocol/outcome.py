@@ -42,11 +42,13 @@ class ProcessRecord:
 @dataclass(frozen=True)
 class NodeEnd:
     """What ending the run came to on one node: how many processes ended, those that did not, the
-    segments of /dev/shm that were removed. `lost`: why the node says nothing."""
+    segments of /dev/shm that were removed, and those that are left. `lost`: why the node says
+    nothing."""
 
     ended: int = 0
     left: tuple[ProcessRecord, ...] = ()
     segments: tuple[str, ...] = ()
+    segments_left: tuple[str, ...] = ()
     seconds: float = 0.0
     lost: str | None = None
 

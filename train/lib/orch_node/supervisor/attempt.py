@@ -193,6 +193,7 @@ class Attempt:
                 ended=len(answer.ended),
                 left=answer.left,
                 segments=answer.segments,
+                segments_left=answer.segments_left,
                 seconds=answer.seconds,
             )
         for channel in self.agents.living:
