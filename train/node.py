@@ -14,10 +14,12 @@ LIB = str(Path(__file__).resolve().parent / "lib")
 # Subcommand -> the module whose main(argv) it is; returns an exit code.
 SUBCOMMANDS = {
     "rank": "orch_node.rank.wrapper",
+    "unlistening": "orch_node.rank.inherited",
     "run-script": "orch_node.rank.main",
     "contained-rank": "orch_node.rank.container_entry",
     "supervise": "orch_node.supervisor.supervisor",
     "torchrun": "orch_node.supervisor.torchrun",
+    "torchrun-agent": "orch_node.supervisor.torchrun_agent",
     "agent": "orch_node.agent.agent",
     "cleanup": "orch_node.agent.cleanup",
     "runs": "orch_node.agent.list_runs",

@@ -14,7 +14,9 @@ def launch(job: Job) -> Launch:
     version = accelerate_config.version_of(job)
     config = accelerate_config.config(job, version, starts_mpirun=False)
     path = f"{job.run_dir}/{accelerate_config.NAME}"
-    each = (job.ranks[0], *PROGRAM, "--config_file", path, *job.ranks[1:])
+    # accelerate stays beside its rank, and would hold the socket that hydra leaves open.
+    closing = (job.ranks[0], f"{job.train}/node.py", "unlistening")
+    each = (*closing, job.ranks[0], *PROGRAM, "--config_file", path, *job.ranks[1:])
     started = mpirun.launch(replace(job, ranks=each))
     return replace(
         started,

@@ -1,4 +1,4 @@
-"""torchrun on every node, with its c10d rendezvous on node0. `node.py torchrun` starts them all."""
+"""torchrun on every node, with its rendezvous on node0. `node.py torchrun` starts them all."""
 
 from __future__ import annotations
 

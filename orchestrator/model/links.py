@@ -8,6 +8,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.model.hostlist import fold
 
+LOOPBACK, LOOPBACK_ADDRESS = "lo", "127.0.0.1"
 ORCH_ADDRESS = "Set orch_address in the inventory to the address that the other nodes reach."
 
 
@@ -26,13 +27,22 @@ class Link:
         A second interface with the same address on all nodes (docker0) hangs the mpi transport
         silently unless libfabric is told which one to take.
         """
-        return {
-            "GLOO_SOCKET_IFNAME": self.interface,
-            "TP_SOCKET_IFNAME": self.interface,
-            "CCL_KVS_IFACE": self.interface,
-            "FI_PROVIDER": "tcp",
-            "FI_TCP_IFACE": self.interface,
-        }
+        return {**held_to(self.interface), "FI_PROVIDER": "tcp"}
+
+
+def held_to(interface: str) -> dict[str, str]:
+    """Variables that have the ranks listen on this interface alone."""
+    return {
+        "GLOO_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,
+        "CCL_KVS_IFACE": interface,
+        "FI_TCP_IFACE": interface,
+    }
+
+
+def meeting_address(found: tuple[Link, ...]) -> str:
+    """Where rank 0 waits for the others. On one node nobody else has to reach it."""
+    return found[0].address if found else LOOPBACK_ADDRESS
 
 
 def links(nodes: tuple[Node, ...]) -> tuple[Link, ...]:

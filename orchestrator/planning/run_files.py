@@ -12,7 +12,7 @@ from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
 
 from orchestrator.model.cluster import Node
 from orchestrator.model.layout import Layout, Place
-from orchestrator.model.links import Link
+from orchestrator.model.links import LOOPBACK, Link, held_to
 from orchestrator.model.process_group import Backend
 
 TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
@@ -53,7 +53,7 @@ def node_entry(node: Node, link: Link | None) -> NodeEntry:
         torch=node.facts.packages.get("torch"),
         address=link.address if link else None,
         interface=link.interface if link else None,
-        env=link.environment() if link else {},
+        env=link.environment() if link else held_to(LOOPBACK),
         repair=node.repair,
         recorded=not node.local,
     )

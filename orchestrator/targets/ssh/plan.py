@@ -6,6 +6,7 @@ from orchestrator.launchers import RESTARTING, Job, Launch
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision, together
 from orchestrator.model.hostlist import fold
+from orchestrator.model.links import meeting_address
 from orchestrator.planning import accelerate_options
 from orchestrator.planning.hosts import tell_idle, tell_torch
 from orchestrator.planning.launch import choose_launch
@@ -76,7 +77,7 @@ def job_of(
         run_dir=site.run_dir,
         train=site.train,
         ranks=(node0.python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script),
-        address=links[0].address if links else node0.address,
+        address=meeting_address(links),
         port=(options.port if options else None) or master_port(site.run_id),
         mpi=software.mpi.value,
         precision=software.precision.value,

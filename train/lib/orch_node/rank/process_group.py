@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from orch_node.bound_store import bind_stores
 from orch_node.protocol.layout import RunLayout
 from orch_node.rank.checks import RankError
 
@@ -29,6 +30,8 @@ def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> No
         return
     distributed = torch.distributed
     check_backend(torch, layout.backend)
+    # Also for a script that makes its groups anew.
+    bind_stores(importlib.import_module("torch.distributed.rendezvous"))
     timeout = datetime.timedelta(seconds=layout.timeout_seconds)
     distributed.init_process_group(layout.backend, init_method="env://", timeout=timeout)
     adopt_group(distributed, layout.backend)

@@ -26,6 +26,7 @@ from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank import container as rank_container
 from orch_node.rank.environment import training_environment
+from orch_node.rank.inherited import close_listening
 from orch_node.rank.log import last_words, open_log
 from orch_node.rank.oom import Memory
 from orch_node.rank.process import Child, Process, Stop, start
@@ -41,6 +42,7 @@ RANK_VARIABLES = (
 
 def main(argv: list[str]) -> int:
     run_dir, command = parse(argv)
+    close_listening()
     os.environ["ORCH_EVENTS_FD"] = str(os.dup(1))
     layout, spec = read_files(run_dir)
     placement = find_placement(layout, os.environ)

@@ -3,13 +3,15 @@
 The launcher of a run on node0. Nodes and their numbers of ranks come from RUN_DIR/layout.json.
 Whole lines of all nodes go to standard output. It ends when all have ended, or as soon as one has
 ended badly: then the others are ended too. On each node it runs itself (`--here NODE`) above
-torchrun, which ends when the connection does, so nothing is left whatever becomes of node0.
+torchrun, which ends when the connection does, so nothing is left whatever becomes of node0. The
+first line of that connection is the key of the run's rendezvous (torchrun_agent.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -25,6 +27,7 @@ from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.layout import RunLayout
 from orch_node.supervisor.agents import SSH_CONFIG
+from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 END_SECONDS = 8.0  # torchrun gives its workers time; the wrapper 5 s before it kills
 TICK_SECONDS = 0.2
@@ -61,10 +64,10 @@ def torchrun(options: argparse.Namespace, layout: RunLayout, command: list[str])
     fewest = min(options.min_nodes or len(nodes), len(nodes))
     host, _, port = options.meet.rpartition(":")
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *program.command("torchrun-agent"),
         f"--nnodes={fewest}:{len(nodes)}",
         f"--nproc_per_node={len(layout.on(options.here))}",
-        "--rdzv_backend=c10d",
+        f"--rdzv_backend={RENDEZVOUS}",
         # Another one for each attempt: the last one's may still be held.
         f"--rdzv_endpoint={host}:{int(port) + options.attempt - 1}",
         f"--rdzv_id={Path(options.run_dir).name}-{options.attempt}",
@@ -84,9 +87,15 @@ def here(command: list[str], node: str) -> int:
     environment = {
         **os.environ,
         "ORCH_NODE": node,
-        "OMP_NUM_THREADS": "1",
-    }  # a rank's own comes later
-    child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        "OMP_NUM_THREADS": "1",  # a rank's own comes later
+        # Else a second store for the ranks, which have one of their own.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    key = read_key()
+    child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    with child.stdin as pipe:
+        pipe.write(key)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: end(child))
     pipes = Pipes()
@@ -96,6 +105,17 @@ def here(command: list[str], node: str) -> int:
         if not pipes.open(0):
             end(child)
     return code_of(child)
+
+
+def read_key() -> bytes:
+    """Byte by byte: what follows the line is the connection's end."""
+    key = b""
+    while not key.endswith(b"\n"):
+        one = os.read(0, 1)
+        if not one:
+            raise SystemExit(128 + signal.SIGHUP)
+        key += one
+    return key
 
 
 def end(child: subprocess.Popen[bytes]) -> NoReturn:
@@ -124,10 +144,13 @@ class Spread:
         self.stopped = False
         self.pipes = Pipes()
         self.children: dict[str, subprocess.Popen[bytes]] = {}
+        key = secrets.token_hex(32).encode() + b"\n"
         for node in nodes:
             command = node_command(argv, options, node, first=node == nodes[0])
             child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert child.stdin is not None
             assert child.stdout is not None
+            os.write(child.stdin.fileno(), key)  # a pipe has room for it
             self.pipes.add(child.stdout.fileno(), pass_on)
             self.children[node] = child
 
