@@ -106,7 +106,7 @@ LINES = (
 def test_a_pods_lines_make_no_other_files(tmp_path: Path) -> None:
     copy = RunCopy(tmp_path, ranks=2)
     for line in (*LINES, "[1] mine", '{"metrics": 0, "line": "mine"}'):
-        copy.write(ReadLine("uid", Position(), line))
+        copy.write(ReadLine(pod="uid", position=Position(), text=line))
     there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert there == {"launcher.log", "ranks/rank-1.log", "ranks/rank-0.metrics.jsonl"}
 
@@ -116,7 +116,9 @@ def test_a_link_in_the_copy_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "r/ranks").mkdir(parents=True)
     (tmp_path / "r/ranks/rank-0.log").symlink_to(tmp_path / "mine")
     with pytest.raises(ExecuteError, match=r"rank-0\.log"):
-        RunCopy(tmp_path / "r", ranks=1).write(ReadLine("uid", Position(), "[0] evil"))
+        RunCopy(tmp_path / "r", ranks=1).write(
+            ReadLine(pod="uid", position=Position(), text="[0] evil")
+        )
     assert (tmp_path / "mine").read_text() == "mine"
 
 
