@@ -138,8 +138,11 @@ def away_from_home() -> bool:
 
 def ansible_home() -> dict[str, str]:
     """Ansible's variable for its own folder, where it cannot be in the home."""
+    if "ANSIBLE_HOME" in os.environ:
+        return {}
     own = own_home()
-    if "ANSIBLE_HOME" in os.environ or (own and writable(own, own / ".ansible")):
+    if own and writable(own, own / ".ansible"):
+        trusted(own / ".ansible")
         return {}
     return {"ANSIBLE_HOME": str(stand_in() / ".ansible")}
 

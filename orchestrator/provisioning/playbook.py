@@ -74,6 +74,7 @@ def settings(playbook: Playbook) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     return {
         **ansible_environment(),
+        **verified_ssh_args(),
         "ANSIBLE_ROLES_PATH": str(SHARE / "playbooks" / "roles"),
         "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
         "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
@@ -86,6 +87,12 @@ def settings(playbook: Playbook) -> dict[str, str]:
         "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.facts),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
     }
+
+
+def verified_ssh_args() -> dict[str, str]:
+    """The user's own arguments replace those of our configuration, but for this one."""
+    own = os.environ.get("ANSIBLE_SSH_ARGS")
+    return {} if own is None else {"ANSIBLE_SSH_ARGS": f"-o StrictHostKeyChecking=yes {own}"}
 
 
 def shared_connections(facts: Path) -> str:

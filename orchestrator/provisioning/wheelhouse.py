@@ -20,7 +20,7 @@ from orchestrator.files import sha256
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
-from orchestrator.state import cache_home
+from orchestrator.state import cache_home, private_folder
 from orchestrator.versions.stack import BINDINGS, Stack
 
 UV = "uv==0.13.8"
@@ -73,7 +73,7 @@ def prepare(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Wh
 @contextmanager
 def alone(name: str) -> Iterator[None]:
     """Nobody else of this cache makes `name` at the same time; who comes later finds it made."""
-    cache().mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(cache())
     with (cache() / f".{name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -91,6 +91,7 @@ def test_a_dry_run_writes_nothing_and_its_script_can_be_pasted(
     assert [(one["state"], one["nodes"]) for one in listed] == [("done", ["far"])]
     logs = orch("logs", *WHERE)
     assert logs.stdout.count("sum 2.0") == 2, logs.stderr
+    assert open_to_others(site.root / "runs") == []
 
 
 def test_the_verbs_are_the_same_from_the_controller_and_from_another(
@@ -121,3 +122,11 @@ def test_the_verbs_are_the_same_from_the_controller_and_from_another(
     fetched = orch("fetch", run, "--from", str(site.root / "runs" / run / "ranks"), "--json")
     assert json.loads(fetched.stdout)["files"] >= 2, fetched.stderr
     assert orch("report", run, *other, *WHERE).returncode == 0
+    assert open_to_others(site.root / "runs") == open_to_others(tmp_path / "runs") == []
+
+
+def open_to_others(base: Path) -> list[str]:
+    """Files and folders of runs that another user of the machine could look at."""
+    assert base.is_dir()
+    found = [path for path in (base, *base.rglob("*")) if path.stat().st_mode & 0o077]
+    return [str(path.relative_to(base.parent)) for path in found]

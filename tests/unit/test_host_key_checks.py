@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import RequestError
+from orchestrator.load.ansible import CONFIG
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.host_key_checks import unverified, unverified_arguments
+from orchestrator.provisioning.playbook import Playbook
+from orchestrator.provisioning.playbook import settings as settings_of
+from tests.conftest import need
 
 OFF = [
     "-o StrictHostKeyChecking=no",
@@ -116,3 +122,19 @@ def test_so_is_an_environment_also_after_the_inventory_was_remembered(
     assert done.returncode == 2, done.stderr
     assert name in done.stderr
     assert "ssh-keyscan" in done.stderr
+
+
+def test_the_users_own_ssh_configuration_does_not_turn_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """~/.ssh/config may say so for all hosts: what stands first on ssh's command line counts."""
+    need("ssh")
+    (tmp_path / "config").write_text("Host *\n    StrictHostKeyChecking no\n")
+    ours = configparser.ConfigParser(interpolation=None)
+    ours.read(CONFIG)
+    monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-C")
+    playbook = Playbook(name="x", inventory=tmp_path, variables={}, facts=tmp_path, log=tmp_path)
+    for text in (ours["ssh_connection"]["ssh_args"], settings_of(playbook)["ANSIBLE_SSH_ARGS"]):
+        asked = ["ssh", "-F", str(tmp_path / "config"), *shlex.split(text), "-G", "host"]
+        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+        assert "stricthostkeychecking true" in done.stdout

@@ -110,7 +110,7 @@ class Mirror:
             return
         if not self.remote.alive(pid, Path(self.run_dir).name):
             self.copy(files.OUTCOME)  # it may just have come
-            (self.folder / GONE).touch()
+            (self.folder / GONE).touch(0o600)
 
     def terminate(self, pid: int) -> None:
         self.remote.terminate(pid)

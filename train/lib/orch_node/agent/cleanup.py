@@ -66,7 +66,7 @@ def end(run_dir: str, patience: float, *, node0: bool) -> RunEnded:
 def ask_to_stop(run_dir: Path) -> None:
     """For a supervisor that is only about to start."""
     if run_dir.is_dir():
-        (run_dir / files.STOP).touch()
+        (run_dir / files.STOP).touch(0o600)
 
 
 def tell_the_end(run_dir: Path, pid: int) -> None:

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from orch_node import program
+from orch_node import program, whole_files
 from orch_node.protocol import container, files
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import Placement
@@ -50,7 +50,7 @@ def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int])
     # It does nothing until ranks are started in it.
     idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
     found = ask(*options, *idle, seconds=START_SECONDS).split()[-1]
-    id_file(run_dir, node).write_text(found)
+    whole_files.write(id_file(run_dir, node), found)
     return found
 
 

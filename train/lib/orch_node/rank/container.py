@@ -16,6 +16,7 @@ from orch_node.events import send
 from orch_node.protocol import values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankOrder
 from orch_node.protocol.events import Heartbeat, Joined
+from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 HEARTBEAT_SECONDS = 2.0
@@ -38,7 +39,7 @@ class Contained:
         placement = order.placement
         command = containers.exec_command(run_dir, spec, node=placement.node, rank=placement.rank)
         self.told = ContainedRank()
-        with open(order.log, "ab") as words:
+        with open(order.log, "ab", opener=private) as words:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -99,7 +100,7 @@ class Entry:
             run_dir, spec, placement, sorted(environment), order.command
         )
         self.log = Path(order.log)
-        with self.log.open("ab") as words:
+        with open(self.log, "ab", opener=private) as words:
             self.process = subprocess.Popen(
                 command,
                 env={**os.environ, **environment},

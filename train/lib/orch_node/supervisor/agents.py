@@ -26,6 +26,7 @@ from orch_node.protocol.agent import (
     render_question,
 )
 from orch_node.protocol.values import ProtocolError
+from orch_node.whole_files import private
 
 # `orch provision` writes it; in a pod, pod/mpi.py
 SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
@@ -54,7 +55,7 @@ class Channel:
         self.pipes = pipes
         self.heard = time.monotonic()
         self.answered = False
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,
@@ -81,7 +82,7 @@ class Channel:
         try:
             kind, answer = parse_answer(line)
         except ProtocolError:  # a login shell that greets
-            with self.log.open("ab") as log:
+            with open(self.log, "ab", opener=private) as log:
                 log.write(line)
             return
         self.answers[kind] = answer

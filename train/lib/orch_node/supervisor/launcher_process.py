@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orch_node.line_pipes import Pipes
+from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A grandchild may hold the pipe open for longer than the launcher lives.
@@ -28,7 +29,7 @@ class Launcher:
     ) -> None:  # fmt: skip
         self.pipes = pipes
         self.ended: float | None = None
-        with log.open("ab") as words:
+        with open(log, "ab", opener=private) as words:
             self.process = subprocess.Popen(
                 argv,
                 env=environment,
