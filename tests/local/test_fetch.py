@@ -16,6 +16,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import Answer
 from orchestrator.runs import fetch as collect
 from orchestrator.runs.fetch import FetchListener
+from orchestrator.targets.ssh import answers, connection
 from orchestrator.targets.ssh.connection import Ssh
 from orchestrator.targets.ssh.local import Local
 from tests.ports import free_port
@@ -62,9 +63,9 @@ def remote(request: pytest.FixtureRequest) -> Iterator[Counted]:
     if request.param == "local":
         yield Counted(Local())
         return
-    connection = Ssh("far", request.getfixturevalue("sshd"))
-    yield Counted(connection)
-    connection.close()
+    far = Ssh("far", request.getfixturevalue("sshd"))
+    yield Counted(far)
+    far.close()
 
 
 def test_a_node_that_nobody_serves_is_an_error_with_its_name(tmp_path: Path) -> None:
@@ -120,6 +121,37 @@ def test_a_part_of_another_file_is_thrown_away(far: Path, tmp_path: Path) -> Non
     (here / "model/.two words.bin.part").write_bytes(b"of an earlier version")
     bring(Counted(Local()), far, here, "model")
     assert (here / "model/two words.bin").read_bytes() == BIG
+
+
+def test_an_answer_without_an_end_is_cut_off(
+    sshd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "LARGEST_ANSWER", 1 << 22)
+    monkeypatch.setattr(connection, "LARGEST_LINE", 1 << 20)
+    node = Ssh("far", sshd)
+    with pytest.raises(ExecuteError, match="far: its answer has no end"):
+        node.capture(("cat", "/dev/zero"), seconds=60.0)
+    with pytest.raises(ExecuteError, match="lines without an end"):
+        list(node.stream(("cat", "/dev/zero")))
+    with pytest.raises(ConnectionLost, match="no answer for 1 s"):
+        node.capture(("sleep", "60"), seconds=0.6)
+    late = node.capture(("sh", "-c", "echo out; echo err >&2; sleep 60 & exit 3"), seconds=30.0)
+    assert (late.code, late.out, late.err) == (3, "out\n", "err\n")
+    with pytest.raises(ExecuteError, match="/dev/zero has more than the 0 bytes"):
+        collect.collect(Endless(node), "/dev", tmp_path, only=(), listener=FetchListener())
+    node.close()
+
+
+class Endless:
+    """A node that lists an endless file as an empty one."""
+
+    def __init__(self, node: Ssh) -> None:
+        self.node = node
+        self.chunks = node.chunks
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        entry = {"path": "zero", "size": 0, "sha256": hashlib.sha256().hexdigest()}
+        return Answer(code=0, out=json.dumps(entry) + "\n", err="")
 
 
 def test_only_what_is_asked_for(far: Path, tmp_path: Path) -> None:

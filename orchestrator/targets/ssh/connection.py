@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import Answer, Command, program
+from orchestrator.targets.ssh.answers import NO_STATUS, gathered
 
 if TYPE_CHECKING:
     import paramiko
@@ -23,7 +24,8 @@ SILENCE_SECONDS = 15.0
 RUN_SECONDS = 30.0  # for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
-NO_STATUS = -1  # paramiko's word for a channel that ended without an exit code
+QUIET_SECONDS = 120.0  # for a disk that is slow to give a file
+LARGEST_LINE = 1 << 24
 Result = TypeVar("Result")
 
 
@@ -139,6 +141,7 @@ class Ssh:
         command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
         channel = self.attempt(lambda: self.connection.transport.open_session(), what)
         with channel:
+            channel.settimeout(QUIET_SECONDS)
             self.attempt(lambda: channel.exec_command(command), what)
             while chunk := self.attempt(lambda: channel.recv(CHUNK), what):
                 yield chunk
@@ -167,18 +170,14 @@ class Ssh:
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
         """Run a program there to its end. Raises ExecuteError."""
-        from invoke.exceptions import CommandTimedOut
 
         def act() -> Answer:
-            done = self.connection.run(
-                shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=seconds
-            )
-            return Answer(code=done.exited, out=done.stdout, err=done.stderr)
+            channel = self.connection.transport.open_session()
+            with channel:
+                channel.exec_command(shlex.join(argv))
+                return gathered(channel, self.node, seconds)
 
-        try:
-            return self.attempt(act, f"run {program(argv)}")
-        except CommandTimedOut:
-            raise ConnectionLost(f"{self.node}: no answer for {seconds:.0f} s.") from None
+        return self.attempt(act, f"run {program(argv)}")
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program there as they come. Raises ConnectionLost if it breaks off,
@@ -191,7 +190,9 @@ class Ssh:
 
         channel = self.attempt(start, f"start {program(argv)}")
         with channel, channel.makefile("rb") as lines:
-            while line := self.attempt(lines.readline, "read its logs"):
+            while line := self.attempt(lambda: lines.readline(LARGEST_LINE), "read its logs"):
+                if len(line) == LARGEST_LINE:
+                    raise ExecuteError(f"{self.node}: {program(argv)} sends lines without an end.")
                 yield bytes(line).decode(errors="replace")
             code = channel.recv_exit_status()
             if code == NO_STATUS:  # the connection ended, not the program

@@ -12,6 +12,7 @@ from orchestrator.targets.kubernetes.api.client import Kube
 
 TICK_SECONDS = 1.0
 QUIET_SECONDS = 120.0
+LARGEST_ANSWER = 1 << 28  # bytes of a program's output: the list of a million files
 # -I -S: whatever the image has in its site-packages is not imported.
 COPY = (
     "import shutil,sys\n"
@@ -38,6 +39,8 @@ class PodExec:
                 stream.update(timeout=TICK_SECONDS)
                 out += stream.read_stdout() if stream.peek_stdout() else b""
                 err += stream.read_stderr() if stream.peek_stderr() else b""
+                if len(out) + len(err) > LARGEST_ANSWER:
+                    raise ExecuteError(f"The answer of {self.pod} has no end, and was cut off.")
                 if time.monotonic() > deadline:
                     raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.")
             code = self.code_of(stream)
