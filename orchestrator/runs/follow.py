@@ -46,8 +46,16 @@ class LocalRun:
         return not supervises(pid, self.folder)
 
     def terminate(self, pid: int) -> None:
-        if supervises(pid, self.folder):
-            os.kill(pid, signal.SIGTERM)
+        """By a descriptor, opened before it is looked at: the number may be another's by then."""
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            if supervises(pid, self.folder):
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+        finally:
+            os.close(process)
 
 
 def follow(folder: Path, source: Source) -> Iterator[Event]:

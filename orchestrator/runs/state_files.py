@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def supervises(pid: int, folder: Path) -> bool:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return os.fsencode(folder.name) in {os.path.basename(argument) for argument in argv}
+    named = [os.path.basename(run) for word, run in pairwise(argv) if word == b"supervise"]
+    return os.fsencode(folder.name) in named
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -26,6 +26,9 @@ KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
 QUIET_SECONDS = 120.0  # for a disk that is slow to give a file
 LARGEST_LINE = 1 << 24
+# Its arguments are looked at and it is signalled in one command, so that it is still the same.
+TERMINATE = r"""words=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
+case $words in *"$2"*) kill -TERM "$1";; esac"""
 Result = TypeVar("Result")
 
 
@@ -160,8 +163,11 @@ class Ssh:
 
         return self.attempt(act, f"list {folder}")
 
-    def terminate(self, pid: int) -> None:
-        self.attempt(lambda: self.run(("kill", "-TERM", str(pid)), check=False), f"stop {pid}")
+    def terminate(self, pid: int, marker: str) -> None:
+        """Ask the process to end if it is the one whose arguments hold `marker`: that is looked at
+        there, in the same moment, as its number may be another's by now."""
+        words = ("sh", "-c", TERMINATE, "sh", str(pid), marker.replace("\0", "\n"))
+        self.attempt(lambda: self.run(words, check=False), f"stop {pid}")
 
     def alive(self, pid: int, marker: str) -> bool:
         """Whether the process lives and its arguments hold `marker` (pids are used again)."""

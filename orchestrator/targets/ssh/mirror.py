@@ -37,7 +37,7 @@ class MirroredNode(Protocol):
 
     def alive(self, pid: int, marker: str) -> bool: ...
 
-    def terminate(self, pid: int) -> None: ...
+    def terminate(self, pid: int, marker: str) -> None: ...
 
     def reset(self) -> None: ...
 
@@ -54,6 +54,8 @@ class Mirror:
         self.copy_of = Below(folder)
         self.probed = time.monotonic()
         self.absences = 0
+        # What the arguments of the run's supervisor hold, and no pager's or editor's.
+        self.marker = f"supervise\0{run_dir}\0"
 
     def refresh(self) -> None:
         """Bring over what is new of the events, and the supervisor's and the outcome's files."""
@@ -95,7 +97,7 @@ class Mirror:
         """
         if time.monotonic() - self.probed >= PROBE_SECONDS:
             self.probed = time.monotonic()
-            alive = self.remote.alive(pid, Path(self.run_dir).name)
+            alive = self.remote.alive(pid, self.marker)
             self.absences = 0 if alive else self.absences + 1
         return self.absences >= ABSENCES
 
@@ -108,12 +110,12 @@ class Mirror:
             pid = outcomes.parse_supervisor(supervisor).pid
         except ProtocolError:
             return
-        if not self.remote.alive(pid, Path(self.run_dir).name):
+        if not self.remote.alive(pid, self.marker):
             self.copy(files.OUTCOME)  # it may just have come
             (self.folder / GONE).touch(0o600)
 
     def terminate(self, pid: int) -> None:
-        self.remote.terminate(pid)
+        self.remote.terminate(pid, self.marker)
 
     def take_logs(self) -> None:
         """The logs of the ranks that ran on this node."""

@@ -182,7 +182,7 @@ def relieve(run_dir: str, node: str) -> None:
     for process in processes.of_run(run_dir):
         argv = processes.argv_of(process.pid)
         if process.role == "agent" and os.fsencode(node) in argv:
-            processes.send(process.pid, signal.SIGKILL)
+            processes.send(process, signal.SIGKILL)
 
 
 def main(argv: list[str]) -> int:

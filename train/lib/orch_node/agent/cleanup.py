@@ -40,7 +40,7 @@ def end(run_dir: str, patience: float, *, node0: bool) -> RunEnded:
     supervisors = [one for one in before if one.role == "supervisor"]
     if not about_to_start(Path(run_dir)):  # it does not catch the signal yet, and looks for STOP
         for one in supervisors:
-            processes.send(one.pid, signal.SIGTERM)
+            processes.send(one, signal.SIGTERM)
     wait(
         lambda: (node0 and about_to_start(Path(run_dir))) or bool(processes.of_run(run_dir)),
         SUPERVISOR_SECONDS if supervisors else patience,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch_node import process_handle
 from orch_node.program import MARK, PROGRAM
 from orch_node.protocol.outcome import ProcessRecord
 
@@ -204,10 +205,10 @@ def end(find: Callable[[], list[Process]], *, term_seconds: float, seconds: floa
         for process in living:
             seen[process.key] = process
             if passed >= term_seconds:
-                send(process.pid, signal.SIGKILL)
+                send(process, signal.SIGKILL)
             elif process.key not in told and passed >= patience(process):
                 told.add(process.key)
-                send(process.pid, signal.SIGTERM)
+                send(process, signal.SIGTERM)
         time.sleep(SCAN_SECONDS)
     left = {process.key for process in living}
     return Ended(
@@ -226,11 +227,9 @@ def alive(pid: int, start: int) -> bool:
     return process is not None and process.start == start and process.state not in "ZX"
 
 
-def send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
+def send(process: Process, number: int) -> bool:
+    """-> whether it has got the signal; one that has its number by now never does."""
+    return process_handle.send(process.pid, process.start, number)
 
 
 def kernel_state(pid: int) -> dict[str, str]:

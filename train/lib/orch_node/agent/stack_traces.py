@@ -21,9 +21,10 @@ FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 def collect(run_dir: Path, ranks: list[Process]) -> dict[str, RankStack]:
     """Rank -> its stack traces and the state of its process. One that cannot answer has none."""
-    logs = {one.pid: run_dir / files.rank_log(one.rank) for one in ranks if one.rank is not None}
+    ranks = [one for one in ranks if one.rank is not None]
+    logs = {one.pid: run_dir / files.rank_log(one.rank or 0) for one in ranks}
     sizes = {pid: size_of(log) for pid, log in logs.items()}
-    if any([ask(pid) for pid in logs]):
+    if any([ask(one) for one in ranks]):
         time.sleep(WRITE_SECONDS)
     return {
         str(process.rank): RankStack(
@@ -32,17 +33,15 @@ def collect(run_dir: Path, ranks: list[Process]) -> dict[str, RankStack]:
             kernel=kernel_state(process.pid),
         )
         for process in ranks
-        if process.rank is not None
     }
 
 
-def ask(pid: int) -> bool:
+def ask(process: Process) -> bool:
     """Have a rank write its stack traces into its log; -> whether it will."""
-    number = of_process(pid)
-    if not number or not handles(pid, number):  # it would die of it
+    number = of_process(process.pid)
+    if not number or not handles(process.pid, number):  # it would die of it
         return False
-    send(pid, number)
-    return True
+    return send(process, number)
 
 
 def size_of(log: Path) -> int:

@@ -20,9 +20,11 @@ from types import FrameType
 from typing import IO, NoReturn
 
 from orch_node import program
+from orch_node.agent.processes import Process, look
 from orch_node.agent.stack_traces import ask
 from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, say
+from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
 from orch_node.protocol.events import (
     SIGNS,
@@ -92,8 +94,8 @@ class Torchrun:
     def __init__(self, config: PodConfig, path: str, script: list[str]) -> None:
         self.config = config
         self.heard: float | None = None  # nothing is expected before the first rank has started
-        self.wrappers: dict[int, int] = {}
-        self.children: dict[int, int] = {}
+        self.wrappers: dict[int, ProcessHandle] = {}
+        self.children: dict[int, Process] = {}
         self.failed: float | None = None
         self.told_to_end: float | None = None
         self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
@@ -134,7 +136,9 @@ class Torchrun:
         if isinstance(event, SIGNS):
             self.heard = time.monotonic()
         if isinstance(event, Started):
-            self.wrappers[event.rank], self.children[event.rank] = event.wrapper, event.pid
+            self.wrappers[event.rank] = ProcessHandle(event.wrapper)
+            if child := look(event.pid, []):
+                self.children[event.rank] = child
             self.failed = None
         elif isinstance(event, Unanswered):
             self.children.pop(event.rank, None)
@@ -150,7 +154,7 @@ class Torchrun:
         if self.failed and now - self.failed > STACK_TRACES_SECONDS:
             self.failed = None
             for wrapper in self.wrappers.values():  # the one that lingers, until it is told
-                send(wrapper, signal.SIGTERM)
+                wrapper.send(signal.SIGTERM)
         limit = self.config.stall_timeout
         if limit and self.heard and now - self.heard > limit and not self.told_to_end:
             self.take_stack_traces()
@@ -167,14 +171,7 @@ class Torchrun:
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         self.told_to_end = self.told_to_end or time.monotonic()
-        send(self.process.pid, signal.SIGTERM)
-
-
-def send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+        self.process.send_signal(signal.SIGTERM)
 
 
 def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
@@ -189,7 +186,7 @@ def mpirun(config: PodConfig, path: str, script: list[str]) -> int:
     relay = Relay(Path(config.run_dir), ranks=None)
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: send(process.pid, signal.SIGTERM))
+        signal.signal(number, lambda *_: process.send_signal(signal.SIGTERM))
     while process.poll() is None:
         relay.pump()
         time.sleep(TICK_SECONDS)

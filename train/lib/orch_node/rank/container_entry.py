@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from orch_node.pod.mpi import rank_variables
+from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankOrder
 from orch_node.rank.log import open_log
@@ -34,11 +35,12 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}. To repair the image: `orch image build`.", file=sys.stderr)
         return 1
     child = start(order.placement, environment, open_log(Path(order.log)), order.command)
+    rank = ProcessHandle(child)
     # Not ignored: what is ignored stays so in the programs that a process becomes.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: send(child, signal.SIGTERM))
+        signal.signal(number, lambda *_: rank.send(signal.SIGTERM))
     say(events, pid=child)
-    threading.Thread(target=end_with_rank, args=(child,), daemon=True).start()
+    threading.Thread(target=end_with_rank, args=(rank,), daemon=True).start()
     _, status, usage = os.wait4(child, 0)
     cpu = usage.ru_utime + usage.ru_stime
     say(events, status=status, max_rss_bytes=usage.ru_maxrss * 1024, cpu_seconds=cpu)
@@ -59,17 +61,10 @@ def setvars(order: RankOrder) -> dict[str, str]:
     return sourced(in_packages(order.setvars), os.environ) if order.setvars else {}
 
 
-def end_with_rank(child: int) -> None:
+def end_with_rank(rank: ProcessHandle) -> None:
     while os.read(0, 1):
         pass
-    send(child, signal.SIGKILL)
-
-
-def send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+    rank.send(signal.SIGKILL)
 
 
 def say(events: int, **fields: object) -> None:

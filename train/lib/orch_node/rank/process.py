@@ -14,6 +14,7 @@ from typing import Protocol
 
 from orch_node import program
 from orch_node.events import send
+from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import Placement
 from orch_node.rank import preload
@@ -88,6 +89,7 @@ class Stop:
 
     def __init__(self, child: int) -> None:
         self.child = child
+        self.handle = ProcessHandle(child)  # it may be reaped, and its number another's, any moment
         self.asked = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.forward)
@@ -110,10 +112,7 @@ class Stop:
         self.send(signal.SIGKILL)
 
     def send(self, number: int) -> None:
-        try:
-            os.kill(self.child, number)
-        except ProcessLookupError:
-            pass
+        self.handle.send(number)
 
     def linger(self) -> None:
         left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))

@@ -51,7 +51,10 @@ class Launcher:
         return self.pipes.open(self.stdout) and time.monotonic() - self.ended < DRAIN_SECONDS
 
     def kill(self) -> None:
-        """SIGKILL: with a node lost, mpiexec.hydra ignores SIGTERM for a quarter of an hour."""
+        """SIGKILL: with a node lost, mpiexec.hydra ignores SIGTERM for a quarter of an hour. One
+        that has ended is left alone: its number may be another's. Agents end what it has left."""
+        if self.process.poll() is not None:
+            return
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
