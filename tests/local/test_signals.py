@@ -17,7 +17,7 @@ from orch_node.process_handle import ProcessHandle
 from orchestrator.runs.follow import LocalRun
 from orchestrator.targets.ssh.connection import Ssh
 from orchestrator.targets.ssh.mirror import Mirror
-from tests.hosts import possible
+from tests.hosts import possible, until
 
 LIB = Path(process_handle.__file__).parents[1]
 # In a namespace of its own: a child ends, is reaped, and the next process gets its number. Then the
@@ -25,7 +25,7 @@ LIB = Path(process_handle.__file__).parents[1]
 REUSED = """
 import os, signal, sys, time
 from pathlib import Path
-sys.path.append(sys.argv[1])
+sys.path.insert(0, sys.argv[1])
 if sys.argv[2] == "old":
     del os.pidfd_open
 from orch_node.rank.process import Stop
@@ -44,6 +44,7 @@ os.wait4(child, 0)
 Path("/proc/sys/kernel/ns_last_pid").write_text(str(child - 1))
 victim = fork(1.0)
 assert victim == child, (victim, child)
+time.sleep(0.3)
 os.kill(os.getpid(), signal.SIGTERM)
 assert stop.asked
 print("VICTIM", os.waitstatus_to_exitcode(os.wait4(victim, 0)[1]))
@@ -68,7 +69,10 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def supervisor(run: Path) -> subprocess.Popen[bytes]:
     """A process that is called as a supervisor is."""
     code = "import time; time.sleep(60)"
-    return subprocess.Popen([sys.executable, "-c", code, "supervise", str(run), "--", "x"])
+    started = subprocess.Popen([sys.executable, "-c", code, "supervise", str(run), "--", "x"])
+    words = Path(f"/proc/{started.pid}/cmdline")
+    until(lambda: b"supervise" in words.read_bytes(), "it has no arguments yet")
+    return started
 
 
 def ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
