@@ -25,7 +25,7 @@ def report(
     target = output or run.folder / "report.html"
     text = page.render(run, outcome_of(run), measures(run))
     try:
-        target.write_text(text, encoding="utf-8")
+        target.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ExecuteError(f"{target} cannot be written: {error.strerror}.") from None
     return target.absolute()

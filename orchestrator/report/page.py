@@ -56,6 +56,7 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
         subtitle=subtitle(run, outcome),
         figures=list(figures(outcome, measured)),
         failure="\n".join(failure_lines(outcome)) if outcome.state != "done" else "",
+        notes=outcome.notes,
         charts=[chart for chart in drawn if chart],
         story=timeline.moments(measured)[:STORY],
         tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],

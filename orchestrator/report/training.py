@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from orch_node.protocol.events import (
     Decided,
@@ -24,7 +26,6 @@ from orch_node.protocol.events import (
 )
 from orch_node.protocol.events import Progress as Told
 from orch_node.protocol.outcome import nodes_record
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -40,8 +41,10 @@ from orchestrator.report.listing import SCHEMA
 from orchestrator.runs import timeline
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.result import Scores, number, scores
+from orchestrator.screen import console, harmless, paper
 
 TEXT_LINES = 25
+LONGEST_PHASE = 80
 # While it lives.
 TOLD = (
     Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting,
@@ -76,13 +79,13 @@ class Screen:
 
     def __init__(self) -> None:
         self.ranks = 0
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = console()
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[detail]}"),
+            TextColumn("{task.fields[detail]}", markup=False),
             console=self.console,
             disable=not sys.stderr.isatty(),
         )
@@ -101,7 +104,7 @@ class Screen:
         self.progress.stop()
 
     def note(self, line: str) -> None:
-        self.console.print(line, markup=False)
+        self.console.print(harmless(line))
 
     def show(self, event: Event) -> None:
         """One event; progress is shown for rank 0, which speaks for all ranks."""
@@ -120,7 +123,11 @@ class Screen:
             self.step(event)
 
     def step(self, event: Told) -> None:
-        phase, step, steps = event.phase or "progress", event.step or 0, event.steps
+        phase, step, steps = (
+            harmless(event.phase or "progress")[:LONGEST_PHASE],
+            event.step or 0,
+            event.steps,
+        )
         self.last[phase] = self.last.get(phase, Figures()).renewed(event)
         detail = self.last[phase].describe()
         if not self.progress.disable:
@@ -129,7 +136,7 @@ class Screen:
             self.progress.update(self.tasks[phase], completed=step, total=steps, detail=detail)
         elif worth_a_line(self.shown.get(phase), step, steps):
             self.shown[phase] = step
-            self.note(f"{phase}: {step}/{steps} {detail}".rstrip())
+            self.note(f"{phase}: {step}/{steps or '?'} {detail}".rstrip())
 
 
 def worth_a_line(last: float | None, step: float, steps: float | None) -> bool:
@@ -145,16 +152,25 @@ def as_json(outcome: Outcome) -> str:
         "kind": "run",
         **asdict(outcome),
         "nodes": nodes_record(outcome.nodes),
-        "result": record(outcome.result) if outcome.result else None,
+        "result": finite(record(outcome.result)) if outcome.result else None,
         "folder": str(outcome.folder),
         "exit_code": outcome.exit_code,
     }
     return json.dumps(value, indent=1)
 
 
+def finite(value: Any) -> Any:
+    """The same without what JSON does not know: NaN, infinities."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def text(outcome: Outcome) -> str:
     """The end of a run: its table, or what went wrong."""
-    lines = [*failure_lines(outcome), *memory_lines(outcome), *table_lines(outcome)]
+    lines = [*failure_lines(outcome), *memory_lines(outcome), *table_lines(outcome), *outcome.notes]
     return "\n".join([*lines, f"files: {outcome.folder}"])
 
 
@@ -209,12 +225,14 @@ def table_lines(outcome: Outcome) -> list[str]:
     table.add_column("after", justify="right")
     told = scores(result)
     for name in told.after or told.before:
-        table.add_row(name.upper(), score(told.before.get(name)), score(told.after.get(name)))
+        table.add_row(
+            harmless(name.upper()), score(told.before.get(name)), score(told.after.get(name))
+        )
     for name, value in figures(outcome, told):
         table.add_row(name, "", value)
-    console = Console(highlight=False, width=100)
-    with console.capture() as capture:
-        console.print(table)
+    sheet = paper(width=100)
+    with sheet.capture() as capture:
+        sheet.print(table)
     return capture.get().rstrip().splitlines()
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from orch_node.protocol.events import Event, parse
+from orch_node.protocol.events import Event, LeftOut, Tally, understood
 
 
-def events_in(lines: Iterable[bytes]) -> Iterator[Event]:
-    """What is no event says nothing."""
+def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
+    """The events of a run of so many ranks (0: nobody knows); in the place of one that cannot be
+    read stands a LeftOut. Never raises."""
     for line in lines:
-        event = parse(line)
-        if event is not None:
+        event = understood(line)
+        if 0 < ranks <= event.rank:
+            yield LeftOut(time=event.time, text=f"rank {event.rank} is none of this run")
+        else:
             yield event
 
 
@@ -24,3 +27,8 @@ def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
         file.seek(offset)
         *whole, _ = file.read().split(b"\n")
     return whole
+
+
+def notes(events: Iterable[Event]) -> list[str]:
+    """What was left out of them, in words: a line for each rank."""
+    return Tally(event for event in events if isinstance(event, LeftOut)).words()

@@ -58,27 +58,31 @@ class LocalRun:
             os.close(process)
 
 
-def follow(folder: Path, source: Source) -> Iterator[Event]:
-    """Events of a run as they come, until its outcome is there or its supervisor is gone."""
+def follow(folder: Path, source: Source, *, ranks: int) -> Iterator[Event]:
+    """Events of a run of so many ranks as they come, until its outcome is there or its supervisor
+    is gone."""
     offset = 0
     pid = await_start(folder, source)
     while True:
         # In this order: what is written before the end is read before it is believed.
-        gone = source.lost(pid)
+        gone = pid is None or source.lost(pid)
         source.refresh()
         ended = gone or (folder / files.OUTCOME).exists()
         whole = whole_lines(folder / files.EVENTS, offset)
         offset += sum(len(line) + 1 for line in whole)
-        yield from events_in(whole)
+        yield from events_in(whole, ranks=ranks)
         if ended:
             return
         time.sleep(POLL_SECONDS)
 
 
-def await_start(folder: Path, source: Source) -> int:
-    """Wait for the supervisor to report; -> its pid. Raises ExecuteError if it does not."""
+def await_start(folder: Path, source: Source) -> int | None:
+    """Wait for the supervisor to report; -> its pid, None if the run has ended without telling it.
+    Raises ExecuteError if it does not."""
     deadline = time.monotonic() + START_SECONDS
     while (supervisor := supervisor_in(folder)) is None:
+        if (folder / files.OUTCOME).exists():
+            return None
         if time.monotonic() > deadline:
             log = folder / "supervisor.log"
             words = (
@@ -94,6 +98,8 @@ def await_start(folder: Path, source: Source) -> int:
 
 def interrupt(folder: Path, source: Source) -> None:
     """Ask the supervisor to end the run, and wait until its outcome is there."""
-    source.terminate(await_start(folder, source))
-    for _ in follow(folder, source):
+    pid = await_start(folder, source)
+    if pid is not None:
+        source.terminate(pid)
+    for _ in follow(folder, source, ranks=0):
         pass

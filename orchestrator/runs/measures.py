@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from orch_node.protocol.events import Event, Progress
+from orch_node.protocol import values
+from orch_node.protocol.events import LAST_TIME, Event, Progress
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs.store import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A line of train/rank_metrics.py, which says what the figures are. Seconds, bytes."""
+    """A line of orch_node/rank/metrics.py, which says what the figures are. Seconds, bytes."""
 
     time: float
     seconds: float
@@ -27,9 +29,6 @@ class Sample:
     loss: float | None = None
     rss_bytes: float = 0.0
     cpu_seconds: float = 0.0
-
-
-NAMES = tuple(field.name for field in fields(Sample))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +122,26 @@ def measures(run: Run) -> Measures:
 
 
 def samples(path: Path) -> Iterator[Sample]:
-    """Whole lines only: the last one may be torn, of a rank that was killed."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    """What can be read of it: the last line may be torn, of a rank that was killed."""
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
-            record = json.loads(line)
-        except ValueError:
+            sample = values.parse_known(Sample, line, path.name)
+        except ProtocolError:
             continue
-        yield Sample(**{name: record[name] for name in NAMES if name in record})
+        if sample.seconds > 0 and 0 <= sample.time <= LAST_TIME:
+            yield sample
 
 
 def losses(events: Iterable[Event]) -> Iterator[tuple[float, float]]:
     """Rank 0 speaks for all. A run that was restarted tells some steps twice: the later counts."""
     found: dict[float, float] = {}
     for event in events:
-        if isinstance(event, Progress) and event.rank == 0 and event.loss is not None:
+        if isinstance(event, Progress) and event.rank == 0 and is_number(event.loss):
             step = len(found) if event.step is None else event.step
-            found[float(step)] = float(event.loss)
+            found[float(step)] = float(event.loss or 0.0)
     yield from sorted(found.items())
+
+
+def is_number(loss: float | None) -> bool:
+    """What can be drawn: a training that diverges ends in NaN."""
+    return loss is not None and math.isfinite(loss)

@@ -10,6 +10,7 @@ from orch_node.protocol.events import Result
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import Decision
 
+from orchestrator.runs.events import notes
 from orchestrator.runs.known_errors import Explanation, explain
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
@@ -35,7 +36,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended. Seconds; `result` holds the figures that the script reported."""
+    """How a run ended. Seconds; `result` holds the figures that the script reported; `notes`: what
+    could not be read."""
 
     run_id: str
     folder: Path
@@ -53,6 +55,7 @@ class Outcome:
     nodes: dict[str, NodeEnd]
     attempts: int
     timeline: tuple[Moment, ...]
+    notes: tuple[str, ...]
 
     @property
     def exit_code(self) -> int:
@@ -62,6 +65,7 @@ class Outcome:
 def outcome_of(run: Run) -> Outcome:
     ended = run.outcome
     failure = failure_of(ended.first_failure, run) if ended else None
+    events = run.events()
     return Outcome(
         run_id=run.id,
         folder=run.folder.absolute(),
@@ -78,7 +82,8 @@ def outcome_of(run: Run) -> Outcome:
         decisions=run.record.decisions,
         nodes=ended.nodes if ended else {},
         attempts=ended.attempts if ended else 1,
-        timeline=tuple(timeline_of(run.events())),
+        timeline=tuple(timeline_of(events)),
+        notes=(*run.problems, *notes(events)),
     )
 
 

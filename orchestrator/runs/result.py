@@ -36,4 +36,5 @@ def numbers(value: Any) -> dict[str, float]:
 
 
 def number(value: Any) -> float | None:
+    """NaN is a figure, too: it says that the training has failed."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -48,4 +48,5 @@ def row_of(
 def progress_words(progress: Progress | Standing | None) -> str:
     if progress is None or progress.step is None:
         return ""
-    return f"{progress.phase} {progress.step}/{progress.steps or '?'}"
+    phase = f"{progress.phase} " if progress.phase else ""
+    return f"{phase}{progress.step}/{progress.steps or '?'}"

@@ -40,7 +40,9 @@ class Run:
     problems: tuple[str, ...] = ()
 
     def events(self) -> list[Event]:
-        return list(events_in(whole_lines(self.folder / files.EVENTS)))
+        """Those that are there whole, and what stands for those that cannot be read."""
+        lines = whole_lines(self.folder / files.EVENTS)
+        return list(events_in(lines, ranks=len(self.record.layout)))
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -107,7 +109,7 @@ def load(folder: Path) -> Run:
         record=record,
         origin=origin,
         outcome=outcome.value,
-        state=state_of(folder, outcome.value, record),
+        state="killed" if outcome.problem else state_of(folder, outcome.value, record),
         problems=(outcome.problem,) if outcome.problem else (),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from orch_node.protocol.events import (
 )
 from orch_node.protocol.record import cpu_list
 
+RANK = re.compile(r"[0-9]{1,9}")
 Said = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
 
 
@@ -120,7 +122,8 @@ def stalled(event: Stalled) -> Iterator[str]:
     yield event.text
     same: dict[str, list[int]] = {}
     for rank, stand in event.stands.items():
-        same.setdefault(stand, []).append(int(rank))
+        if RANK.fullmatch(rank):
+            same.setdefault(stand, []).append(int(rank))
     for stand, ranks in same.items():
         yield f"  rank{'s' * (len(ranks) > 1)} {cpu_list(tuple(ranks))}: {stand}"
 

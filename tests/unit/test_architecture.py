@@ -18,7 +18,7 @@ LIB = TRAIN / "lib"
 # From the top of the house to its ground: a package imports only what stands after it.
 LAYERS = (
     "cli", "operations", "report", "provisioning", "targets", "runs", "load", "planning",
-    "launchers", "versions", "model", "state", "files", "paths", "errors",
+    "launchers", "versions", "model", "state", "files", "paths", "screen", "errors",
 )  # fmt: skip
 # No clock, no files, no environment, no network.
 PURE = ("model", "versions", "launchers", "planning")

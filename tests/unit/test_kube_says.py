@@ -104,12 +104,15 @@ def test_a_job_by_its_conditions(kinds: tuple[str, ...], state: str) -> None:
 
 
 def test_lines_go_where_they_belong() -> None:
-    assert parse("[12] loss [3]", 16).rank == 12
-    assert (parse("[12] loss [3]", 16).file, parse("[12] x", 16).text) == ("ranks/rank-12.log", "x")
-    assert parse("[0] ", 16).text == ""
+    assert parse("[12] loss [3]", ranks=16).rank == 12
+    assert (parse("[12] loss [3]", ranks=16).file, parse("[12] x", ranks=16).text) == (
+        "ranks/rank-12.log",
+        "x",
+    )
+    assert parse("[0] ", ranks=16).text == ""
     event = json.dumps({"event": "joined", "rank": 1, "time": 1})
-    assert parse(event, 16).event == Joined(rank=1, time=1)
-    metrics = parse(json.dumps({"metrics": 3, "line": '{"step": 1}'}), 16)
+    assert parse(event, ranks=16).event == Joined(rank=1, time=1)
+    metrics = parse(json.dumps({"metrics": 3, "line": '{"step": 1}'}), ranks=16)
     assert (metrics.file, metrics.text) == ("ranks/rank-3.metrics.jsonl", '{"step": 1}')
     for words in (
         "W1121 torchrun",
@@ -123,7 +126,7 @@ def test_lines_go_where_they_belong() -> None:
         "[x] y",
         '{"event": 1, "rank": 2}',
     ):
-        assert parse(words, 16).file == "launcher.log"
+        assert parse(words, ranks=16).file == "launcher.log"
 
 
 TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orch_node import line_pipes
 from orch_node.agent import core_claims, processes
+from orch_node.events import NOTED, note
 from orch_node.protocol.agent import Claim
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised
 from orch_node.protocol.layout import Placement, RunLayout, Spare
-from orch_node.rank import oom, setvars
+from orch_node.rank import metrics, oom, setvars
 from orch_node.supervisor import agents, layouts, rank_tracker, recovery
 
 
@@ -226,3 +229,34 @@ def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path)
     assert recover({"node1"}, {"node8"}).layout.world_size == 2, "torchrun has no hostfile"
     assert recover({"node1"}, {"node8"}, keeps_batch=False).layout.world_size == 2
     assert "unless the script takes ORCH_PLANNED_WORLD_SIZE=3 into account" in told[-1]
+
+
+def test_a_line_without_an_end_is_handed_on_in_pieces() -> None:
+    out, into = os.pipe()
+    pipes, got = line_pipes.Pipes(), []
+    pipes.add(out, got.append, longest=10)
+    os.write(into, b"short\n" + b"x" * 25)
+    pipes.pump(1.0)
+    os.write(into, b"y\nlast\n")
+    pipes.pump(1.0)
+    assert got == [b"short\n", b"x" * 25 + b"\n", b"y\n", b"last\n"]
+    os.close(into)
+    pipes.pump(1.0)
+    assert not pipes.open(out)
+    os.close(out)
+
+
+@pytest.mark.parametrize("value", ["many", [1], object(), 10**400, float("nan"), None])
+def test_what_a_script_notes_never_ends_its_measuring(tmp_path: Path, value: object) -> None:
+    found = metrics.Metrics(tmp_path / "rank-0.metrics.jsonl")
+    note(samples=value, step=value, loss=value)
+    try:
+        found.write()
+        note(samples=8, step=3, loss=1.5)
+        found.write()
+    finally:
+        NOTED.clear()
+    bad, good = map(json.loads, found.path.read_text().splitlines())
+    assert (bad["step"], bad["samples_per_second"], bad["loss"]) == (0, None, None)
+    assert (good["step"], good["loss"]) == (3, 1.5)
+    assert isinstance(good["step"], int)

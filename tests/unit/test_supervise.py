@@ -286,3 +286,36 @@ def test_a_launcher_that_is_not_there(ground: Ground) -> None:
     ]
     assert subprocess.run(command, timeout=20).returncode == 1
     assert "could not be started" in ground.outcome()["problem"]
+
+
+def test_damaged_events_end_no_run_and_are_told_once(ground: Ground) -> None:
+    """An event that a script or a torn pipe has spoilt is none of the run's course."""
+    outcome = ground.run(
+        'tell("joined", rank)\n'
+        'tell("progress", rank, step="three")\n'
+        'tell("progress", rank, step=float("nan"))\n'
+        'tell("exit", 99, code=1)\n'
+        'os.write(1, b\'{"event": "exit", "rank": \' + b"[" * 3_000 + b"\\n")\n'
+        'os.write(1, b\'{"event": "exit", "rank"\\n\')\n'
+        'tell("left_out", rank, count=1, text="of a script")\n'
+        "exit(rank)"
+    )
+    assert (outcome["state"], outcome["first_failure"]) == ("done", None)
+    found = {event["rank"]: event for event in ground.events("left_out")}
+    assert {rank: one["count"] for rank, one in found.items()} == {-1: 4, 0: 3, 1: 3, 99: 2}
+    assert "progress: step is 'three', not a number" in found[1]["text"]
+    assert "of a script" in found[1]["text"]
+    assert ground.events("progress") == []
+    words = (ground.base / "run" / "launcher.log").read_text().splitlines()
+    assert len([line for line in words if line.startswith("orch: not read: ")]) == 12
+    assert not [line for line in words if line.startswith("{")]
+
+
+def test_an_exit_without_a_code_is_a_good_end(ground: Ground) -> None:
+    assert ground.run('tell("exit", rank)')["state"] == "done"
+
+
+def test_a_launcher_that_writes_without_end_fills_no_memory(ground: Ground) -> None:
+    outcome = ground.run('[os.write(1, b"x" * 60_000) for _ in range(80)]\nexit(rank)')
+    assert outcome["state"] == "failed", "the end of rank 0 or 1 is in the middle of a line"
+    assert (ground.base / "run" / "launcher.log").stat().st_size > 9_000_000

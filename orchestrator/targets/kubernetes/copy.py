@@ -31,9 +31,10 @@ LOCK = "kube.lock"
 
 
 class RunCopy:
-    """What the pods have said, as the files of a run. `positions`: pod -> how far it is copied."""
+    """What the pods have said, as the files of a run of so many ranks. `positions`: pod -> how far
+    it is copied."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
+    def __init__(self, folder: Path, *, ranks: int) -> None:
         self.folder = folder
         self.ranks = ranks
         self.files = Below(folder)
@@ -71,7 +72,7 @@ class RunCopy:
 
     def write(self, line: ReadLine) -> Event | None:
         """A line of a pod's log; -> the event that it is."""
-        found = parse(line.text, self.ranks)
+        found = parse(line.text, ranks=self.ranks)
         if not isinstance(found.event, Heartbeat):
             self.append(found.file, found.text)
         self.positions[line.pod] = line.position
@@ -97,7 +98,7 @@ class RunCopy:
             return of_now(Finished(state=run.outcome.state))
         events = run.events()
         relocate(run, events)
-        began = min((one.time for one in events), default=self.began)
+        began = min((one.time for one in events if one.time), default=self.began)
         ending = outcome(events, pods, job, began=began, now=time.time())
         if job.state == FAILED and (self.folder / STOPPED).exists():
             ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None)

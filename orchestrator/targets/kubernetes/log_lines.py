@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from orch_node.protocol import events, files
-from orch_node.protocol.events import Event
+from orch_node.protocol import events, files, values
+from orch_node.protocol.events import Event, LeftOut
+from orch_node.protocol.values import ProtocolError
 
 RANK_LINE = re.compile(r"\[(0|[1-9]\d{0,8})\] ?(.*)", re.DOTALL | re.ASCII)
 
@@ -23,31 +22,36 @@ class PodLine:
     rank: int | None = None
 
 
-def parse(line: str, ranks: int) -> PodLine:
-    """One line of a pod's output, of a run of so many ranks: there are files for these alone."""
+def parse(line: str, *, ranks: int) -> PodLine:
+    """One line of a pod's output, of a run of so many ranks."""
     match = RANK_LINE.fullmatch(line)
-    if match and int(match.group(1)) < ranks:
-        rank = int(match.group(1))
+    if match and (rank := int(match.group(1))) < ranks:
         return PodLine(file=files.rank_log(rank), text=match.group(2), rank=rank)
-    record = as_object(line)
-    if record is None:
+    if (figures := figures_in(line)) and 0 <= figures.metrics < ranks:
+        return PodLine(file=files.rank_metrics(figures.metrics), text=figures.line)
+    event = events.parse(line)
+    if event is None:
         return PodLine(file=files.LAUNCHER_LOG, text=line)
-    if type(record.get("metrics")) is int and 0 <= record["metrics"] < ranks:
-        file = files.rank_metrics(record["metrics"])
-        return PodLine(file=file, text=str(record.get("line", "")))
-    if (event := events.parse(line)) is not None:
-        return PodLine(file=files.EVENTS, text=line, event=event)
-    return PodLine(file=files.LAUNCHER_LOG, text=line)
+    if isinstance(event, LeftOut):
+        return PodLine(file=files.EVENTS, text=events.render(event).decode().rstrip(), event=event)
+    return PodLine(file=files.EVENTS, text=line, event=event)
 
 
-def as_object(line: str) -> dict[str, Any] | None:
-    if not line.startswith("{"):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFigures:
+    """`metrics`: the rank; `line`: of its figures."""
+
+    metrics: int
+    line: str
+
+
+def figures_in(line: str) -> RankFigures | None:
+    if not line.startswith('{"metrics"'):
         return None
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        return values.parse(RankFigures, line, "a rank's figures")
+    except ProtocolError:
         return None
-    return record if isinstance(record, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class SshHandle:
         follow.await_start(self.folder, self.source)
 
     def events(self) -> Iterator[Event]:
-        yield from follow.follow(self.folder, self.source)
+        yield from follow.follow(self.folder, self.source, ranks=len(self.record.layout))
 
     def interrupt(self) -> None:
         follow.interrupt(self.folder, self.source)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from orch_node.protocol import values
-from orch_node.protocol.listing import LogChunk
+from orch_node.protocol import logs
+from orch_node.protocol.logs import LogChunk
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -47,7 +47,7 @@ class Stream:
     def chunk_of(self, line: str) -> LogChunk:
         """Raises ExecuteError for what is no part of a log of this run."""
         try:
-            chunk = values.parse(LogChunk, line, "a line of its logs")
+            chunk = logs.parse(line)
         except ProtocolError as error:
             raise ExecuteError(f"{self.host.node}: {error}") from None
         if not 0 <= chunk.rank < len(self.record.layout) or chunk.at < 0:

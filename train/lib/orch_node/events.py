@@ -2,23 +2,29 @@
 
 A training script may call `report("progress", phase="train", step=3, steps=40, loss=1.2)`.
 Outside orch (no ORCH_EVENTS_FD in the environment) the call does nothing, so a script that
-reports stays an ordinary script.
+reports stays an ordinary script. A call that is wrong never ends the training: it is left out, and
+told in the rank's log and at the end of the run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from typing import Any
 
 from orch_node.protocol import events
+from orch_node.protocol.events import HEADER, KINDS, OF_SCRIPTS, LeftOut, Progress
 
 # A write of at most PIPE_BUF bytes is atomic on a pipe (POSIX write(2)), so lines of several
 # processes that share one pipe never mix. Linux: 4096.
 PIPE_BUF = 4096
 LONGEST_TEXT = 3000
+MOST_COMPLAINTS = 100
+PIPE = "ORCH_EVENTS_FD"
 NOTED: dict[str, Any] = {}  # what `note` was told last
+COMPLAINTS: set[str] = set()  # each is told once
 
 
 def encode(event: str, fields: dict[str, Any]) -> bytes:
@@ -28,25 +34,36 @@ def encode(event: str, fields: dict[str, Any]) -> bytes:
     record = {**events.head(event, rank, round(time.time(), 3)), **kept}
     if restarted := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         record["restart"] = restarted
-    line = json.dumps(record, ensure_ascii=True).encode() + b"\n"
+    line = json.dumps(record, default=_number_in).encode() + b"\n"
     if len(line) > PIPE_BUF:
         record = {name: _tail(value, 800) for name, value in record.items()}
-        line = json.dumps(record, ensure_ascii=True).encode() + b"\n"
+        line = json.dumps(record, default=_number_in).encode() + b"\n"
     if len(line) > PIPE_BUF:
         raise ValueError(f"event {event!r} needs {len(line)} bytes; at most {PIPE_BUF} fit")
     return line
 
 
-def report(event: str, **fields: object) -> None:
-    """Send one event; without a supervisor, do nothing. Raises ValueError if it is too long."""
-    if event == events.Progress.kind:
-        note(**{name: fields[name] for name in ("loss", "samples") if name in fields})
-    _write(event, fields)
+def report(event: str = "", /, **fields: Any) -> None:
+    """Send one event: progress, result, a warning, or of a name of the script's own. Without a
+    supervisor, do nothing. Never raises: what cannot be sent is told in the rank's log."""
+    name = event or fields.pop(HEADER[0], "")
+    if name == Progress.kind:
+        note(**{one: fields[one] for one in ("loss", "samples") if one in fields})
+    if os.environ.get(PIPE) is None:
+        return
+    try:
+        if reserved := sorted({*HEADER} & {*fields}):
+            _complain(f"{', '.join(reserved)}: orch's own, left out of {name!r:.60}")
+        if reason := _report(name, {k: v for k, v in fields.items() if k not in HEADER}):
+            _complain(reason)
+            send(LeftOut(text=reason))
+    except Exception as error:  # a closed pipe: the training is worth more than its progress
+        _complain(_words(error))
 
 
 def send(event: events.Event) -> None:
     """Send one of orch's own events; its rank and time are those of this process and of now."""
-    _write(event.kind, events.body(event))
+    _write(encode(event.kind, events.body(event)))
 
 
 def note(**figures: object) -> None:
@@ -57,10 +74,53 @@ def note(**figures: object) -> None:
     NOTED.update(figures)
 
 
-def _write(event: str, fields: dict[str, Any]) -> None:
-    fd = os.environ.get("ORCH_EVENTS_FD")
+def _report(name: Any, fields: dict[str, Any]) -> str:
+    """-> why it was not sent."""
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is not None and kind not in OF_SCRIPTS:
+        return f"{name} is an event of orch's own; a script's may have any other name"
+    try:
+        line = encode(name, fields)
+        found = events.understood(line)
+    except Exception as error:  # of whatever type a value's own methods raise
+        return f"{name!r:.60}: {_words(error)}"
+    if isinstance(found, LeftOut):
+        return found.text
+    _write(line)
+    return ""
+
+
+def _words(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:200]
+    except Exception:
+        return type(error).__name__
+
+
+def _complain(text: str) -> None:
+    """Into the rank's log, each once."""
+    if text in COMPLAINTS or len(COMPLAINTS) >= MOST_COMPLAINTS:
+        return
+    COMPLAINTS.add(text)
+    try:
+        print(f"orch: report(): {text}", file=sys.stderr, flush=True)
+    except Exception:  # closed by the script, or another one
+        pass
+
+
+def _write(line: bytes) -> None:
+    fd = os.environ.get(PIPE)
     if fd is not None:
-        os.write(int(fd), encode(event, fields))
+        os.write(int(fd), line)
+
+
+def _number_in(value: Any) -> Any:
+    """The number in a tensor, or in one of numpy's."""
+    item = getattr(value, "item", None)
+    found = item() if callable(item) else None
+    if isinstance(found, (bool, int, float)):
+        return found
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 def _tail(value: object, limit: int) -> object:

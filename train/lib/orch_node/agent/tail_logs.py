@@ -8,14 +8,14 @@ end is given when nobody writes any more.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import time
 from pathlib import Path
 
 from orch_node.agent import processes
-from orch_node.protocol import files
+from orch_node.protocol import files, logs
+from orch_node.protocol.logs import LogChunk
 from orch_node.tail import Tail
 
 POLL_SECONDS = 0.1
@@ -33,42 +33,42 @@ class Log(Tail):
         """Print the lines that are new; -> whether there were any."""
         lines = self.lines(last=last)
         if lines:
-            print(json.dumps({"rank": self.rank, "at": self.at, "lines": lines}))
+            print(logs.render(LogChunk(self.rank, self.at, tuple(lines))))
         return bool(lines)
 
 
-def find_logs(folder: Path, logs: dict[int, Log], asked: argparse.Namespace) -> None:
+def find_logs(folder: Path, found: dict[int, Log], asked: argparse.Namespace) -> None:
     """Add the logs that have appeared."""
     pairs = (pair.partition(":") for pair in asked.starts)
     starts = {int(rank): int(at) for rank, _, at in pairs}
     for path in folder.glob("rank-*.log"):
         rank = int(re.sub(r"\D", "", path.stem))
-        if rank not in logs and (not asked.rank or rank in asked.rank):
-            logs[rank] = Log(path, rank, starts.get(rank, 0))
+        if rank not in found and (not asked.rank or rank in asked.rank):
+            found[rank] = Log(path, rank, starts.get(rank, 0))
 
 
-def give_all(logs: dict[int, Log], *, last: bool = False) -> bool:
+def give_all(found: dict[int, Log], *, last: bool = False) -> bool:
     """Each log's next chunk, in the order of their ranks; -> whether there was any."""
-    return any([logs[rank].give(last=last) for rank in sorted(logs)])
+    return any([found[rank].give(last=last) for rank in sorted(found)])
 
 
 def tail(run_dir: Path, asked: argparse.Namespace) -> None:
-    logs: dict[int, Log] = {}
+    found: dict[int, Log] = {}
     looked = 0.0
     lives = asked.follow
     while lives:
         if time.monotonic() - looked > LIVES_SECONDS:
             lives = bool(processes.of_run(str(run_dir)))
             looked = time.monotonic()
-            find_logs(run_dir / files.RANKS, logs, asked)
-        if not give_all(logs):
+            find_logs(run_dir / files.RANKS, found, asked)
+        if not give_all(found):
             sys.stdout.flush()
             time.sleep(POLL_SECONDS)
-    find_logs(run_dir / files.RANKS, logs, asked)
-    for rank in sorted(logs):
-        while logs[rank].give():
+    find_logs(run_dir / files.RANKS, found, asked)
+    for rank in sorted(found):
+        while found[rank].give():
             pass
-        logs[rank].give(last=True)
+        found[rank].give(last=True)
 
 
 def main(argv: list[str]) -> None:

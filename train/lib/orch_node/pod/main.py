@@ -22,6 +22,7 @@ from typing import IO, NoReturn
 from orch_node import program
 from orch_node.agent.processes import Process, look
 from orch_node.agent.stack_traces import ask
+from orch_node.line_pipes import LONGEST_OF_LAUNCHER
 from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, say
 from orch_node.process_handle import ProcessHandle
@@ -126,7 +127,7 @@ class Torchrun:
 
     def read(self, stdout: IO[bytes]) -> None:
         """Events of the ranks, and whatever torchrun says itself."""
-        for line in stdout:
+        for line in iter(lambda: stdout.readline(LONGEST_OF_LAUNCHER), b""):
             self.relay.write(line)
             event = events.parse(line)
             if event is not None:
@@ -135,7 +136,7 @@ class Torchrun:
     def take(self, event: Event) -> None:
         if isinstance(event, SIGNS):
             self.heard = time.monotonic()
-        if isinstance(event, Started):
+        if isinstance(event, Started) and event.has_processes:
             self.wrappers[event.rank] = ProcessHandle(event.wrapper)
             if child := look(event.pid, []):
                 self.children[event.rank] = child

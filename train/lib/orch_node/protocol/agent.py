@@ -166,7 +166,7 @@ def parse_answer(text: bytes) -> tuple[type[Question], Answer]:
 
 def named(text: bytes, key: str) -> tuple[type[Question], dict[str, Any]]:
     try:
-        value = json.loads(text)
+        value = values.loads(text, "a line")
         return QUESTIONS[value.pop(key)], value
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (values.ProtocolError, KeyError, TypeError, AttributeError):
         raise values.ProtocolError(f"{text!r:.80} is no {key}.") from None

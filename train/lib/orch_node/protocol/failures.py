@@ -16,7 +16,7 @@ CONSEQUENCES = re.compile(
     r"|Timed out waiting \d+ms for|ProcessGroupWrapper|failed to connect|wait timeout after"
 )
 # What all ranks say when they have asked each other, and one of them could not go on.
-OF_ONE = re.compile(r"^error: rank (\d+) on ", re.MULTILINE)
+OF_ONE = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
 
 
 @dataclass(frozen=True)

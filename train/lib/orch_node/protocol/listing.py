@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orch_node.protocol import values
+from orch_node.protocol.values import Measured
 
 SCHEMA = 1
 
@@ -18,7 +19,7 @@ class Standing:
     phase: str | None
     step: float | None
     steps: float | None
-    loss: float | None
+    loss: Measured | None
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,6 @@ def render(listing: Listing) -> str:
     found = {"schema": listing.schema, "runs": values.record(listing.runs)}
     damaged = {"damaged": values.record(listing.damaged)} if listing.damaged else {}
     return json.dumps({**found, **damaged})
-
-
-@dataclass(frozen=True)
-class LogChunk:
-    """A line of `node.py logs`: lines of a rank's log, which begin before byte `at` of it."""
-
-    rank: int
-    at: int
-    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from orch_node.protocol import files, values
 
 SCHEMA = 1
+LAST_PID = (1 << 31) - 1  # that kill(2) takes
 DONE, FAILED, REFUSED, STOPPED = "done", "failed", "refused", "stopped"
 
 
@@ -77,8 +78,16 @@ class SupervisorProcess:
 
 
 def parse_supervisor(text: str | bytes) -> SupervisorProcess:
-    """Raises ProtocolError."""
-    return values.parse(SupervisorProcess, text, files.SUPERVISOR)
+    """Raises ProtocolError, also for what no process of a user has: kill(-1) reaches all."""
+    found = values.parse_known(SupervisorProcess, text, files.SUPERVISOR)
+    if not is_process(found.pid):
+        raise values.ProtocolError(f"{files.SUPERVISOR}: pid is {found.pid}, no process.")
+    return found
+
+
+def is_process(pid: int) -> bool:
+    """Whether a signal to it reaches one process: not init, no group."""
+    return 1 < pid <= LAST_PID
 
 
 def render_supervisor(process: SupervisorProcess) -> str:
@@ -87,7 +96,7 @@ def render_supervisor(process: SupervisorProcess) -> str:
 
 def parse(text: str | bytes) -> Outcome:
     """Raises ProtocolError."""
-    return values.parse(Outcome, text, files.OUTCOME)
+    return values.parse_known(Outcome, text, files.OUTCOME)
 
 
 def record(outcome: Outcome) -> dict[str, Any]:

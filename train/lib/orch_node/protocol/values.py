@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Measured = float  # what a training has come to; NaN is an answer
 Reader = Callable[[object, str], Any]
+DEEPEST = 32  # of lists and objects in each other
+DIGITS = 20  # of a whole number: 2^64 has as many
 READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # made once for each class
 
 
@@ -22,14 +26,38 @@ def parse(kind: type[T], text: str | bytes, where: str) -> T:
     return read(kind, loads(text, where), where)
 
 
+def parse_known(kind: type[T], text: str | bytes, where: str) -> T:
+    """The same, of any version: what that one says besides is dropped. Raises ProtocolError."""
+    return read_known(kind, loads(text, where), where)
+
+
 def loads(text: str | bytes, where: str) -> Any:
-    """Whatever JSON there is. Raises ProtocolError; text that nests too deep is none, too."""
+    """JSON from anywhere: no depth and no length of it harms who reads it. Raises ProtocolError."""
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_int=whole_number)
     except RecursionError:
-        raise ProtocolError(f"{where} is no JSON: it nests too deep") from None
+        raise ProtocolError(f"{where} is nested too deep.") from None
     except ValueError as error:
         raise ProtocolError(f"{where} is no JSON: {error}") from None
+    if deeper(value, DEEPEST):
+        raise ProtocolError(f"{where} is nested too deep.")
+    return value
+
+
+def whole_number(digits: str) -> int:
+    if len(digits) > DIGITS + digits.startswith("-"):
+        raise ValueError(f"a number has {len(digits)} digits.")
+    return int(digits)
+
+
+def deeper(value: Any, limit: int) -> bool:
+    """Whether lists and objects are in each other more than `limit` times."""
+    layer = [value]
+    for _ in range(limit + 1):
+        inner = [list(one.values()) if isinstance(one, dict) else one
+                 for one in layer if isinstance(one, (dict, list))]  # fmt: skip
+        layer = [one for part in inner for one in part]
+    return bool(layer)
 
 
 def read(kind: type[T], value: object, where: str) -> T:
@@ -116,9 +144,17 @@ def scalar(kind: type[Any], what: str) -> Reader:
     return check
 
 
-def a_number(value: object, where: str) -> float:
+def any_number(value: object, where: str) -> float:
+    """NaN and the infinities, too."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
+    raise ProtocolError(f"{where} is {value!r:.60}, not a number.")
+
+
+def a_number(value: object, where: str) -> float:
+    found = any_number(value, where)
+    if math.isfinite(found):
+        return found
     raise ProtocolError(f"{where} is {value!r:.60}, not a number.")
 
 
@@ -139,5 +175,6 @@ SCALARS: dict[str, Reader] = {
     "str": scalar(str, "text"),
     "bool": scalar(bool, "true or false"),
     "float": a_number,
+    "Measured": any_number,
     "Any": lambda value, where: value,
 }

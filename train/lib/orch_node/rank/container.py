@@ -19,6 +19,7 @@ from orch_node.protocol.events import Heartbeat, Joined
 from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+WRAPPER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
 # Of the launcher's environment; the rest is the node's, and not that of the image.
 CARRIED = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
@@ -62,13 +63,13 @@ class Contained:
         """Pass the rank's events on, whole lines; to the end, or until its pid has been told."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith(containers.MARK):
-                told = values.read(ContainedRank, json.loads(line)["contained"], "a contained rank")
-                self.told = replace(told, pid=told.pid or self.told.pid)
-                if until_started and self.told.pid is not None:
-                    return
-            else:
+            told = contained(line)
+            if told is None:
                 os.write(1, line)
+                continue
+            self.told = replace(told, pid=told.pid or self.told.pid)
+            if until_started and self.told.pid is not None:
+                return
 
     def wait(self) -> tuple[int, int, float]:
         """-> exit code (negative: a signal), most memory in bytes, CPU seconds."""
@@ -79,6 +80,17 @@ class Contained:
         else:
             code = as_signal(code) or 1
         return code, self.told.max_rss_bytes, self.told.cpu_seconds
+
+
+def contained(line: bytes) -> ContainedRank | None:
+    """What the wrapper in the container says; None for any other line."""
+    if not line.startswith(containers.MARK):
+        return None
+    try:
+        said = values.an_object(values.loads(line, WRAPPER), WRAPPER)
+        return values.read(ContainedRank, said.get("contained"), WRAPPER)
+    except values.ProtocolError:
+        return None
 
 
 class Entry:

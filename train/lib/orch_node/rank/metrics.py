@@ -103,7 +103,8 @@ class Metrics:
     def line(self) -> dict[str, object]:
         at, steps, cpu, samples = self.written
         noted = dict(NOTED)
-        now = (time.monotonic(), self.steps, time.process_time(), noted.get("samples", samples))
+        told_samples = whole(noted.get("samples"), samples)
+        now = (time.monotonic(), self.steps, time.process_time(), told_samples)
         durations, self.durations = self.durations, []
         self.written = now
         seconds = max(now[0] - at, 1e-9)
@@ -111,7 +112,7 @@ class Metrics:
         return {
             "time": round(time.time(), 3),
             "seconds": round(seconds, 3),
-            "step": noted.get("step", self.steps),
+            "step": whole(noted.get("step"), self.steps),
             "steps": now[1] - steps,
             "step_seconds": mean([one for one, _ in durations]),
             "step_seconds_max": rounded(max((one for one, _ in durations), default=None)),
@@ -131,10 +132,19 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
+def whole(value: Any, otherwise: Any) -> Any:
+    """A number as it was told, whole ones as such; what is none, or none that JSON knows, was not
+    told."""
+    if type(value) is int and abs(value) < 1 << 63:
+        return value
+    found = number(value)
+    return otherwise if found is None else found
+
+
 def number(value: Any) -> float | None:
     """A loss as it was told: a number, or a tensor of one."""
     try:
         found = float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return found if abs(found) < float("inf") else None  # JSON knows no NaN

@@ -20,6 +20,7 @@ from orch_node.protocol.events import (
     Ended,
     Failed,
     Heartbeat,
+    LeftOut,
     NodeNews,
     NodesLost,
     Stalled,
@@ -105,6 +106,11 @@ class Attempt:
         event = events.parse(line)
         if event is None:
             self.event_log.words.write(line)
+            return
+        if not self.tracker.knows(event.rank):
+            event = LeftOut(rank=event.rank, text=f"rank {event.rank} is none of this run")
+        if isinstance(event, LeftOut):
+            self.event_log.leave_out(event, line)
             return
         if not isinstance(event, Heartbeat):
             self.event_log.events.write(line)

@@ -12,8 +12,11 @@ from orch_node import whole_files
 from orch_node.agent.stack_traces import where
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.agent import RankStack
-from orch_node.protocol.events import Event, Finished
+from orch_node.protocol.events import Event, Finished, LeftOut, Tally
 from orch_node.protocol.outcome import Outcome
+
+NOT_READ = b"orch: not read: "
+LONGEST = 4096  # bytes of a line that could not be read
 
 
 class EventLog:
@@ -23,12 +26,19 @@ class EventLog:
         self.run_dir = run_dir
         self.events = self.append_to(files.EVENTS)
         self.words = self.append_to(files.LAUNCHER_LOG)
+        self.left_out = Tally()
 
     def append_to(self, name: str) -> FileIO:
         return open(self.run_dir / name, "ab", buffering=0, opener=whole_files.private)
 
     def tell(self, event: Event) -> None:
         self.events.write(events.render(replace(event, time=round(time.time(), 3))))
+
+    def leave_out(self, left: LeftOut, line: bytes) -> None:
+        """An event that could not be read: its line goes to the launcher's words, marked, so that
+        nobody takes it for an event there; that it was left out is told once, at the end."""
+        self.left_out.add(left)
+        self.words.write(NOT_READ + line[:LONGEST].rstrip(b"\n") + b"\n")
 
     def keep_stack_traces(self, answers: Mapping[int, RankStack]) -> dict[str, str]:
         """A file for each rank; -> rank -> where it stands, in one line."""
@@ -40,5 +50,7 @@ class EventLog:
         return {str(rank): where(answer) for rank, answer in sorted(answers.items())}
 
     def end(self, ending: Outcome) -> None:
+        for left in self.left_out.events():
+            self.tell(left)
         self.tell(Finished(state=ending.state))
         whole_files.write(self.run_dir / files.OUTCOME, outcome.render(ending))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orch_node.line_pipes import Pipes
+from orch_node.line_pipes import LONGEST_OF_LAUNCHER, Pipes
 from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -41,7 +41,7 @@ class Launcher:
             )
         assert self.process.stdout is not None
         self.stdout = self.process.stdout.fileno()
-        pipes.add(self.stdout, take)
+        pipes.add(self.stdout, take, LONGEST_OF_LAUNCHER)
 
     def running(self) -> bool:
         """Until it has ended and its last line has been read."""

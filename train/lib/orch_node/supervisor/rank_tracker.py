@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from orch_node.protocol import failures
 from orch_node.protocol.events import (
+    NO_RANK,
     SIGNS,
     Event,
     Exited,
@@ -33,6 +34,10 @@ class RankTracker:
         self.heartbeats: dict[int, Heartbeat] = {}
         self.progress: dict[int, Progress] = {}
         self.unanswered: set[int] = set()  # ranks that must not be asked for stack traces
+
+    def knows(self, rank: int) -> bool:
+        """Whether it is one of these ranks, or what tells of one that never learnt its number."""
+        return rank == NO_RANK or rank in self.nodes
 
     def take(self, event: Event, now: float) -> None:
         if isinstance(event, SIGNS):

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NoReturn
 
 from orch_node import program
-from orch_node.line_pipes import Pipes
+from orch_node.line_pipes import LONGEST_OF_LAUNCHER, Pipes
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.layout import RunLayout
@@ -151,7 +151,7 @@ class Spread:
             assert child.stdin is not None
             assert child.stdout is not None
             os.write(child.stdin.fileno(), key)  # a pipe has room for it
-            self.pipes.add(child.stdout.fileno(), pass_on)
+            self.pipes.add(child.stdout.fileno(), pass_on, LONGEST_OF_LAUNCHER)
             self.children[node] = child
 
     def ask_to_stop(self, number: int, frame: FrameType | None) -> None:

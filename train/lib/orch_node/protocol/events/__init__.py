@@ -7,19 +7,25 @@ version. A script may report kinds of its own, which are `Other`.
 """
 
 from orch_node.protocol.events.kinds import KINDS as KINDS
+from orch_node.protocol.events.kinds import OF_SCRIPTS as OF_SCRIPTS
 from orch_node.protocol.events.kinds import SIGNS as SIGNS
+from orch_node.protocol.events.lines import HEADER as HEADER
+from orch_node.protocol.events.lines import LAST_TIME as LAST_TIME
 from orch_node.protocol.events.lines import body as body
 from orch_node.protocol.events.lines import head as head
 from orch_node.protocol.events.lines import parse as parse
 from orch_node.protocol.events.lines import read as read
 from orch_node.protocol.events.lines import record as record
 from orch_node.protocol.events.lines import render as render
+from orch_node.protocol.events.lines import understood as understood
+from orch_node.protocol.events.of_ranks import NO_RANK as NO_RANK
 from orch_node.protocol.events.of_ranks import Decided as Decided
 from orch_node.protocol.events.of_ranks import Event as Event
 from orch_node.protocol.events.of_ranks import Exited as Exited
 from orch_node.protocol.events.of_ranks import FirstStep as FirstStep
 from orch_node.protocol.events.of_ranks import Heartbeat as Heartbeat
 from orch_node.protocol.events.of_ranks import Joined as Joined
+from orch_node.protocol.events.of_ranks import LeftOut as LeftOut
 from orch_node.protocol.events.of_ranks import Other as Other
 from orch_node.protocol.events.of_ranks import Progress as Progress
 from orch_node.protocol.events.of_ranks import Raised as Raised
@@ -39,3 +45,4 @@ from orch_node.protocol.events.of_run import Restarting as Restarting
 from orch_node.protocol.events.of_run import Stalled as Stalled
 from orch_node.protocol.events.of_run import Stopping as Stopping
 from orch_node.protocol.events.of_run import Waiting as Waiting
+from orch_node.protocol.events.tally import Tally as Tally

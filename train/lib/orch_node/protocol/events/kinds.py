@@ -9,6 +9,7 @@ from orch_node.protocol.events.of_ranks import (
     FirstStep,
     Heartbeat,
     Joined,
+    LeftOut,
     Progress,
     Raised,
     Result,
@@ -35,9 +36,11 @@ KINDS: dict[str, type[Event]] = {
     one.kind: one
     for one in (
         Started, Joined, FirstStep, Heartbeat, Progress, Result, Unanswered, Raised, Exited, Warned,
-        Decided, Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended,
-        Restarting, Finished, OutcomeTold,
+        Decided, LeftOut, Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews,
+        Stopping, Ended, Restarting, Finished, OutcomeTold,
     )
 }  # fmt: skip
+# What a script may report, besides names of its own.
+OF_SCRIPTS = (Progress, Result, Warned)
 # Signs that a rank gets on.
 SIGNS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Exited)

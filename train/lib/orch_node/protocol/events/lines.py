@@ -8,28 +8,62 @@ from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.events.kinds import KINDS
-from orch_node.protocol.events.of_ranks import Event, Other
+from orch_node.protocol.events.of_ranks import NO_RANK, Event, LeftOut, Other
 from orch_node.protocol.outcome import NodeEnd, Outcome, nodes_record
 from orch_node.protocol.outcome import record as outcome_record
+from orch_node.protocol.values import ProtocolError
 
 HEADER = ("event", "rank", "time", "restart")
+BEGINS = '{"event"'  # all that write events write this first
+LONGEST = 1 << 24  # bytes: the end of a run on ten thousand nodes fits
+LONGEST_NAME = 100
+LONGEST_REASON = 200
+MOST_RANKS = 1 << 24
+LAST_TIME = 253_402_300_799.0  # the year 9999: calendars end there
 
 
 def parse(line: str | bytes) -> Event | None:
-    """None for a line that is no event."""
-    try:
-        return read(json.loads(line))
-    except (ValueError, values.ProtocolError):
+    """None for a line that is no event, LeftOut for an event that cannot be read. Never raises."""
+    begin = line.lstrip()[: len(BEGINS)]
+    if begin[:1] not in ("{", b"{"):
         return None
+    found = understood(line)
+    meant = begin in (BEGINS, BEGINS.encode())
+    return None if isinstance(found, LeftOut) and not meant else found
+
+
+def understood(line: str | bytes) -> Event:
+    """An event, or what could not be read of it. Never raises."""
+    value: object = None
+    try:
+        if len(line) > LONGEST:
+            raise ProtocolError(f"a line is longer than {LONGEST} bytes")
+        value = values.loads(line, "an event")
+        return read(value)
+    except ProtocolError as error:
+        reason = str(error).rstrip(".")[:LONGEST_REASON]
+        return LeftOut(rank=rank_of(value), time=time_of(value), text=reason)
+
+
+def rank_of(value: object) -> int:
+    """Whose event it was meant to be."""
+    found = value.get("rank") if isinstance(value, dict) else None
+    return found if type(found) is int and NO_RANK <= found < MOST_RANKS else NO_RANK
+
+
+def time_of(value: object) -> float:
+    found = value.get("time") if isinstance(value, dict) else None
+    known = isinstance(found, (int, float)) and 0 <= found <= LAST_TIME
+    return float(found) if known and found else 0.0
 
 
 def read(record: object) -> Event:
     """An event as JSON has it. Raises ProtocolError."""
     if not isinstance(record, dict):
-        raise values.ProtocolError("an event is an object.")
+        raise ProtocolError("an event is an object.")
     name = record.get("event")
-    if not isinstance(name, str) or "rank" not in record:
-        raise values.ProtocolError("an event has a name and a rank.")
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or "rank" not in record:
+        raise ProtocolError("an event has a name and a rank.")
     kind = KINDS.get(name, Other)
     known = {one.name for one in fields(kind)} - {"figures", "name"}
     own = {key: value for key, value in record.items() if key in known}
@@ -37,7 +71,21 @@ def read(record: object) -> Event:
         own["figures"] = {k: v for k, v in record.items() if k not in known and k not in HEADER}
     if kind is Other:
         own["name"] = name
-    return values.read(kind, own, f"event {name!r:.40}")
+    return checked(values.read(kind, own, f"{name!r}"[1:-1]))
+
+
+def checked(event: Event) -> Event:
+    """Raises ProtocolError for what no rank, and no clock, can be."""
+    name = f"{name_of(event)!r}"[1:-1]
+    if not NO_RANK <= event.rank < MOST_RANKS:
+        raise ProtocolError(f"{name}: rank is {event.rank}, no rank.")
+    if not 0 <= event.time <= LAST_TIME:
+        raise ProtocolError(f"{name}: time is {event.time}, no time.")
+    return event
+
+
+def name_of(event: Event) -> str:
+    return event.name if isinstance(event, Other) else event.kind
 
 
 def body(event: Event) -> dict[str, Any]:
@@ -57,9 +105,8 @@ def json_form(value: Any) -> Any:
 
 def record(event: Event) -> dict[str, Any]:
     """As JSON has it: what `read` takes."""
-    name = event.name if isinstance(event, Other) else event.kind
     restart = {"restart": event.restart} if event.restart else {}
-    return {**head(name, event.rank, event.time), **body(event), **restart}
+    return {**head(name_of(event), event.rank, event.time), **body(event), **restart}
 
 
 def head(name: str, rank: int, time: float) -> dict[str, Any]:

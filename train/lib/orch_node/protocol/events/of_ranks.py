@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from orch_node.protocol.outcome import is_process
+from orch_node.protocol.values import Measured
+
 NO_RANK = -1
 
 
@@ -27,6 +30,11 @@ class Started(Event):
     pid: int = 0
     wrapper: int = 0
     host: str = ""
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether both are such as may be sent signals."""
+        return is_process(self.pid) and is_process(self.wrapper)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Progress(Event):
     phase: str | None = None
     step: float | None = None
     steps: float | None = None
-    loss: float | None = None
+    loss: Measured | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
 
@@ -129,6 +137,15 @@ class Decided(Event):
     """What the ranks have decided for all of the run, and why."""
 
     kind = "decision"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class LeftOut(Event):
+    """Events of the rank that could not be read, and why: in the place of them."""
+
+    kind = "left_out"
+    count: int = 1
     text: str = ""
 
 

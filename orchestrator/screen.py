@@ -1,0 +1,57 @@
+"""The one place where text goes to the screen. Text may come from nodes: it is shown, not obeyed.
+
+Characters that move a terminal (escapes and other controls, but for tabs and newlines), that turn
+the direction of writing, or that no encoding has are shown by their numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
+LINES = {0x2028, 0x2029}  # that are none for grep
+DIRECTIONS = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+SURROGATES = range(0xD800, 0xE000)
+SHOWN = {
+    **{code: f"\\x{code:02x}" for code in CONTROLS},
+    **{code: f"\\u{code:04x}" for code in (*LINES, *DIRECTIONS, *SURROGATES)},
+}
+
+
+def harmless(text: str) -> str:
+    return text.replace("\r\n", "\n").translate(SHOWN)
+
+
+def say(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """On standard output, or on standard error."""
+    stream = sys.stderr if err else sys.stdout
+    print(harmless(str(text)), end="\n" if nl else "", file=stream, flush=True)
+
+
+def prepare() -> None:
+    """What a terminal's encoding does not have is shown by its number, and is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(OSError, ValueError):
+                stream.reconfigure(errors="backslashreplace")
+
+
+def console() -> Console:
+    """For progress, on standard error. Nothing in a text is markup, or a name of a picture; texts
+    have to be made harmless before."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def paper(width: int) -> Console:
+    """The same for tables, which are captured."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False, width=width)
