@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 CHUNK = 1 << 20
-PRIVATE = 0o600
 
 
 def sha256(path: Path) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import secrets
 import socket
 import stat
@@ -20,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
+from orchestrator.files import write_whole
 
 KEPT_LOGS = 20
 ROOT = 0
+TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 def state_home() -> Path:
@@ -229,7 +232,7 @@ class State:
     def owner(self, what: str) -> dict[str, str]:
         """Who we are to the nodes. The token outlives us: interrupted, we carry on at once."""
         path = self.folder / "token"
-        if not path.exists():
+        if not path.exists() or not TOKEN.fullmatch(path.read_text(errors="replace")):
             write_private(path, secrets.token_hex(16))
         return {"token": path.read_text(), **holder(what)}
 
@@ -258,15 +261,12 @@ def holder(what: str) -> dict[str, str]:
 def held_by(text: str) -> str:
     try:
         found = json.loads(text)
-    except ValueError:
+        return "{what} of {user}@{host}, process {pid}, since {since}".format(**found)
+    except (ValueError, RecursionError, TypeError, KeyError):
         return "by another process"
-    return "{what} of {user}@{host}, process {pid}, since {since}".format(**found)
 
 
 def write_private(path: Path, content: str) -> None:
+    """Whole, on the disk, and for this user alone. Raises OSError."""
     private_folder(path.parent)
-    staging = path.with_name(path.name + ".new")
-    descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(content)
-    staging.replace(path)
+    write_whole(path, content)

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import RequestError
+from orchestrator.files import write_whole
 from orchestrator.load.ansible import ansible_environment, check_environment
 from orchestrator.model.host_key_checks import HINT, unverified
 from orchestrator.model.host_names import is_host
@@ -63,20 +64,25 @@ def read_listing(source: Path) -> Listing:
     """All of the inventory. Raises RequestError."""
     check_environment()
     remembered = cache_path(source)
-    if remembered and remembered.is_file():
-        return Listing(**json.loads(remembered.read_text()))
+    if remembered and (known := recalled(remembered)):
+        return known
     listing = ask_ansible(source)
     if remembered:
         remember(remembered, asdict(listing))
     return listing
 
 
+def recalled(path: Path) -> Listing | None:
+    """None for what was not remembered, or cannot be read."""
+    try:
+        return Listing(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError, TypeError):
+        return None
+
+
 def remember(path: Path, value: object) -> None:
     private_folder(path.parent)
-    staging = path.with_name(f"{path.name}.{os.getpid()}")
-    staging.touch(mode=0o600)
-    staging.write_text(json.dumps(value))
-    staging.replace(path)
+    write_whole(path, json.dumps(value))
 
 
 def cache_path(source: Path) -> Path | None:

@@ -61,12 +61,24 @@ def match(source: Path, listing: Listing, option: str, pattern: str) -> tuple[st
     if pattern in listing.hosts:
         return (pattern,)
     remembered = answer_path(source, pattern)
-    if remembered and remembered.is_file():
-        return tuple(json.loads(remembered.read_text()))
+    if remembered and (known := recalled(remembered, listing)):
+        return known
     found = tuple(dict.fromkeys(match_by_ansible(listing, option, pattern)))
     if remembered:
         remember(remembered, found)
     return found
+
+
+def recalled(path: Path, listing: Listing) -> tuple[str, ...] | None:
+    """None for what was not remembered, or cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    hosts = isinstance(found, list) and all(
+        isinstance(one, str) and one in listing.hosts for one in found
+    )
+    return tuple(found) if hosts else None
 
 
 def answer_path(source: Path, pattern: str) -> Path | None:

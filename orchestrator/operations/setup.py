@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.files import write_whole
 from orchestrator.load.clusters import OWN_STACK, local_facts
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.pip import command
@@ -104,7 +105,7 @@ def build_bindings(prefix: Path) -> None:
     into = ("--no-build-isolation", "--wheel-dir", str(folder))
     pip("wheel", "--no-deps", *into, str(SHARE / "bindings"))
     pip("install", "--no-deps", "--force-reinstall", *map(str, folder.glob("oneccl_bind_pt-*.whl")))
-    stamp.write_text(json.dumps(made_of) + "\n")
+    write_whole(stamp, json.dumps(made_of) + "\n")
 
 
 def read(stamp: Path) -> object:

@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.files import sha256
+from orchestrator.files import sha256, write_whole
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
@@ -86,9 +86,7 @@ def make(folder: Path, stack: Stack, platform: Platform, find_links: tuple[str, 
         wheel.unlink()
     fetch(stack, platform, folder, own_wheels(stack, find_links))
     wheels = [describe(path) for path in sorted(folder.glob("*.whl"))]
-    staging = folder / (LOCK + ".new")
-    staging.write_text(json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
-    staging.replace(folder / LOCK)
+    write_whole(folder / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
     return Wheelhouse(folder=folder, wheels=tuple(wheels))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import own_folder, sync_folder
-from orchestrator.runs.state_files import PLAN, supervises, supervisor_in
+from orchestrator.runs.state_files import PLAN, supervises, supervisor_of
 
 ASIDE = "damaged"  # the folder beside those of the runs
 
@@ -32,8 +32,8 @@ def set_aside(damaged: Damaged) -> Path | None:
     It may hold checkpoints: nothing is deleted. Raises ExecuteError.
     """
     folder = damaged.folder
-    pid = supervisor_in(folder)
-    if pid is not None and supervises(pid, folder):
+    supervisor = supervisor_of(folder)
+    if supervisor is not None and supervises(supervisor.pid, folder):
         return None
     aside = folder.parent / ASIDE
     numbers = ("", *(f".{number}" for number in range(1, 1000)))

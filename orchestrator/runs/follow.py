@@ -14,7 +14,7 @@ from orch_node.protocol.events import Event
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs.events import events_in, whole_lines
-from orchestrator.runs.state_files import supervises, supervisor_in
+from orchestrator.runs.state_files import supervises, supervisor_of
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
@@ -80,7 +80,7 @@ def await_start(folder: Path, source: Source) -> int | None:
     """Wait for the supervisor to report; -> its pid, None if the run has ended without telling it.
     Raises ExecuteError if it does not."""
     deadline = time.monotonic() + START_SECONDS
-    while (supervisor := supervisor_in(folder)) is None:
+    while (supervisor := supervisor_of(folder)) is None:
         if (folder / files.OUTCOME).exists():
             return None
         if time.monotonic() > deadline:
@@ -93,7 +93,7 @@ def await_start(folder: Path, source: Source) -> int | None:
             raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
         time.sleep(0.01)
         source.refresh()
-    return supervisor
+    return supervisor.pid
 
 
 def interrupt(folder: Path, source: Source) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.outcome import Outcome
+from orch_node.protocol.outcome import Outcome, SupervisorProcess
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.files import write_whole
@@ -19,33 +18,35 @@ from orchestrator.files import write_whole
 PLAN = "plan.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """What outcome.json holds; None where there is none. `problem`: why it cannot be read."""
-
-    value: Outcome | None
-    problem: str = ""
+def outcome_in(folder: Path) -> Outcome | None:
+    """None where there is none, or none that can be read."""
+    return read_outcome(folder)[0]
 
 
-def outcome_in(folder: Path) -> Ended:
+def outcome_problem(folder: Path) -> str:
+    """Why outcome.json cannot be read, in words; empty where nothing is wrong with it."""
+    return read_outcome(folder)[1]
+
+
+def read_outcome(folder: Path) -> tuple[Outcome | None, str]:
     """A run whose outcome.json is damaged has ended; how, nobody knows any more."""
     path = folder / files.OUTCOME
     try:
         found = outcomes.parse(path.read_bytes())
     except FileNotFoundError:
-        return Ended(value=None)
+        return None, ""
     except (OSError, ProtocolError) as error:
-        return Ended(value=None, problem=f"{path} is damaged, and left out: {error}")
-    return Ended(value=found)
+        return None, f"{path} is damaged, and left out: {error}"
+    return found, ""
 
 
-def supervisor_in(folder: Path) -> int | None:
-    """The pid in supervisor.json; None where there is none, or none that can be read."""
+def supervisor_of(folder: Path) -> SupervisorProcess | None:
+    """None where there is no supervisor.json, or none that can be read."""
     try:
-        pid = outcomes.parse_supervisor((folder / files.SUPERVISOR).read_bytes()).pid
+        found = outcomes.parse_supervisor((folder / files.SUPERVISOR).read_bytes())
     except (OSError, ProtocolError):
         return None
-    return pid if pid > 1 else None
+    return found if found.pid > 1 else None
 
 
 def supervises(pid: int, folder: Path) -> bool:

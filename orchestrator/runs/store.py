@@ -21,7 +21,7 @@ from orchestrator.runs import provenance as origins
 from orchestrator.runs.damaged import ASIDE, Damaged
 from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.provenance import Provenance, provenance
-from orchestrator.runs.state_files import PLAN, outcome_in, supervises, supervisor_in, write_json
+from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
 
 GONE = "gone"  # a file in the folder of a run on another node: its supervisor is no more
 
@@ -102,15 +102,15 @@ def load(folder: Path) -> Run:
             f"{path} is damaged: {error}",
             hint=f"`orch clean` moves {folder} to {folder.parent / ASIDE}.",
         ) from None
-    outcome = outcome_in(folder)
+    outcome, problem = read_outcome(folder)
     return Run(
         id=folder.name,
         folder=folder,
         record=record,
         origin=origin,
-        outcome=outcome.value,
-        state="killed" if outcome.problem else state_of(folder, outcome.value, record),
-        problems=(outcome.problem,) if outcome.problem else (),
+        outcome=outcome,
+        state="killed" if problem else state_of(folder, outcome, record),
+        problems=(problem,) if problem else (),
     )
 
 
@@ -120,13 +120,15 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
         return outcome.state
     if record.location:  # its target knows more, and has no file of a supervisor
         return "running"
-    pid = supervisor_in(folder)
+    supervisor = supervisor_of(folder)
     if record.node0.via:
         gone = (folder / GONE).exists()
-        return "planned" if pid is None else "killed" if gone else "running"
-    if pid is None:  # without a word of it, or with one that cannot be read: then it has begun
+        return "planned" if supervisor is None else "killed" if gone else "running"
+    if (
+        supervisor is None
+    ):  # without a word of it, or with one that cannot be read: then it has begun
         return "killed" if (folder / files.SUPERVISOR).exists() else "planned"
-    return "running" if supervises(pid, folder) else "killed"
+    return "running" if supervises(supervisor.pid, folder) else "killed"
 
 
 def recorded(base: Path) -> Recorded:

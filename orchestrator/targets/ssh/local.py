@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import own_folder
+from orchestrator.files import own_folder, write_whole
 from orchestrator.model.command import Answer, Command, program
 
 CHUNK = 1 << 20
@@ -19,13 +19,9 @@ class Local:
 
     def put(self, path: str, content: str) -> None:
         target = Path(path)
-        staging = target.with_name(target.name + ".tmp")
         try:
             own_folder(target.parent)
-            staging.touch(mode=0o600)
-            staging.chmod(0o600)  # one that was left behind may have been made otherwise
-            staging.write_text(content)
-            staging.replace(target)
+            write_whole(target, content)
         except OSError as error:
             raise ExecuteError(f"{path} cannot be written: {error.strerror}.") from None
 

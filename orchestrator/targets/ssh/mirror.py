@@ -14,7 +14,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import Below, write_whole
-from orchestrator.runs.state_files import outcome_in, supervisor_in
+from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.runs.store import GONE
 
 Result = TypeVar("Result")
@@ -60,9 +60,9 @@ class Mirror:
     def refresh(self) -> None:
         """Bring over what is new of the events, and the supervisor's and the outcome's files."""
         self.append(files.EVENTS)
-        if supervisor_in(self.folder) is None:
+        if supervisor_of(self.folder) is None:
             self.copy(files.SUPERVISOR)
-        if outcome_in(self.folder).value is None:
+        if outcome_in(self.folder) is None:
             self.copy(files.OUTCOME)
 
     def append(self, name: str) -> None:
@@ -104,7 +104,7 @@ class Mirror:
     def look_for_supervisor(self) -> None:
         """Note down if it is gone for good: it ended without an outcome."""
         supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}", 0, LARGEST_STATE)
-        if supervisor is None or outcome_in(self.folder).value is not None:
+        if supervisor is None or outcome_in(self.folder) is not None:
             return
         try:
             pid = outcomes.parse_supervisor(supervisor).pid

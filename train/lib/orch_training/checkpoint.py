@@ -78,16 +78,25 @@ def problem_with(folder: Path) -> str | None:
     """Why the checkpoint must not be used; None if each file is as it was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
+        if manifest["schema"] != SCHEMA or not manifest["files"]:
+            return f"{MANIFEST} is damaged"
         for name, expected in manifest["files"].items():
+            if not is_below(name):
+                return f"{MANIFEST} names {name!r:.80}, which is no file of it"
             if (folder / name).stat().st_size != expected["bytes"]:
                 return f"{name} has {(folder / name).stat().st_size} bytes, not {expected['bytes']}"
             if sha256(folder / name) != expected["sha256"]:
                 return f"{name} does not match its checksum"
     except OSError as error:
         return f"{Path(str(error.filename)).name}: {error.strerror}"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is damaged"
     return None
+
+
+def is_below(name: str) -> bool:
+    """Whether it is the path of a file in a checkpoint's folder."""
+    return all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
@@ -142,6 +151,7 @@ def write_json(path: Path, value: object) -> None:
     staged.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     flush(staged)
     staged.replace(path)
+    flush(path.parent)
 
 
 def files_in(folder: Path) -> Iterator[Path]:

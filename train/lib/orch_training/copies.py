@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orch_training import checkpoint, ranks
+from orch_training.errors import RecipeError
 
 CHUNK = 64 << 20  # bytes that every rank holds at a time
 
@@ -32,6 +33,8 @@ def share(folder: Path, source: int) -> None:
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir(parents=True)
     for name, size in ranks.value_of(source, files(folder)):
+        if not checkpoint.is_below(name):
+            raise RecipeError(f"{folder.name} of rank {source} names {name!r:.80} as its file.")
         with ranks.together(), checkpoint.telling_of_failure(folder.name, folder.parent):
             receive(folder / name, size, source=source, into=staging / name if writes else None)
     with ranks.together(), checkpoint.telling_of_failure(folder.name, folder.parent):

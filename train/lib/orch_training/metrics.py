@@ -106,6 +106,7 @@ class JsonLines:
         staged.write_text("".join(line + "\n" for line in kept if start_step))
         flush(staged)
         staged.replace(path)
+        flush(path.parent)
         self.file = path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
@@ -117,14 +118,14 @@ class JsonLines:
 
 
 def readable_lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     return [line for line in lines if is_metrics(line)]
 
 
 def is_metrics(line: str) -> bool:
     try:
         return isinstance(json.loads(line)["step"], int)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from orch_node import whole_files
 from orch_node.agent import containers, processes, shared_memory, stack_traces
 from orch_node.agent.core_claims import Claims
+from orch_node.protocol import files
 from orch_node.protocol.agent import (
     Alive,
     AllEnded,
@@ -133,7 +134,9 @@ class Agent:
         return containers.clear(self.run_dir, self.node)
 
     def write(self, question: WriteFile) -> Answer:
-        whole_files.write(self.run_dir / question.name, question.content)
+        """Of the files that a restart changes; a name is no path."""
+        if question.name in (files.LAYOUT, files.HOSTFILE):
+            whole_files.write(self.run_dir / question.name, question.content)
         return Answer()
 
     def others(self) -> list[processes.Process]:

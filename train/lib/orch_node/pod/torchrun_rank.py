@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import program
+from orch_node import program, whole_files
 from orch_node.pod.mpi import layout_of, node_entry, placement, rank_variables
 from orch_node.protocol import files, pod
 from orch_node.protocol import layout as layouts
@@ -35,8 +35,8 @@ def main(argv: list[str]) -> None:
         nodes=(node_entry(host),),
         ranks=(placement_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
     )
-    (folder / files.LAYOUT).write_text(layouts.render(layout))
-    (folder / files.ENVIRONMENT).write_text(json.dumps(environment(config)))
+    whole_files.write(folder / files.LAYOUT, layouts.render(layout))
+    whole_files.write(folder / files.ENVIRONMENT, json.dumps(environment(config)))
     (folder / files.RANKS).symlink_to(Path(config.run_dir) / files.RANKS)
     os.execv(sys.executable, program.command("rank", "--run", str(folder), *argv[1:]))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch_node import whole_files
 from orch_node.protocol import files
 from orch_node.protocol.layout import RunLayout
 from orch_node.supervisor import layouts
@@ -50,7 +51,7 @@ def recover(
         tell(goes_on(layout, missing, keeps_batch=options.keeps_batch))
         argv = layouts.resized(argv, layout, options.size_at, options.nodes_at)
     if hosts:
-        hostfile.write_text(hosts)
+        whole_files.write(hostfile, hosts)
     return Recovery(layout, argv)
 
 
