@@ -4,6 +4,7 @@ machine, nothing is written outside of a run's folder, and other runs stay in si
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,6 +112,9 @@ def test_names_in_the_folder_of_ranks_are_not_believed(
         (folder / "ranks" / name).write_text("evil\n")
     (folder / "ranks/rank-0.metrics.jsonl").symlink_to("/etc/passwd")
     assert orch("attach", "last", *WHERE).returncode == 0
+    Path(os.fsdecode(bytes(folder / "ranks") + b"/rank-\xff.log")).write_text("evil\n")
+    told = orch("attach", "last", *WHERE)
+    assert (told.returncode, "UTF-8" in told.stderr) == (0, True), told.stderr
     here = {path.name for path in (tmp_path / "runs" / GOOD / "ranks").iterdir()}
     assert here <= {"rank-0.log", "rank-0.metrics.jsonl"}
 

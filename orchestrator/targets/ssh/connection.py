@@ -6,8 +6,10 @@ import contextlib
 import logging
 import shlex
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +31,7 @@ LARGEST_LINE = 1 << 24
 # Its arguments are looked at and it is signalled in one command, so that it is still the same.
 TERMINATE = r"""words=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
 case $words in *"$2"*) kill -TERM "$1";; esac"""
+LARGEST_FOLDER = 1_000_000  # names
 Result = TypeVar("Result")
 
 
@@ -93,6 +96,12 @@ class Ssh:
             kind = ExecuteError if self.connected(error) else ConnectionLost
             why = str(error) or type(error).__name__
             raise kind(f"{self.node}: could not {what}: {why}") from None
+        except UnicodeError:
+            raise ExecuteError(
+                f"{self.node}: could not {what}: a name there is not in UTF-8."
+            ) from None
+        except (paramiko.SFTPError, struct.error, OverflowError) as error:
+            raise ExecuteError(f"{self.node}: could not {what}: {error}") from None
 
     def connected(self, error: Exception) -> bool:
         """Whether the error came over a connection that still stands."""
@@ -157,7 +166,8 @@ class Ssh:
 
         def act() -> list[str]:
             try:
-                return sorted(self.sftp.listdir(folder))
+                found = islice(self.sftp.listdir_iter(folder), LARGEST_FOLDER)
+                return sorted(one.filename for one in found)
             except FileNotFoundError:
                 return []
 

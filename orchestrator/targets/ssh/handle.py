@@ -52,7 +52,10 @@ class SshHandle:
     def stop(self) -> CleanupReport:
         report = cleanup.stop(self.record)
         if report.nodes[0].state != "unreachable":
-            self.source.refresh()
+            try:
+                self.source.refresh()
+            except ExecuteError as error:
+                self.tell(error.message)
         return report
 
     def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
