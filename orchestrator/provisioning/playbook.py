@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,8 @@ def run(
     folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
     options = ["--check", "--diff"] if playbook.check else []
     # ansible-runner takes these handlers and does not give them back: Ctrl-C would be lost.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    taken = (signal.SIGINT, signal.SIGTERM) if in_main_thread() else ()
+    handlers = {number: signal.getsignal(number) for number in taken}
     try:
         with playbook.log.open("a") as log:
             (Path(folder) / "env").mkdir()
@@ -67,6 +69,10 @@ def run(
         for number, handler in handlers.items():
             signal.signal(number, handler)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def settings(playbook: Playbook) -> dict[str, str]:

@@ -18,6 +18,7 @@ from orchestrator.provisioning import playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.probe import Probe
+from orchestrator.provisioning.renewal import renewing
 from orchestrator.provisioning.report import NodeReport, Report, changes_of, explain, message_of
 from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.state import State, write_private
@@ -70,12 +71,23 @@ class Session:
         """A playbook that takes the nodes' locks first and releases them last."""
         variables = {**variables, "orch_owner": self.state.owner(name)}
         try:
-            self.run(name, variables, self.alive)
+            with renewing(lambda: self.renew_locks(variables)):
+                self.run(name, variables, self.alive)
         finally:
             # What failed or was interrupted did not come to the release.
             if self.locked:
                 unlock = self.playbook("unlock", variables, tuple(sorted(self.locked)))
                 playbook.run(replace(unlock, check=False), lambda _: None, self.listener.line)
+
+    def renew_locks(self, variables: Mapping[str, Any]) -> None:
+        """Say on the nodes that this controller still lives; a node that another has is told."""
+        if names := tuple(sorted(self.locked)):
+            lock = replace(self.playbook("lock", variables, names), check=False)
+            playbook.run(lock, self.take_renewal, lambda _: None)
+
+    def take_renewal(self, result: TaskResult) -> None:
+        if result.state == "failed":
+            self.listener.note(f"{result.node}: {message_of(result.result)}")
 
     def playbook(
         self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()

@@ -17,7 +17,8 @@ short_description: Takes a node for one controller, or gives it back
 description:
   - The lock is the file .lock in orch's folder. Whoever has the same token has the same lock, so
     that a controller that was interrupted carries on at once.
-  - A lock of another fails the task, unless it is so old that its holder must be gone.
+  - A lock of another fails the task, unless it was not renewed for so long that its holder must be
+    gone. That time is the kernel's since its boot, which no setting of a clock changes.
   - Never counts as a change.
 options:
   root: {description: Folder of orch on the node., type: path, required: true}
@@ -25,8 +26,14 @@ options:
     description: The controller - token, user, host, pid, and what it is doing.
     type: dict
     required: true
-  state: {description: Take it or give it back., choices: [present, absent], default: present}
-  seconds: {description: A lock of this age is taken over., type: int, default: 3600}
+  state:
+    description: Take it, say that its holder still lives, or give it back.
+    choices: [present, renewed, absent]
+    default: present
+  seconds:
+    description: A lock that was not renewed for so long is taken over.
+    type: int
+    default: 3600
 author: [orch]
 """
 EXAMPLES = r"""
@@ -51,7 +58,7 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "required": True},
             "owner": {"type": "dict", "required": True},
-            "state": {"choices": ["present", "absent"], "default": "present"},
+            "state": {"choices": ["present", "renewed", "absent"], "default": "present"},
             "seconds": {"type": "int", "default": 3600},
         },
         supports_check_mode=True,
@@ -63,6 +70,8 @@ def main() -> None:
             pass
         elif given["state"] == "present":
             note = take(path, given["owner"], given["seconds"])
+        elif given["state"] == "renewed":
+            renew(path, given["owner"])
         else:
             release(path, given["owner"])
     except Held as held:
@@ -78,13 +87,41 @@ def take(path: str, owner: dict[str, Any], seconds: int) -> str:
     with guarded(path, os.O_RDWR | os.O_CREAT) as file:
         holder = read(file)
         foreign = holder is not None and holder["token"] != owner["token"]
-        age = time.time() - os.fstat(file.fileno()).st_mtime
+        age = age_of(holder, file) if holder else 0.0
         if holder and foreign and age < seconds:
             raise Held(f"{described(holder)}; if it is gone, remove {path}")
         write(file, owner)
     if not holder or not foreign:
         return ""
     return f"took over a lock of {age / 60:.0f} minutes ago: {described(holder)}"
+
+
+def renew(path: str, owner: dict[str, Any]) -> None:
+    """Only what is ours and was not given back in this moment. Raises Held."""
+    try:
+        with guarded(path, os.O_RDWR) as file:
+            holder = read(file)
+            if holder is None or holder["token"] != owner["token"]:
+                raise Held(f"another has taken this node over: {described(holder or {})}")
+            write(file, owner, holder.get("started"))
+    except FileNotFoundError:
+        pass
+
+
+def age_of(holder: dict[str, Any], file: TextIO) -> float:
+    """Seconds since its holder has last said that it lives. Before the last boot nobody counted,
+    and since then nobody has."""
+    if "boot" not in holder:  # of an older orch
+        return time.time() - os.fstat(file.fileno()).st_mtime
+    boot, now = since_boot()
+    renewed = holder.get("renewed")
+    return now - renewed if holder["boot"] == boot and isinstance(renewed, float) else now
+
+
+def since_boot() -> tuple[str, float]:
+    """This boot's id, and the seconds since it: no setting of a clock changes them."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def release(path: str, owner: dict[str, Any]) -> None:
@@ -123,11 +160,12 @@ def read(file: TextIO) -> dict[str, Any] | None:
     return holder if isinstance(holder, dict) and "token" in holder else None
 
 
-def write(file: TextIO, owner: dict[str, Any]) -> None:
-    started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+def write(file: TextIO, owner: dict[str, Any], since: str | None = None) -> None:
+    started = since or time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    boot, now = since_boot()
     file.seek(0)
     file.truncate()
-    json.dump({**owner, "started": started}, file)
+    json.dump({**owner, "started": started, "boot": boot, "renewed": now}, file)
     file.flush()
     os.fchmod(file.fileno(), 0o644)  # whatever the umask: whoever it keeps out may read why
 

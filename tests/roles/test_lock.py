@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +27,12 @@ def holder(path: str) -> str:
     return str(json.loads(Path(path).read_text())["token"])
 
 
-def grow_old(path: str) -> None:
-    long_ago = time.time() - HOUR - 60
-    os.utime(path, (long_ago, long_ago))
+@pytest.fixture(autouse=True)
+def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The node's boot, and the seconds since then."""
+    clock: dict[str, Any] = {"boot": "first", "now": 10_000.0}
+    monkeypatch.setattr(lock, "since_boot", lambda: (clock["boot"], clock["now"]))
+    return clock
 
 
 def test_a_free_node_is_taken_and_given_back(path: str) -> None:
@@ -51,20 +54,62 @@ def test_another_is_told_who_holds_it(path: str) -> None:
     assert holder(path) == "b"
 
 
-def test_the_same_controller_carries_on_at_once(path: str) -> None:
+def test_the_same_controller_carries_on_at_once(path: str, kernel: dict[str, Any]) -> None:
     lock.take(path, OURS, HOUR)
-    grow_old(path)
+    kernel["now"] += HOUR + 60
     assert lock.take(path, {**OURS, "pid": "2"}, HOUR) == ""
     with pytest.raises(lock.Held, match="process 2"):
         lock.take(path, THEIRS, HOUR)
 
 
-def test_an_old_lock_is_taken_over_and_that_is_said(path: str) -> None:
+def test_an_old_lock_is_taken_over_and_that_is_said(path: str, kernel: dict[str, Any]) -> None:
     lock.take(path, THEIRS, HOUR)
-    grow_old(path)
+    kernel["now"] += HOUR + 60
     assert "took over a lock of 61 minutes ago: you@laptop" in lock.take(path, OURS, HOUR)
     lock.release(path, THEIRS)
     assert holder(path) == "a"
+
+
+def test_a_living_controller_keeps_its_node(path: str, kernel: dict[str, Any]) -> None:
+    """However long its work takes, and whatever becomes of the clock meanwhile."""
+    lock.take(path, THEIRS, HOUR)
+    began = json.loads(Path(path).read_text())["started"]
+    for _ in range(12):
+        kernel["now"] += 600
+        lock.renew(path, THEIRS)
+    os.utime(path, (0, 0))  # a clock that was far in the past when it was written
+    with pytest.raises(lock.Held, match=f"since {began}"):
+        lock.take(path, OURS, HOUR)
+    kernel["now"] += HOUR + 60
+    assert "took over a lock of 61 minutes ago" in lock.take(path, OURS, HOUR)
+    with pytest.raises(lock.Held, match="another has taken this node over: me@laptop"):
+        lock.renew(path, THEIRS)
+    assert holder(path) == "a"
+
+
+def test_a_boot_ends_no_lock_at_once(path: str, kernel: dict[str, Any]) -> None:
+    lock.take(path, THEIRS, HOUR)
+    kernel.update(boot="second", now=60.0)
+    with pytest.raises(lock.Held):
+        lock.take(path, OURS, HOUR)
+    kernel["now"] = HOUR + 60.0
+    assert "took over" in lock.take(path, OURS, HOUR)
+
+
+def test_nothing_is_renewed_that_was_given_back(path: str) -> None:
+    lock.take(path, OURS, HOUR)
+    lock.release(path, OURS)
+    lock.renew(path, OURS)
+    assert not os.path.exists(path)
+
+
+def test_a_lock_of_an_older_orch_counts(path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).write_text(json.dumps({**THEIRS, "started": "then"}))
+    with pytest.raises(lock.Held):
+        lock.take(path, OURS, HOUR)
+    os.utime(path, (0, 0))
+    assert "took over" in lock.take(path, OURS, HOUR)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
