@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.screen import say
 
 
 def attach(
@@ -33,7 +34,7 @@ def attach(
         raise typer.Exit(130) from None
     outcome = handle.finish()
     screen.end()
-    typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
+    say(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)
 
 
@@ -48,7 +49,7 @@ def stop(
     from orchestrator.report import cleanup
 
     done = find(runs_dir, run, inventory, complain).stop()
-    typer.echo(cleanup.as_json("stop", done) if as_json else cleanup.text(done))
+    say(cleanup.as_json("stop", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
 
 
@@ -65,7 +66,7 @@ def clean(
     from orchestrator.report import cleanup
 
     done = operation.clean(runs_dir, inventory, look=check)
-    typer.echo(cleanup.as_json("clean", done) if as_json else cleanup.text(done))
+    say(cleanup.as_json("clean", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
 
 
@@ -93,6 +94,6 @@ def logs(
         for line in operation.lines(handle, pattern, rank=rank, follow=follow):
             record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node}
             plain = f"[{line.rank} {line.node}] {line.text}"
-            typer.echo(json.dumps({**record, "line": line.text}) if as_json else plain)
+            say(json.dumps({**record, "line": line.text}) if as_json else plain)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

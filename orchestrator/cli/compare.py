@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, complain
+from orchestrator.screen import say
 
 
 def compare(
@@ -20,4 +21,4 @@ def compare(
     from orchestrator.report import comparison
 
     found = operation.comparison(context.obj, a, b, complain)
-    typer.echo(comparison.as_json(found) if as_json else comparison.text(found))
+    say(comparison.as_json(found) if as_json else comparison.text(found))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.screen import console, harmless, say
 
 if TYPE_CHECKING:
     from orchestrator.runs.fetch import FetchListener
@@ -51,9 +52,9 @@ def fetch(
             "schema": SCHEMA, "kind": "fetch", "folder": str(found.folder),
             "files": len(found.files), "bytes": size, "brought": list(found.brought),
         }  # fmt: skip
-        typer.echo(json.dumps(value, indent=1))
+        say(json.dumps(value, indent=1))
     else:
-        typer.echo(
+        say(
             f"{len(found.files)} files, {size / 2**20:.1f} MiB, {len(found.brought)} of them new: "
             f"{found.folder}"
         )
@@ -63,13 +64,18 @@ class Bar:
     """Progress on standard error: a bar on a terminal, a line for each file in a pipe."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = console()
         self.progress = Progress(
-            "{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-            console=self.console, disable=not sys.stderr.isatty(),
+            TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(),
+            TimeRemainingColumn(), console=self.console, disable=not sys.stderr.isatty(),
         )  # fmt: skip
         self.task = self.progress.add_task("listing", total=None)
 
@@ -93,6 +99,6 @@ class Bar:
 
     def begin(self, path: str) -> None:
         if self.progress.disable:
-            self.console.print(path, markup=False)
+            self.console.print(harmless(path))
         else:
-            self.progress.update(self.task, description=path)
+            self.progress.update(self.task, description=harmless(path))

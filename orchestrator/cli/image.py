@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson
+from orchestrator.screen import say
 
 app = typer.Typer(help="The image of a stack, for pods and containers.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
@@ -50,12 +51,12 @@ def build(
         )
     made = image_of(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
-        typer.echo(made.dockerfile(), nl=False)
+        say(made.dockerfile(), nl=False)
         return
     operation.lay_out(made, context, tuple(find_links or ()), python)
     digest = operation.build(made, context)
     value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
-    typer.echo(json.dumps(value) if as_json else f"{made.tag} {digest}")
+    say(json.dumps(value) if as_json else f"{made.tag} {digest}")
 
 
 @app.command()
@@ -75,4 +76,4 @@ def save(
     made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.save(made, path)
     value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
-    typer.echo(json.dumps(value) if as_json else f"{path} sha256:{digest}")
+    say(json.dumps(value) if as_json else f"{path} sha256:{digest}")

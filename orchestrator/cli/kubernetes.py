@@ -13,6 +13,7 @@ import typer
 from orchestrator.cli.groups import Group
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.train import TargetFlags
+from orchestrator.screen import say
 from orchestrator.targets.kubernetes.options import KubeOptions
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def check(
     ):
         found.append(finding)
         if not as_json:
-            typer.echo(finding.describe())
+            say(finding.describe())
     if as_json:
-        typer.echo(check_json(found))
+        say(check_json(found))
     raise typer.Exit(int(any(one.state == "miss" for one in found)))
 
 
@@ -121,11 +122,11 @@ def init(
     settings.check_names()
     objects = operation.init_objects(settings, read_token(token_file), runtime=runtime)
     if not apply:
-        typer.echo(operation.shown(objects), nl=False)
+        say(operation.shown(objects), nl=False)
         return
     made = operation.apply(connect(settings.context, settings.namespace), objects)
     value = {"schema": SCHEMA, "kind": "k8s init", "applied": made}
-    typer.echo(json.dumps(value, indent=1) if as_json else "\n".join(made))
+    say(json.dumps(value, indent=1) if as_json else "\n".join(made))
 
 
 def check_json(found: Iterable[Finding]) -> str:

@@ -24,7 +24,7 @@ from orchestrator.cli import (
 )
 from orchestrator.cli import kubernetes as k8s
 from orchestrator.errors import OrchError
-from orchestrator.model.printable import printable
+from orchestrator.screen import prepare, say
 from orchestrator.state import away_from_home, stand_in
 
 app = typer.Typer(
@@ -54,23 +54,21 @@ runs.app.command("compare")(compare.compare)
 
 def main() -> None:
     """Exit codes: 0 done, 1 failed, 2 asked wrong, 3 a bug of ours, 130 interrupted."""
+    prepare()
     try:
         if away_from_home():
-            print(f"note: the home folder cannot be written; in its place: {stand_in()}",
-                  file=sys.stderr)  # fmt: skip
+            say(f"note: the home folder cannot be written; in its place: {stand_in()}", err=True)
         app()
     except OrchError as error:
-        print(f"error: {printable(error.message)}", file=sys.stderr)
+        say(f"error: {error.message}", err=True)
         if error.hint:
-            print(f"hint: {printable(error.hint)}", file=sys.stderr)
+            say(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say("interrupted", err=True)
         sys.exit(130)
     except Exception:
-        print(
-            f"error: this is a bug in orch. The details are in {save_traceback()}", file=sys.stderr
-        )
+        say(f"error: this is a bug in orch. The details are in {save_traceback()}", err=True)
         sys.exit(3)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.provision import Inventory
+from orchestrator.screen import say
 
 
 def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
@@ -14,6 +13,4 @@ def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
     from orchestrator.report import listing
 
     rows = operation.rows(inventory)
-    typer.echo(
-        listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS)
-    )
+    say(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))

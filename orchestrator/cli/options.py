@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from orchestrator.screen import say
 
 RunName = Annotated[str, typer.Argument(metavar="ID|last")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -50,4 +51,4 @@ def check_subcommand(context: typer.Context, *read: str) -> None:
 
 
 def complain(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(line, err=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from orchestrator.screen import say
 
 if TYPE_CHECKING:
     from orchestrator.provisioning.session import Listener
@@ -29,11 +30,11 @@ class Progress:
         from orchestrator.provisioning.session import Listener
 
         if self.verbose:
-            return Listener(line=lambda line: print(line, file=sys.stderr, flush=True))
+            return Listener(line=lambda line: say(line, err=True))
         return Listener(note=self.say, result=self.show)
 
     def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self.began:6.1f}s] {text}", file=sys.stderr, flush=True)
+        say(f"[{time.monotonic() - self.began:6.1f}s] {text}", err=True)
 
     def show(self, result: TaskResult) -> None:
         word = "changed" if result.changed else result.state

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson
+from orchestrator.screen import say
 
 Inventory = Annotated[
     str, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")
@@ -77,5 +78,5 @@ def provision(
             progress.listener(),
             environment,
         )
-    typer.echo(report.as_json(done) if as_json else report.text(done))
+    say(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
+from orchestrator.screen import say
 
 app = typer.Typer(help="What can be trained.", invoke_without_command=True)
 
@@ -29,7 +30,7 @@ def recipes(
         {"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script}
         for r in found
     ]
-    typer.echo(
+    say(
         listing.as_json("recipes", rows)
         if as_json
         else listing.table(rows, ("name", "summary", "presets"))
@@ -45,8 +46,8 @@ def new(
     from orchestrator.operations import recipes as operation
 
     folder = operation.new(name, into)
-    typer.echo(f"made {folder}")
-    typer.echo(f"try it: orch train {name} --recipe-path {folder} --ppn 2")
+    say(f"made {folder}")
+    say(f"try it: orch train {name} --recipe-path {folder} --ppn 2")
 
 
 @app.command()
@@ -54,4 +55,4 @@ def schema() -> None:
     """Print the JSON schema of recipe.toml."""
     from orchestrator.load.recipe_file import schema_text
 
-    typer.echo(schema_text(), nl=False)
+    say(schema_text(), nl=False)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.screen import say
 
 
 def report(
@@ -29,4 +30,4 @@ def report(
     made = operation.report(runs_dir, run, inventory=inventory, output=output, tell=complain)
     path = str(made)
     value = {"schema": SCHEMA, "kind": "report", "path": path}
-    typer.echo(json.dumps(value) if as_json else path)
+    say(json.dumps(value) if as_json else path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.planning.plan import Plan
+from orchestrator.screen import say
 
 if TYPE_CHECKING:
     from orchestrator.targets.interface import RunHandle
@@ -28,7 +29,7 @@ def show_or_run(
     from orchestrator.report import plans
 
     if dry_run:
-        typer.echo(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
+        say(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
         return
     from orchestrator.report import training
 
@@ -37,7 +38,7 @@ def show_or_run(
     handle.tell = screen.note
     if not wait:
         handle.started()
-        typer.echo(plans.started_as_json(plan) if as_json else plans.started(plan))
+        say(plans.started_as_json(plan) if as_json else plans.started(plan))
         return
     screen.begin([*plan.summary(), f"files: {plan.run.run_dir}"])
     try:
@@ -48,5 +49,5 @@ def show_or_run(
         handle.interrupt()
     outcome = handle.finish()
     screen.end()
-    typer.echo(training.as_json(outcome) if as_json else training.text(outcome))
+    say(training.as_json(outcome) if as_json else training.text(outcome))
     raise typer.Exit(outcome.exit_code)

@@ -17,6 +17,7 @@ from orchestrator.cli.options import (
     check_subcommand,
     complain,
 )
+from orchestrator.screen import say
 
 app = typer.Typer(help="What was run: list, show, logs.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
@@ -42,7 +43,7 @@ def runs(
         return
     found = operation.listed(runs_dir, inventory)
     rows = [asdict(row) for row in found.rows]
-    typer.echo(listing.as_json("runs", rows) if as_json else listing.table(rows, COLUMNS))
+    say(listing.as_json("runs", rows) if as_json else listing.table(rows, COLUMNS))
     for line in found.warnings:
         complain(f"warning: {line}")
     for line in found.silent:
@@ -62,7 +63,7 @@ def show(
     from orchestrator.report import training
 
     outcome = operation.outcome(context.obj, run, inventory, complain)
-    typer.echo(training.as_json(outcome) if as_json else training.whole(outcome))
+    say(training.as_json(outcome) if as_json else training.whole(outcome))
 
 
 @app.command()

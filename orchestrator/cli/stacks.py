@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, check_subcommand
+from orchestrator.screen import say
 
 app = typer.Typer(help="The sets of versions that fit together.", invoke_without_command=True)
 
@@ -47,11 +48,11 @@ def stacks(
         raise RequestError("--markdown and --json are two formats.", hint="Take one of them.")
     found = load.all_stacks()
     if markdown:
-        typer.echo(report.markdown(found))
+        say(report.markdown(found))
         return
     here = operation.here()
     rows = [report.row(stack, here) for stack in found]
-    typer.echo(listing.as_json("stacks", rows) if as_json else report.listing(found, here))
+    say(listing.as_json("stacks", rows) if as_json else report.listing(found, here))
 
 
 @app.command()
@@ -62,7 +63,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     from orchestrator.report import stacks as report
 
     stack, here = load.stack(name), operation.here()
-    typer.echo(report.as_json(stack, here) if as_json else report.story(stack, here))
+    say(report.as_json(stack, here) if as_json else report.story(stack, here))
 
 
 @app.command()
@@ -80,7 +81,7 @@ def find(
 
     mix = Mix(torch=torch, ipex=ipex, bindings=bindings)
     stack = resolve_mix(load.all_stacks(), mix)
-    typer.echo(report.as_json(stack, operation.here()) if as_json else describe(stack))
+    say(report.as_json(stack, operation.here()) if as_json else describe(stack))
 
 
 @app.command()
@@ -122,7 +123,7 @@ def check(
         else [operation.environment_of(python or sys.executable, shell=shell)]
     )
     checked = operation.check(environments, operation.asked_stack(stack, backend))
-    typer.echo(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
+    say(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
     if any(found for _, _, found in checked):
         raise typer.Exit(1)
 
@@ -161,12 +162,10 @@ def fetch(
         places=Places(find_links=tuple(find_links or ()), index_url=index_url),
         python=python_version,
         any_torch=any_torch,
-        tell=lambda words: typer.echo(words, err=True),
+        tell=lambda words: say(words, err=True),
     )
     rows = [{"file": file, "sha256": digest} for file, digest in hashes.items()]
-    typer.echo(
-        listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256"))
-    )
+    say(listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256")))
 
 
 @app.command()
@@ -184,4 +183,4 @@ def requirements(
     stack = load.stack(name).with_own_backend(backend) if backend else load.stack(name)
     for package, version in stack.requirements.items():
         if (package in stack.without_dependencies) == without_dependencies:
-            typer.echo(f"{package}=={version}")
+            say(f"{package}=={version}")

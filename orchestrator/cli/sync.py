@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.provision import AskBecomePass, Data, Inventory, Verbose
+from orchestrator.screen import say
 
 
 def sync(
@@ -29,5 +30,5 @@ def sync(
     request = ProvisionRequest(inventory=inventory, check=check, data=tuple(data or ()))
     with become_password(ask_become_pass) as environment:
         done = operation.sync(request, Progress(verbose=verbose).listener(), environment)
-    typer.echo(report.as_json(done) if as_json else report.text(done))
+    say(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from orchestrator import load
+from orchestrator import load, screen
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import write_whole
 from orchestrator.load.clusters import OWN_STACK, local_facts
@@ -151,14 +151,14 @@ def pip(*words: str) -> None:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    screen.say(text)
 
 
 def main() -> int:
     try:
         set_up(load.stack(OWN_STACK), Path(sys.prefix))
     except OrchError as error:
-        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        screen.say(f"error: {error.message}\nhint: {error.hint}", err=True)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
