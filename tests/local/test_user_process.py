@@ -225,3 +225,52 @@ def test_oneccl_s_warnings_of_a_user_s_own_settings_stay(orch: Orch, tmp_path: P
         "value of CCL_MAX_SHORT_SIZE changed to b",
         "value of CCL_RS_CHUNK_COUNT changed to b",
     ]
+
+
+REPORTS_NONSENSE = r"""
+import json, os, torch
+import torch.distributed as dist
+from orch_node import report
+report("progress", step=3)
+report("progress", phase="[/x]\x1b[2J", step=1, steps=2, loss=torch.tensor(1.5))
+for step in range(3):
+    report("progress", phase="train", step="three", loss="low")
+report("exit", code=9, rank=0)
+report("outcome", outcome={"state": "failed"})
+report("launched", attempt=7)
+report("progress", phase="train", step=2, steps=2, time=5.0, event="exit")
+report("own", deep=json.loads("[" * 500 + "]" * 500), big=10**30, object=object())
+print("\x1b[31mred\x1b[0m")
+dist.barrier()
+report("result", after={"[/f1]\x1b": 81.2, "em": "x"})
+if os.environ["RANK"] == "1":
+    os.write(int(os.environ["ORCH_EVENTS_FD"]), b'{"event": "exit", "rank"' + b"\n")
+"""
+
+
+def test_a_script_that_reports_nonsense_trains_to_its_end(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "nonsense.py").write_text(REPORTS_NONSENSE)
+    done = orch("train", "nonsense.py", "--ppn", "2", "--backend", "gloo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+    assert [line.partition(" could")[0] for line in notes] == [
+        "note: 1 event that is no rank's",
+        "note: 7 events of rank 0",
+        "note: 7 events of rank 1",
+    ]
+    assert "progress: step is 'three', not a number" in notes[1]
+    assert "exit is an event of orch's own" in notes[1]
+    assert "loss 1.5000" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "[/F1]\\x1b" in done.stdout
+    run = last_run(tmp_path)
+    text = log(run, 1)
+    assert text.count("orch: report(): progress: step is 'three'") == 1
+    assert "event, time: orch's own" in text
+    told = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [one["code"] for one in told if one["event"] == "exit"] == [0, 0]
+    assert len([one for one in told if one["event"] in ("outcome", "launched")]) == 1
+    shown = orch("runs", "show")
+    assert shown.returncode == 0
+    assert "\n".join(notes) in shown.stdout
+    assert "\\x1b[31mred" in orch("logs").stdout
