@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orch_node.protocol import agent, container, layout, listing, outcome, pod, record, values
 from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
-from orch_node.protocol.listing import ListedRun, LogChunk, SetAside
+from orch_node.protocol.listing import ListedRun, SetAside
+from orch_node.protocol.logs import LogChunk
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs import provenance

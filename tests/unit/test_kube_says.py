@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orch_node.protocol.events import Joined
+from orch_node.protocol.events import Joined, LeftOut
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.outcome import record as outcome_record
@@ -124,9 +124,9 @@ def test_lines_go_where_they_belong() -> None:
         "{torn",
         '{"a": 1}',
         "[x] y",
-        '{"event": 1, "rank": 2}',
     ):
         assert parse(words, ranks=16).file == "launcher.log"
+    assert isinstance(parse('{"event": 1, "rank": 2}', ranks=16).event, LeftOut)
 
 
 TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)

@@ -8,7 +8,9 @@ from tests.recorded import place, plan
 
 
 def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(plan(tmp_path, [place(0, 1)])))
+    (tmp_path / "plan.json").write_text(
+        json.dumps(plan(tmp_path, [place(rank, 3) for rank in range(3)]))
+    )
     run = load(tmp_path)
     assert run.events() == []
     lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]
