@@ -1,10 +1,11 @@
-"""Files of this machine: their hashes, writing them whole, and writing below one folder names that
-somebody else has chosen."""
+"""Files of this machine: their hashes and owners, writing them whole, and writing below one folder
+names that somebody else has chosen."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import secrets
 import stat
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 CHUNK = 1 << 20
+ROOT = 0  # the user who can write everything anyway
 
 
 def sha256(path: Path) -> str:
@@ -44,6 +46,26 @@ def write_whole(path: Path, content: str | bytes) -> None:
         staging.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def other_owner(path: Path) -> str:
+    """The user that a file, or a link to it, belongs to if that is neither this one nor root: what
+    it says is not trusted. Nothing if it is, or if there is no such file."""
+    for status in (path.stat, path.lstat):
+        try:
+            uid = status().st_uid
+        except OSError:
+            continue
+        if uid not in (os.getuid(), ROOT):
+            return user_of(uid)
+    return ""
+
+
+def user_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def own_folder(path: Path) -> Path:

@@ -8,7 +8,6 @@ import getpass
 import hashlib
 import json
 import os
-import pwd
 import re
 import secrets
 import socket
@@ -21,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import write_whole
+from orchestrator.files import other_owner, write_whole
 
 KEPT_LOGS = 20
-ROOT = 0
 TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -52,28 +50,12 @@ def home_of(variable: str, below: str) -> Path:
 def trusted(folder: Path) -> Path:
     """The folder, unless another user may write what orch would read there: commands, keys, and how
     hosts are reached. Raises ExecuteError."""
-    for found in filter(None, (status(folder, links=True), status(folder, links=False))):
-        if found.st_uid not in (os.getuid(), ROOT):
-            raise ExecuteError(
-                f"{folder} belongs to another user ({owner_name(found.st_uid)}): what lies there "
-                "is not trusted.",
-                hint="Name folders of your own: XDG_STATE_HOME and XDG_CACHE_HOME.",
-            )
+    if other := other_owner(folder):
+        raise ExecuteError(
+            f"{folder} belongs to another user ({other}): what lies there is not trusted.",
+            hint="Name folders of your own: XDG_STATE_HOME and XDG_CACHE_HOME.",
+        )
     return folder
-
-
-def status(path: Path, *, links: bool) -> os.stat_result | None:
-    try:
-        return path.stat() if links else path.lstat()
-    except OSError:
-        return None
-
-
-def owner_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def private_folder(folder: Path) -> Path:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.ansible import ansible_environment
 from orchestrator.load.inventory import Listing, cache_path, remember
 from orchestrator.model.cluster import Selection, first_hosts
 from orchestrator.model.hostlist import expand, fold
-from orchestrator.state import ansible_home
 
 MENTIONED = 500  # hosts that a misspelt name is compared with
 
@@ -89,7 +89,8 @@ def answer_path(source: Path, pattern: str) -> Path | None:
 
 
 def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[str]:
-    os.environ.update(ansible_home())  # Ansible makes its folder when it is imported
+    # Ansible reads its configuration, and makes its folder, when it is imported.
+    os.environ.update(ansible_environment())
     from ansible.inventory.manager import split_host_pattern
 
     parts: list[str] = [

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.model.printable import one_line
+
 SCHEMA = 1
 
 
@@ -28,4 +30,6 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def cell(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """On one line: what a node said may hold what a terminal would obey."""
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return one_line(text)

@@ -14,7 +14,7 @@ from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
-from orchestrator.files import own_folder
+from orchestrator.files import other_owner, own_folder
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
@@ -182,8 +182,10 @@ def newest(found: Recorded) -> Run:
 
 
 def unfinished(base: Path, key: str) -> Resume | None:
-    """The newest run of this key, if it ended before its time and can be carried on."""
-    runs = (run for run in recorded(base).runs if run.record.key == key)
+    """The newest run of this key, if it ended before its time and can be carried on. One of another
+    user's is not: a checkpoint is a program to whoever loads it."""
+    keyed = (run for run in recorded(base).runs if run.record.key == key)
+    runs = (run for run in keyed if not other_owner(run.folder))
     same = [run for run in runs if run.state not in ("planned", REFUSED)]  # nothing was trained
     if not same or same[-1].state not in (FAILED, STOPPED, "killed"):
         return None

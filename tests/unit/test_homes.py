@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import state
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.operations.find import find
+from orchestrator.runs import store
+from tests.recorded import make_run
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +109,16 @@ def test_what_is_kept_is_this_users_alone_whatever_the_umask(
     modes = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "orch").rglob("*")}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_run_of_another_user_is_neither_reached_nor_carried_on(tmp_path: Path) -> None:
+    """Its record names programs and an ssh configuration, which would be used here."""
+    folder = make_run(tmp_path, ranks=1, nodes=1, seconds=2)
+    (folder / "outcome.json").write_text('{"state": "failed"}')
+    assert find(tmp_path, "last", None).folder == folder
+    assert store.unfinished(tmp_path, "k") is not None
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(RequestError, match="belongs to another user"):
+        find(tmp_path, "last", None)
+    assert store.unfinished(tmp_path, "k") is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,25 @@ def test_a_bare_name_is_never_a_program_of_the_current_folder(
         path = refused.value.hint.removeprefix("As a path: ").removesuffix(".")
         assert find_inventory(path).resolve() == tmp_path / place
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_pattern_is_matched_without_the_current_folders_configuration(tmp_path: Path) -> None:
+    """There Ansible is a library of this process, and reads its configuration all the same."""
+    (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = 77\n")
+    (tmp_path / "hosts.yml").write_text("all:\n  hosts:\n    node[0:9]:\n")
+    text = (
+        "from pathlib import Path\n"
+        "from orchestrator.load.inventory import read_listing\n"
+        "from orchestrator.load.selection import select\n"
+        "source = Path('hosts.yml')\n"
+        "select(source, read_listing(source), nodes='node[3-4]', exclude=None)\n"
+        "from ansible import constants\n"
+        "print(constants.DEFAULT_FORKS)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout == "16\n", done.stderr
 
 
 def test_ansible_reads_no_configuration_of_the_current_folder(
