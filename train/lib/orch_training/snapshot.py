@@ -6,7 +6,6 @@ state, which decides on dropout.
 
 from __future__ import annotations
 
-import inspect
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,11 +16,7 @@ import torch
 
 from orch_training import checkpoint, copies, ranks, resume
 from orch_training.events import Progress
-
-# torch before 1.13 does not have it.
-SAFELY = (
-    {"weights_only": True} if "weights_only" in inspect.signature(torch.load).parameters else {}
-)
+from orch_training.safe_loading import read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +83,6 @@ def start_from(wanted: str | None, output_dir: Path, *, owner: bool) -> Path | N
 def rng_file() -> str:
     """Named as Trainer does."""
     return "rng_state.pth" if ranks.world_size() == 1 else f"rng_state_{ranks.rank()}.pth"
-
-
-def read(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", **SAFELY)
 
 
 def prepare_output(output_dir: Path) -> bool:

@@ -15,6 +15,7 @@ from orch_training import checkpoint, copies, ranks
 from orch_training.errors import RecipeError
 from orch_training.events import Progress, note
 from orch_training.global_batch import Dealing
+from orch_training.safe_loading import read
 from orch_training.shuffling import WEIGHT, EpochSampler, Micros, loader, weighted
 from orch_training.snapshot import rng_file
 from safetensors.torch import save_model
@@ -31,6 +32,22 @@ def loader_settings(args: Any) -> dict[str, Any]:
     names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
     found = {name: getattr(args, f"dataloader_{name}", None) for name in names}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def random_states() -> dict[str, Any]:
+    """Of this rank, as numbers alone: what torch.load reads safely."""
+    kind, words, position, has_gauss, gauss = numpy.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (kind, words.tolist(), position, has_gauss, gauss),
+        "cpu": torch.random.get_rng_state(),
+    }
+
+
+def set_random_states(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
+    torch.random.set_rng_state(state["cpu"])
 
 
 class QaTrainer(Trainer):  # type: ignore[misc]
@@ -143,6 +160,8 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
                 self._stage(staging, model, trial, *args, **kwargs)
             with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+                # In the place of Trainer's, which cannot be read without running what it holds.
+                torch.save(random_states(), staging / name / rng_file())
                 copies.random_states(staging / name, rng_file(), owner=self.args.writes)
             with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
                 if self.args.writes:
@@ -177,19 +196,14 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             self.staging = None
 
     def _load_rng_state(self, path: str | None) -> None:
-        """As Trainer does. transformers before 4.48 cannot read its own file with torch >= 2.6.
-
-        The file has been verified against the manifest, so unpickling it is safe.
-        """
+        """Those that _save_checkpoint has written. Raises RecipeError for a file of Trainer's own
+        making, which holds more than numbers."""
         if path is None:
             return
         file = Path(path) / rng_file()
         if not file.is_file():  # another world size; resume.tell has said so
             return
-        state = torch.load(file, weights_only=False)
-        random.setstate(state["python"])
-        numpy.random.set_state(state["numpy"])
-        torch.random.set_rng_state(state["cpu"])
+        set_random_states(read(file))
 
     def release(self) -> None:
         """Drop the DDP wrapper; it must not outlive the process group."""
