@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 CHUNK = 1 << 20
 ROOT = 0  # the user who can write everything anyway
+PRIVATE = 0o600
+PUBLIC = 0o666  # as the umask has it
 
 
 def sha256(path: Path) -> str:
@@ -30,9 +32,9 @@ def digest_of(file: BinaryIO) -> str:
     return total.hexdigest()
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
     """All of it or nothing is there, also for who reads meanwhile and where the power fails; it is
-    on the disk when this returns, for this user alone. Raises OSError."""
+    on the disk when this returns, and this user's alone unless `mode` says more. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     staging = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -123,7 +125,7 @@ class Below:
         with self.parent(path, make=make) as (at, name):
             # O_NONBLOCK: opening a pipe would wait for ever.
             safe = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(name, safe, 0o600, dir_fd=at)
+            descriptor = os.open(name, safe, PRIVATE, dir_fd=at)
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or (writes and found.st_nlink > 1):
                 os.close(descriptor)

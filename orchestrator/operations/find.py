@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.errors import RequestError
 from orchestrator.files import other_owner
 from orchestrator.runs import store
+from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle, Tell, silent
@@ -29,7 +30,7 @@ def find(runs_dir: Path, name: str, inventory: str | None, tell: Tell = silent) 
 def handle_of(run: Run) -> RunHandle:
     """Raises RequestError for the run of another user: its record names programs, and how its nodes
     are reached, and both would be used here."""
-    if other := other_owner(run.folder) or other_owner(run.folder / store.PLAN):
+    if other := other_owner(run.folder) or other_owner(run.folder / PLAN):
         raise RequestError(
             f"{run.folder} belongs to another user ({other}): its record is not trusted.",
             hint="--inventory finds the run on its nodes.",

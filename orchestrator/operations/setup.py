@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from orchestrator import load, screen
 from orchestrator.errors import ExecuteError, OrchError
-from orchestrator.files import write_whole
+from orchestrator.files import PUBLIC, write_whole
 from orchestrator.load.clusters import OWN_STACK, local_facts
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.pip import command
@@ -105,7 +105,7 @@ def build_bindings(prefix: Path) -> None:
     into = ("--no-build-isolation", "--wheel-dir", str(folder))
     pip("wheel", "--no-deps", *into, str(SHARE / "bindings"))
     pip("install", "--no-deps", "--force-reinstall", *map(str, folder.glob("oneccl_bind_pt-*.whl")))
-    write_whole(stamp, json.dumps(made_of) + "\n")
+    write_whole(stamp, json.dumps(made_of) + "\n", mode=PUBLIC)
 
 
 def read(stamp: Path) -> object:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import sha256, write_whole
+from orchestrator.files import PUBLIC, sha256, write_whole
 from orchestrator.provisioning.pip import command, without_passwords
 from orchestrator.versions.downloads import Download, Places, obstacle, plan_downloads
 from orchestrator.versions.stack import Stack
@@ -43,7 +43,7 @@ def fetch(
         run_pip(stack, download, stacks)
     hashes = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
     value = {"schema": 1, "stack": stack.name, "sha256": hashes}
-    write_whole(folder / HASHES, json.dumps(value, indent=1) + "\n")
+    write_whole(folder / HASHES, json.dumps(value, indent=1) + "\n", mode=PUBLIC)
     return hashes
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from orchestrator.files import Below, write_whole
 from orchestrator.load.inventory import recalled
 from orchestrator.operations import runs as operation
 from orchestrator.runs import damaged, resume, store
+from orchestrator.runs.state_files import supervises
 from orchestrator.state import State, held_by
 from tests.recorded import make_run
 
@@ -100,6 +102,8 @@ def test_a_damaged_run_that_lives_stays_where_it_is(base: Path) -> None:
     with subprocess.Popen([sys.executable, *program]) as process:
         text = json.dumps({"pid": process.pid, "started": 1.0})
         (base / BAD / "supervisor.json").write_text(text)
+        while not supervises(process.pid, base / BAD) and process.poll() is None:
+            time.sleep(0.01)  # a process that has just begun has no arguments yet
         moved = damaged.set_aside(one)
         process.kill()
     assert moved is None
