@@ -20,9 +20,12 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.model.command import Answer
 from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.targets.ssh.find import Asked, check_own, take
 from orchestrator.targets.ssh.followed import Unfollowed, followed
 from orchestrator.targets.ssh.mirror import Mirror
-from tests.conftest import make_cluster, make_node
+from orchestrator.targets.ssh.nodes import NodeAnswer
+from orchestrator.targets.ssh.read import new_site
+from tests.conftest import HOSTILE, make_cluster, make_node
 from tests.unit.test_mirror import Folder
 from tests.unit.test_record import RECORD
 
@@ -44,6 +47,11 @@ def test_a_run_id_is_a_name_and_no_path(name: str) -> None:
 )
 def test_run_ids_as_they_are_made(name: str) -> None:
     assert files.is_run_id(name)
+
+
+@pytest.mark.parametrize("recipe", [*HOSTILE, "../..", "x" * 300])
+def test_every_run_that_is_made_has_such_an_id(recipe: str) -> None:
+    assert files.is_run_id(new_site(recipe, Path("/runs"), make_cluster()).run_id)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +127,70 @@ def test_what_is_not_followed(changes: dict[str, Any], told_by: str, words: str)
 def test_the_output_of_an_earlier_run_is_followed() -> None:
     earlier = "/opt/orch/runs/20250101-120000-qa-ffff/output"
     assert followed(foreign(output_dir=earlier), LAB, told_by="node1").output_dir == earlier
+
+
+def listed(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"schema": 1, "runs": [{"state": "done", "progress": None, **run} for run in runs],
+            **more}  # fmt: skip
+
+
+def asked(**answers: dict[str, Any]) -> Asked:
+    """What is made of the answers of the nodes, in this order."""
+    found = Asked(runs={}, silent=[], warnings=[])
+    for node, value in answers.items():
+        take(found, NodeAnswer(node=node, value=value), LAB)
+    return found
+
+
+def test_a_run_that_two_nodes_tell_of_alike_is_followed() -> None:
+    record = render(foreign())
+    found = asked(
+        node1=listed({"record": record, "state": "failed"}), node0=listed({"record": record})
+    )
+    (one,) = found.runs.values()
+    assert (one.unfollowed, one.state) == (None, "done")  # node0 alone knows it
+
+
+def test_nodes_that_name_different_nodes_for_a_run_are_not_followed() -> None:
+    alone = render(foreign(nodes=(RunNode(node="node1"),), node0=RunNode(node="node1")))
+    for answers in (
+        {"node0": listed({"record": render(foreign())}), "node1": listed({"record": alone})},
+        {"node1": listed({"record": alone}), "node0": listed({"record": render(foreign())})},
+    ):
+        (one,) = asked(**answers).runs.values()
+        assert one.unfollowed
+        assert "different nodes" in one.unfollowed.message
+
+
+def test_a_record_that_is_not_followed_hides_no_other_of_its_run() -> None:
+    ghost = (RunNode(node="node1"), RunNode(node="ghost"))
+    bad = listed({"record": render(foreign(nodes=ghost, node0=ghost[0]))})
+    good = listed({"record": render(foreign())})
+    for answers in ({"node0": good, "node1": bad}, {"node1": bad, "node0": good}):
+        (one,) = asked(**answers).runs.values()
+        assert one.unfollowed is None
+        assert one.record.nodes[1].node == "node1"
+
+
+def test_what_is_damaged_is_told_and_hides_nothing() -> None:
+    found = asked(
+        node0=listed(
+            {"record": render(foreign())}, {"record": {}}, {"record": "\x1b[2J"},
+            {"record": render(foreign()) | {"recipe": "\ud800"}},
+            damaged=[{"folder": "../x", "problem": "\x1b[2J"}],
+        ),
+        node1={"runs": 7},
+    )  # fmt: skip
+    assert len(found.runs) == 1
+    assert len(found.warnings) == 4
+    assert [one.node for one in found.silent] == ["node1"]
+    assert all(line.isprintable() for line in found.warnings)
+
+
+def test_what_this_controller_has_recorded_comes_first() -> None:
+    with pytest.raises(Unfollowed, match="recorded here on"):
+        check_own(foreign(nodes=(RunNode(node="node0"),)), foreign())
+    check_own(foreign(), foreign())
 
 
 # The copy of a run that lives elsewhere.

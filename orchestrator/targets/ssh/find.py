@@ -15,6 +15,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator import load
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.cluster import Cluster
+from orchestrator.model.hostlist import fold
 from orchestrator.runs import store
 from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.runs.state_files import PLAN
@@ -62,7 +63,18 @@ def find(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
     record, folder = found[wanted].record, base / wanted
     if not (folder / PLAN).exists():
         store.keep(record, folder)
+    check_own(store.load(folder).record, record)
     return record, folder
+
+
+def check_own(own: RunRecord, said: RunRecord) -> None:
+    """Raises Unfollowed where this controller has recorded other nodes than the nodes say."""
+    here, there = ([host.node for host in one.nodes] for one in (own, said))
+    if here != there:
+        raise Unfollowed(
+            f"{own.run_id} is recorded here on {fold(here)}, and is said to be on {fold(there)}.",
+            hint="Without --inventory the record of this controller counts.",
+        )
 
 
 def list_runs(inventory: str) -> Listed:
@@ -119,7 +131,7 @@ def take(asked: Asked, answer: NodeAnswer, cluster: Cluster) -> None:
             asked.warnings.append(damaged_words(answer.node, str(error)))
     for one in listing.damaged:
         asked.warnings.append(
-            damaged_words(answer.node, f"{one.folder!r:.150}: {one.problem:.200}")
+            damaged_words(answer.node, f"{one.folder!r:.150}: {one.problem!r:.200}")
         )
 
 

@@ -27,14 +27,16 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
     named = [one.node for one in record.nodes]
     if unknown := [name for name in named if name not in known]:
         raise Unfollowed(
-            f"{record.run_id} is said to be on {fold(unknown)}, which {cluster.name} does not "
-            "have as a provisioned node.",
+            f"{record.run_id} is said to be on {fold(list(map(shown, unknown)))}, which "
+            f"{cluster.name} does not have as a provisioned node.",
             hint="Name an inventory with all of its nodes.",
         )
     if told_by not in named:
         raise Unfollowed(f"{told_by} tells of {record.run_id}, of which it is no node.")
     if record.target != FIRST_TARGET or record.location:
-        raise Unfollowed(f"{record.run_id} is said to be on {record.target}, not on these nodes.")
+        raise Unfollowed(
+            f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes."
+        )
     node0 = known[named[0]]
     return replace(
         record,
@@ -45,6 +47,11 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
         python=interpreter(record.python, node0),
         output_dir=output_dir(record, node0),
     )
+
+
+def shown(name: str) -> str:
+    """A name that somebody has made up, as it may be printed."""
+    return name if files.is_run_id(name) else f"{name!r:.80}"
 
 
 def interpreter(said: str, node: Node) -> str:

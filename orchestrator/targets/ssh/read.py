@@ -74,7 +74,8 @@ def read_cluster(request: TrainRequest) -> Cluster:
 def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
     """A new run: its id sorts by time and reads well in a list."""
     new = new_identity()
-    name = "".join(letter if letter.isalnum() else "-" for letter in recipe)[:40]
+    plain = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
+    name = "".join(plain)[:40]
     run_id = f"{new.stamp}-{name}-{new.suffix}"
     root = next((node.root for node in cluster.nodes if not node.local), None)
     return Site(
