@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import own_folder, sync_folder
-from orchestrator.runs.state_files import PLAN, supervises, supervisor_of
+from orchestrator.runs.state_files import PLAN, supervises
 
 ASIDE = "damaged"  # the folder beside those of the runs
 
@@ -26,14 +26,19 @@ class Damaged:
         )
 
 
+def lives(folder: Path) -> bool:
+    """Whether a process of this machine is of the run: its files may not say which."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return any(supervises(pid, folder) for pid in pids)
+
+
 def set_aside(damaged: Damaged) -> Path | None:
-    """Move the folder out of the way; -> where it is now, None where its supervisor lives.
+    """Move the folder out of the way; -> where it is now, None where something of it lives.
 
     It may hold checkpoints: nothing is deleted. Raises ExecuteError.
     """
     folder = damaged.folder
-    supervisor = supervisor_of(folder)
-    if supervisor is not None and supervises(supervisor.pid, folder):
+    if lives(folder):
         return None
     aside = folder.parent / ASIDE
     numbers = ("", *(f".{number}" for number in range(1, 1000)))

@@ -111,6 +111,7 @@ def test_names_in_the_folder_of_ranks_are_not_believed(
     for name in ("rank-9.log", "evil.log", "rank-0.log.sh", "rank-x.metrics.jsonl"):
         (folder / "ranks" / name).write_text("evil\n")
     (folder / "ranks/rank-0.metrics.jsonl").symlink_to("/etc/passwd")
+    (folder / "launcher.log").symlink_to("/dev/zero")
     assert orch("attach", "last", *WHERE).returncode == 0
     Path(os.fsdecode(bytes(folder / "ranks") + b"/rank-\xff.log")).write_text("evil\n")
     told = orch("attach", "last", *WHERE)

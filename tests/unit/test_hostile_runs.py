@@ -196,6 +196,9 @@ def test_what_this_controller_has_recorded_comes_first() -> None:
 # The copy of a run that lives elsewhere.
 
 
+EVIL = b"ssh-ed25519 AAAA evil\n"
+
+
 class Liar(Folder):
     """A node whose listings name what they like."""
 
@@ -206,7 +209,10 @@ class Liar(Folder):
     def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
         if path.endswith((".json", "events.jsonl")):
             return None
-        return b"ssh-ed25519 AAAA evil\n"[offset:]
+        return EVIL[offset:][:most]
+
+    def size(self, path: str) -> int:
+        return len(EVIL)
 
     def list(self, folder: str) -> list[str]:
         return self.names

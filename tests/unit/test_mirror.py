@@ -19,6 +19,9 @@ class Folder:
         file = Path(path)
         return file.read_bytes()[offset:][:most] if file.exists() else None
 
+    def size(self, path: str) -> int:
+        return Path(path).stat().st_size if Path(path).exists() else 0
+
     def list(self, folder: str) -> list[str]:
         return sorted(path.name for path in Path(folder).glob("*"))
 

@@ -171,7 +171,7 @@ def aside_here(node: NodeCleanup, base: Path, *, look: bool) -> NodeCleanup:
     kept, moved = [one.describe() for one in found] if look else [], []
     for one in () if look else found:
         target = damaged.set_aside(one)
-        kept += [] if target else [f"{one.folder}: its supervisor lives"]
+        kept += [] if target else [f"{one.folder}: something of it lives"]
         moved += [f"{one.folder} is damaged, and now {target}"] if target else []
     return with_aside(node, kept, moved)
 

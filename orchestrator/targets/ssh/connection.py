@@ -6,6 +6,7 @@ import contextlib
 import logging
 import shlex
 import socket
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -144,6 +145,18 @@ class Ssh:
                     return bytes(file.read(most))
             except FileNotFoundError:
                 return None
+
+        return self.attempt(act, f"read {path}")
+
+    def size(self, path: str) -> int:
+        """Bytes of a plain file; 0 for anything else."""
+
+        def act() -> int:
+            try:
+                found = self.sftp.stat(path)
+            except FileNotFoundError:
+                return 0
+            return found.st_size or 0 if stat.S_ISREG(found.st_mode or 0) else 0
 
         return self.attempt(act, f"read {path}")
 

@@ -25,6 +25,7 @@ ABSENCES = 3  # probes in a row that did not find the supervisor
 # Small files of a run that are worth having here; checkpoints and models stay on the nodes.
 RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
 PIECE = 1 << 24  # bytes of a file that are read at a time
+LARGEST_FILE = 1 << 36  # bytes that are kept of a log
 LARGEST_STATE = 1 << 24  # of supervisor.json and outcome.json
 
 
@@ -32,6 +33,8 @@ class MirroredNode(Protocol):
     """What a mirror needs of the node that a run lives on."""
 
     def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None: ...
+
+    def size(self, path: str) -> int: ...
 
     def list(self, folder: str) -> list[str]: ...
 
@@ -72,12 +75,11 @@ class Mirror:
         Raises ExecuteError.
         """
         try:
-            have = self.copy_of.size(name)
-            while new := self.remote.read(f"{self.run_dir}/{name}", have, PIECE):
+            have, path = self.copy_of.size(name), f"{self.run_dir}/{name}"
+            end = min(self.remote.size(path), LARGEST_FILE)  # as it is now: it may have no end
+            while have < end and (new := self.remote.read(path, have, min(PIECE, end - have))):
                 self.copy_of.add(name, new, have)
                 have += len(new)
-                if len(new) < PIECE:
-                    return
         except OSError as error:
             raise ExecuteError(
                 f"{self.folder / name} cannot be written: {error.strerror}.",
