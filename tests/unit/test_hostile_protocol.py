@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orch_node.protocol import agent, container, layout, listing, outcome, pod, record, values
+from orch_node.protocol import (
+    agent,
+    container,
+    events,
+    layout,
+    listing,
+    outcome,
+    pod,
+    record,
+    values,
+)
 from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
 from orch_node.protocol.listing import ListedRun, SetAside
 from orch_node.protocol.logs import LogChunk
@@ -34,6 +44,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "run.json": lambda text: record.parse(values.loads(text, "it")),
     "plan.json": lambda text: provenance.parse(values.loads(text, "it")),
     "the list of runs": lambda text: listing.parse(text.decode(errors="replace")),
+    "an event": events.parse,
     "a question": agent.parse_question,
     "an answer": agent.parse_answer,
     **{one.__name__: of(one) for one in (RunEnded, Leftovers, Cleaned, SetAside, LogChunk)},
