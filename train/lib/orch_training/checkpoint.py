@@ -154,6 +154,16 @@ def write_json(path: Path, value: object) -> None:
     flush(path.parent)
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """An object; None where there is no such file. Raises RecipeError for a damaged one."""
+    try:
+        return {**json.loads(path.read_bytes())}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RecipeError(f"{path} is damaged ({error}): remove it.") from None
+
+
 def files_in(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 

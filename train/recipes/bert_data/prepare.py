@@ -63,7 +63,7 @@ def prepare(options: DataOptions) -> dict[str, Any]:
         done = begin(sink, settings, owner=owner)
     if all(ranks.gather(done)):
         ranks.note(f"{sink} is prepared already.")
-        return dict(json.loads((sink / MANIFEST).read_text()))
+        return checkpoint.read_json(sink / MANIFEST) or {}
     blocks = blocks_of(options.inputs, options.block_bytes)
     parts = make_parts(options, blocks, tokenizer, owner=owner)
     rows = make_shards(options, parts, owner=owner)
@@ -95,7 +95,7 @@ def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
 def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
     """Whether all is done already. Refuses a folder that was begun with other settings."""
     file = sink / SETTINGS
-    known = json.loads(file.read_text()) if file.is_file() else None
+    known = checkpoint.read_json(file)
     if known not in (None, settings):
         other = next(name for name in settings if known.get(name) != settings[name])
         raise RecipeError(

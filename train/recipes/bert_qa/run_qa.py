@@ -6,7 +6,6 @@ script starts; under torchrun or alone it joins them itself.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -130,7 +129,7 @@ def scores_before(
 ) -> dict[str, float]:
     """EM and F1 of the untrained model; a resumed run has them on file."""
     file = output_dir / "before.json"
-    known = ranks.from_main(json.loads(file.read_text()) if start and file.is_file() else None)
+    known = ranks.from_main(checkpoint.read_json(file) if start else None)
     if known is not None:
         return dict(known)
     scores = evaluate(model, evaluator, "evaluate before").scores

@@ -6,7 +6,6 @@ In the manner of accelerate's nlp_example: Accelerator, AdamW, a linear schedule
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +96,7 @@ def scores_before(
     """Of the untrained model; a run that goes on from a checkpoint has them on file."""
     file = output_dir / "before.json"
     goes_on = resume != "none" and file.is_file() and bool(checkpoint.saved_in(output_dir))
-    known = ranks.from_main(json.loads(file.read_text()) if goes_on else None)
+    known = ranks.from_main(checkpoint.read_json(file) if goes_on else None)
     if known is not None:
         return dict(known)
     scores, _ = judge.scores(model, "evaluate before")

@@ -1,0 +1,54 @@
+"""What a checkpoint says of itself: damage of any kind is a reason not to use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from orch_training import checkpoint
+from orch_training.errors import RecipeError
+
+DAMAGE = ("", "{", "[]", "7", "{}", '{"schema": 1, "files": 7}', "[" * 100_000, "\0" * 40)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "checkpoint-10"
+    made.mkdir()
+    (made / "weights").write_bytes(b"weights")
+    checkpoint.seal(made, step=10)
+    return made
+
+
+def test_a_sealed_checkpoint_is_whole(folder: Path) -> None:
+    assert checkpoint.problem_with(folder) is None
+
+
+@pytest.mark.parametrize("text", DAMAGE)
+def test_a_damaged_manifest_is_a_reason(folder: Path, text: str) -> None:
+    (folder / "manifest.json").write_text(text)
+    assert "damaged" in (checkpoint.problem_with(folder) or "")
+
+
+@pytest.mark.parametrize("name", ["../weights", "/etc/passwd", "a/../../x", "", "."])
+def test_a_manifest_names_files_of_its_own_alone(folder: Path, name: str) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][name] = manifest["files"]["weights"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert "no file of it" in (checkpoint.problem_with(folder) or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"weight", b"Weights", b"weights."])
+def test_a_file_that_is_another_is_a_reason(folder: Path, content: bytes) -> None:
+    (folder / "weights").write_bytes(content)
+    assert "weights" in (checkpoint.problem_with(folder) or "")
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", "[]", "[" * 100_000])
+def test_a_damaged_file_beside_the_checkpoints_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "before.json"
+    assert checkpoint.read_json(path) is None
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=r"before\.json is damaged"):
+        checkpoint.read_json(path)
