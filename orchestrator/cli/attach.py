@@ -19,9 +19,9 @@ def attach(
 ) -> None:
     """Show the progress of a run again, until it ends. Ctrl-C leaves it alone."""
     from orchestrator.operations.find import find
-    from orchestrator.report import training
+    from orchestrator.report import live, training
 
-    screen = training.Screen()
+    screen = live.Screen()
     handle = find(runs_dir, run, inventory, screen.note)
     record = handle.record
     screen.begin([f"run: {record.run_id}", f"files: {record.run_dir}"])

@@ -31,9 +31,9 @@ def show_or_run(
     if dry_run:
         say(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
         return
-    from orchestrator.report import training
+    from orchestrator.report import live, training
 
-    screen = training.Screen()
+    screen = live.Screen()
     handle = begin(plan, runs_dir.absolute() / plan.run.run_id)
     handle.tell = screen.note
     if not wait:

@@ -1,149 +1,24 @@
-"""A training run on the screen: its progress while it lives, its table when it has ended."""
+"""A training run that has ended: its table, or what went wrong."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from orch_node.protocol.events import (
-    Decided,
-    Event,
-    Failed,
-    Joined,
-    Launched,
-    NodeNews,
-    NodesLost,
-    Refused,
-    Restarting,
-    Stalled,
-    Waiting,
-    Warned,
-    record,
-)
-from orch_node.protocol.events import Progress as Told
+from orch_node.protocol.events import record
 from orch_node.protocol.outcome import nodes_record
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs import timeline
 from orchestrator.runs.outcome import Outcome
-from orchestrator.runs.result import Scores, number, scores
-from orchestrator.screen import console, harmless, paper
+from orchestrator.runs.result import Scores, scores
+from orchestrator.screen import harmless, paper
 
 TEXT_LINES = 25
-LONGEST_PHASE = 80
-# While it lives.
-TOLD = (
-    Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting,
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The newest of a phase, as far as they have been told."""
-
-    loss: float | None = None
-    samples_per_second: float | None = None
-
-    def renewed(self, told: Told) -> Figures:
-        speed = number(told.figures.get("samples_per_second"))
-        return Figures(
-            loss=self.loss if told.loss is None else told.loss,
-            samples_per_second=self.samples_per_second if speed is None else speed,
-        )
-
-    def describe(self) -> str:
-        parts = []
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4f}")
-        if self.samples_per_second is not None:
-            parts.append(f"{self.samples_per_second:.1f} samples/s")
-        return ", ".join(parts)
-
-
-class Screen:
-    """Progress on standard error: a bar on a terminal, plain lines in a pipe."""
-
-    def __init__(self) -> None:
-        self.ranks = 0
-        self.console = console()
-        self.progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[detail]}", markup=False),
-            console=self.console,
-            disable=not sys.stderr.isatty(),
-        )
-        self.tasks: dict[str, TaskID] = {}
-        self.joined: set[int] = set()
-        self.warned: set[str] = set()
-        self.shown: dict[str, float] = {}
-        self.last: dict[str, Figures] = {}  # by phase
-
-    def begin(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.note(line)
-        self.progress.start()
-
-    def end(self) -> None:
-        self.progress.stop()
-
-    def note(self, line: str) -> None:
-        self.console.print(harmless(line))
-
-    def show(self, event: Event) -> None:
-        """One event; progress is shown for rank 0, which speaks for all ranks."""
-        if isinstance(event, Launched):
-            self.joined, self.ranks = set(), event.ranks
-        if isinstance(event, TOLD) and not timeline.is_echo(event, self.warned):
-            for line in timeline.words(event):
-                self.note(line)
-        if isinstance(event, Joined):
-            self.joined.add(event.rank)
-            if len(self.joined) == self.ranks:
-                self.note(
-                    f"all {len(self.joined)} ranks joined on {event.backend}, torch {event.torch}"
-                )
-        elif isinstance(event, Told) and event.rank == 0:
-            self.step(event)
-
-    def step(self, event: Told) -> None:
-        phase, step, steps = (
-            harmless(event.phase or "progress")[:LONGEST_PHASE],
-            event.step or 0,
-            event.steps,
-        )
-        self.last[phase] = self.last.get(phase, Figures()).renewed(event)
-        detail = self.last[phase].describe()
-        if not self.progress.disable:
-            if phase not in self.tasks:
-                self.tasks[phase] = self.progress.add_task(phase, total=steps, detail="")
-            self.progress.update(self.tasks[phase], completed=step, total=steps, detail=detail)
-        elif worth_a_line(self.shown.get(phase), step, steps):
-            self.shown[phase] = step
-            self.note(f"{phase}: {step}/{steps or '?'} {detail}".rstrip())
-
-
-def worth_a_line(last: float | None, step: float, steps: float | None) -> bool:
-    """In a pipe: the first step, the last, and about every tenth part between."""
-    if last is None or step == steps:
-        return True
-    return step - last >= max(1, (steps or 100) // 10)
 
 
 def as_json(outcome: Outcome) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from orch_node.agent import list_runs
+from orch_node.pod import relay
 from orch_node.protocol import events, failures, outcome
+from orch_node.protocol import listing as listings
 from orch_node.protocol.events import (
     Event,
     Exited,
@@ -22,6 +27,7 @@ from orch_node.protocol.events import (
     Tally,
     parse,
 )
+from orch_node.protocol.listing import ListedRun
 from orch_node.protocol.values import ProtocolError
 from orch_node.supervisor.rank_tracker import RankTracker
 
@@ -29,7 +35,7 @@ from orchestrator.operations.compare import comparison
 from orchestrator.operations.report import report
 from orchestrator.operations.runs import listed
 from orchestrator.report import comparison as comparisons
-from orchestrator.report import listing, training
+from orchestrator.report import listing, live, training
 from orchestrator.runs import known_errors, store
 from orchestrator.runs.events import events_in
 from orchestrator.runs.follow import LocalRun, follow
@@ -203,7 +209,7 @@ def test_a_run_without_damage_has_no_notes(tmp_path: Path) -> None:
 
 
 def test_progress_without_a_phase_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = training.Screen()
+    screen = live.Screen()
     screen.show(Progress(rank=0, step=3, loss=float("nan")))
     screen.show(Progress(rank=0, phase="[/x]", step=1e300, steps=0))
     screen.show(Stalled(text="x", stands={"zero": "a", "1": "b", "9" * 5000: "c"}))
@@ -227,7 +233,7 @@ def test_no_event_log_ends_what_reads_runs(
     json.loads(training.as_json(found))
     report(base, "last", inventory=None, output=None, tell=print)
     comparisons.text(comparison(base, "last", "last"))
-    screen = training.Screen()
+    screen = live.Screen()
     for event in follow(run.folder, LocalRun(run.folder), ranks=2):
         screen.show(event)
 
@@ -324,3 +330,58 @@ def test_no_kind_is_without_a_reader() -> None:
     assert parse(events.render(LeftOut(rank=1, count=2, text="x"))) == LeftOut(
         rank=1, count=2, text="x"
     )
+
+
+@FEW
+@given(content=FILES)
+def test_what_a_node_knows_of_its_runs_can_be_read_here(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = make_run(tmp_path_factory.mktemp("runs"), "run", ranks=2, nodes=1, seconds=5)
+    for name in ("events.jsonl", "outcome.json", "supervisor.json"):
+        (folder / name).write_bytes(content)
+    found = ListedRun({}, list_runs.state_of(folder), list_runs.progress(folder / "events.jsonl"))
+    assert len(listings.parse(listings.render(listings.Listing((found,)))).runs) == 1
+
+
+@FEW
+@given(content=FILES)
+def test_a_pod_tells_what_it_can_of_a_run(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory, capfdbinary: Any
+) -> None:
+    folder = make_run(tmp_path_factory.mktemp("runs"), "run", ranks=2, nodes=1, seconds=5)
+    for name in ("events.jsonl", "outcome.json", "ranks/rank-0.log"):
+        (folder / name).write_bytes(content)
+    tail = relay.Relay(folder, ranks=None)
+    tail.finish()
+    sys.stdout.flush()
+    for line in capfdbinary.readouterr().out.split(b"\n"):
+        parse_pod_line(line.decode(errors="replace"), ranks=2)
+
+
+NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 2**63)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@example(step=1e308, steps=1e308, loss=1.0, phase="x")
+@example(step=1e308, steps=1e-300, loss=1.0, phase="x")
+@example(step=-1e308, steps=0, loss=1.0, phase="x")
+@given(step=NUMBERS, steps=NUMBERS, loss=NUMBERS | st.just(float("nan")), phase=st.none() | TEXTS)
+def test_no_number_breaks_the_bars_of_a_terminal(
+    step: float | None, steps: float | None, loss: float | None, phase: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", terminal)
+    screen = live.Screen()
+    assert not screen.progress.disable
+    screen.begin([])
+    try:
+        screen.show(Progress(rank=0, phase=phase, step=step, steps=steps, loss=loss))
+        screen.show(Progress(rank=0, phase=phase, step=steps, steps=step, loss=loss))
+        screen.progress.refresh()
+    finally:
+        screen.end()

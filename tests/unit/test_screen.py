@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from orchestrator import screen
 from orchestrator.cli.main import app
-from orchestrator.report import training
+from orchestrator.report import live
 from orchestrator.screen import harmless
 from tests.recorded import make_run
 from tests.unit.test_architecture import FILES, ROOT, own
@@ -46,7 +46,7 @@ def test_nothing_that_is_left_is_an_order(text: str) -> None:
 
 
 def test_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = training.Screen()
+    shown = live.Screen()
     shown.note("[red]x[/red] [/] :warning: \x1b[31m")
     assert capsys.readouterr().err == "[red]x[/red] [/] :warning: \\x1b[31m\n"
 

@@ -319,3 +319,18 @@ def test_a_launcher_that_writes_without_end_fills_no_memory(ground: Ground) -> N
     outcome = ground.run('[os.write(1, b"x" * 60_000) for _ in range(80)]\nexit(rank)')
     assert outcome["state"] == "failed", "the end of rank 0 or 1 is in the middle of a line"
     assert (ground.base / "run" / "launcher.log").stat().st_size > 9_000_000
+
+
+def test_what_is_told_of_the_run_as_a_whole_no_rank_tells(ground: Ground) -> None:
+    """Written past report(): the run's course is told by its supervisor alone."""
+    outcome = ground.run(
+        'tell("launched", -1, attempt=7, ranks=1, nodes=[])\n'
+        'tell("finished", rank, state="failed")\n'
+        'tell("outcome", -1, outcome={"state": "failed"})\n'
+        "exit(rank)"
+    )
+    assert outcome["state"] == "done"
+    assert [event["attempt"] for event in ground.events("launched")] == [1]
+    assert [event["state"] for event in ground.events("finished")] == ["done"]
+    assert ground.events("outcome") == []
+    assert sum(event["count"] for event in ground.events("left_out")) == 6

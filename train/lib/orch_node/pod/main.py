@@ -31,6 +31,7 @@ from orch_node.protocol.events import (
     SIGNS,
     Event,
     Exited,
+    LeftOut,
     Refused,
     Stalled,
     Started,
@@ -128,8 +129,8 @@ class Torchrun:
     def read(self, stdout: IO[bytes]) -> None:
         """Events of the ranks, and whatever torchrun says itself."""
         for line in iter(lambda: stdout.readline(LONGEST_OF_LAUNCHER), b""):
-            self.relay.write(line)
-            event = events.parse(line)
+            event = events.parse_of_rank(line)
+            self.relay.write(events.render(event) if isinstance(event, LeftOut) else line)
             if event is not None:
                 self.take(event)
 

@@ -63,7 +63,7 @@ class Relay:
 
     def tell_outcome(self) -> None:
         try:
-            say(OutcomeTold(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_text())))
+            say(OutcomeTold(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
         except (OSError, ProtocolError):  # the supervisor has written none
             pass
 

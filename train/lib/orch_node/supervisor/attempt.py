@@ -103,7 +103,7 @@ class Attempt:
 
     def take(self, line: bytes) -> None:
         """One line of the launcher: an event of a rank, or the launcher's own words."""
-        event = events.parse(line)
+        event = events.parse_of_rank(line)
         if event is None:
             self.event_log.words.write(line)
             return

@@ -46,7 +46,8 @@ class EventLog:
         folder.mkdir(mode=0o700, exist_ok=True)
         for rank, answer in answers.items():
             kernel = "".join(f"{name}: {text}\n" for name, text in answer.kernel.items())
-            whole_files.write(folder / f"rank-{rank}.txt", f"{answer.stack}\n{kernel}")
+            text = f"{answer.stack}\n{kernel}".encode(errors="backslashreplace")
+            whole_files.write(folder / f"rank-{rank}.txt", text)
         return {str(rank): where(answer) for rank, answer in sorted(answers.items())}
 
     def end(self, ending: Outcome) -> None:

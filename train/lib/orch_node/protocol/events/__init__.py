@@ -14,6 +14,7 @@ from orch_node.protocol.events.lines import LAST_TIME as LAST_TIME
 from orch_node.protocol.events.lines import body as body
 from orch_node.protocol.events.lines import head as head
 from orch_node.protocol.events.lines import parse as parse
+from orch_node.protocol.events.lines import parse_of_rank as parse_of_rank
 from orch_node.protocol.events.lines import read as read
 from orch_node.protocol.events.lines import record as record
 from orch_node.protocol.events.lines import render as render

@@ -32,12 +32,15 @@ from orch_node.protocol.events.of_run import (
     Waiting,
 )
 
+OF_RUN = (
+    Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting,
+    Finished, OutcomeTold,
+)  # fmt: skip
 KINDS: dict[str, type[Event]] = {
     one.kind: one
     for one in (
         Started, Joined, FirstStep, Heartbeat, Progress, Result, Unanswered, Raised, Exited, Warned,
-        Decided, LeftOut, Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews,
-        Stopping, Ended, Restarting, Finished, OutcomeTold,
+        Decided, LeftOut, *OF_RUN,
     )
 }  # fmt: skip
 # What a script may report, besides names of its own.

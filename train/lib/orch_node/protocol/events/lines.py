@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from orch_node.protocol import values
-from orch_node.protocol.events.kinds import KINDS
+from orch_node.protocol.events.kinds import KINDS, OF_RUN
 from orch_node.protocol.events.of_ranks import NO_RANK, Event, LeftOut, Other
 from orch_node.protocol.outcome import NodeEnd, Outcome, nodes_record
 from orch_node.protocol.outcome import record as outcome_record
@@ -30,6 +30,14 @@ def parse(line: str | bytes) -> Event | None:
     found = understood(line)
     meant = begin in (BEGINS, BEGINS.encode())
     return None if isinstance(found, LeftOut) and not meant else found
+
+
+def parse_of_rank(line: str | bytes) -> Event | None:
+    """The same for a line that comes from ranks: the course of the run is not theirs to tell."""
+    event = parse(line)
+    if isinstance(event, OF_RUN):
+        return LeftOut(event.rank, event.time, text=f"{event.kind} is told by no rank")
+    return event
 
 
 def understood(line: str | bytes) -> Event:
