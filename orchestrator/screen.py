@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
 LINES = {0x2028, 0x2029}  # that are none for grep
-DIRECTIONS = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 SURROGATES = range(0xD800, 0xE000)
 SHOWN = {
     **{code: f"\\x{code:02x}" for code in CONTROLS},
@@ -28,10 +28,12 @@ def harmless(text: str) -> str:
     return text.replace("\r\n", "\n").translate(SHOWN)
 
 
-def say(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """On standard output, or on standard error."""
+def say(text: object, *, err: bool = False, nl: bool = True, program: bool = False) -> None:
+    """On standard output, or on standard error. `program`: the text is one, or a manifest; where it
+    goes to a file or a pipe it stays what it is."""
     stream = sys.stderr if err else sys.stdout
-    print(harmless(str(text)), end="\n" if nl else "", file=stream, flush=True)
+    shown = str(text) if program and not stream.isatty() else harmless(str(text))
+    print(shown, end="\n" if nl else "", file=stream, flush=True)
 
 
 def prepare() -> None:

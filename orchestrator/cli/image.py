@@ -51,7 +51,7 @@ def build(
         )
     made = image_of(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
-        say(made.dockerfile(), nl=False)
+        say(made.dockerfile(), nl=False, program=True)
         return
     operation.lay_out(made, context, tuple(find_links or ()), python)
     digest = operation.build(made, context)

@@ -122,7 +122,7 @@ def init(
     settings.check_names()
     objects = operation.init_objects(settings, read_token(token_file), runtime=runtime)
     if not apply:
-        say(operation.shown(objects), nl=False)
+        say(operation.shown(objects), nl=False, program=True)
         return
     made = operation.apply(connect(settings.context, settings.namespace), objects)
     value = {"schema": SCHEMA, "kind": "k8s init", "applied": made}

@@ -29,7 +29,7 @@ def show_or_run(
     from orchestrator.report import plans
 
     if dry_run:
-        say(plans.as_json(plan) if as_json else plan.describe(), nl=as_json)
+        say(plans.as_json(plan) if as_json else plan.describe(), nl=as_json, program=True)
         return
     from orchestrator.report import live, training
 

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from orch_node import line_pipes
 from orch_node.agent import core_claims, processes
 from orch_node.events import NOTED, note
 from orch_node.protocol.agent import Claim
-from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised
+from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, LeftOut, Raised
 from orch_node.protocol.layout import Placement, RunLayout, Spare
-from orch_node.rank import metrics, oom, setvars
-from orch_node.supervisor import agents, layouts, rank_tracker, recovery
+from orch_node.protocol.outcome import Outcome
+from orch_node.rank import container, log, metrics, oom, setvars
+from orch_node.supervisor import agents, event_log, layouts, rank_tracker, recovery
 
 
 def layout(*nodes: str, spares: tuple[Spare, ...] = ()) -> RunLayout:
@@ -260,3 +263,45 @@ def test_what_a_script_notes_never_ends_its_measuring(tmp_path: Path, value: obj
     assert (bad["step"], bad["samples_per_second"], bad["loss"]) == (0, None, None)
     assert (good["step"], good["loss"]) == (3, 1.5)
     assert isinstance(good["step"], int)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(content=st.binary() | st.binary().map(lambda one: b"Fatal Python error: " + one))
+def test_last_words_are_text_whatever_a_rank_has_written(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(content)
+    words = log.last_words(path)
+    assert len(words) <= log.LAST_WORDS
+    words.encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "pid"),
+    [
+        (b'{"contained": {"pid": 7}}\n', 7),
+        (b'{"contained": {"pid": "7"}}\n', None),
+        (b'{"contained": [\n', None),
+        (b'{"contained": ' + b"[" * 9000 + b"\n", None),
+        (b'{"event": "exit"}\n', None),
+    ],
+)
+def test_a_damaged_line_of_a_container_is_none_of_its_wrappers(
+    line: bytes, pid: int | None
+) -> None:
+    found = container.contained(line)
+    assert (found.pid if found else None) == pid
+
+
+def test_of_a_flood_of_damage_the_beginning_is_kept(tmp_path: Path) -> None:
+    events = event_log.EventLog(tmp_path)
+    for _ in range(event_log.MOST_LINES + 5):
+        events.leave_out(LeftOut(rank=0, text="x"), b"y" * 9000)
+    events.end(Outcome(state="done"))
+    events.events.close()
+    events.words.close()
+    kept = (tmp_path / "launcher.log").read_bytes().splitlines()
+    assert (len(kept), max(map(len, kept))) == (1000, 4096 + len(event_log.NOT_READ))
+    left, _ = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert left["count"] == 1005

@@ -72,6 +72,16 @@ def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert log.read_bytes().startswith(b"one \x1b[31m"), "files stay as they are"
 
 
+def test_a_program_stays_what_it_is_but_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run shows the very steps: `orch train --dry-run > run.sh`."""
+    for looks_on, shown in ((False, "echo '\x1b'\n"), (True, "echo '\\x1b'\n")):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda looks_on=looks_on: looks_on, raising=False)
+        monkeypatch.setattr("sys.stdout", stream)
+        screen.say("echo '\x1b'", program=True)
+        assert stream.getvalue() == shown
+
+
 def test_a_terminal_that_knows_no_utf8_gets_words(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1")

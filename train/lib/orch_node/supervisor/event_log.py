@@ -17,6 +17,7 @@ from orch_node.protocol.outcome import Outcome
 
 NOT_READ = b"orch: not read: "
 LONGEST = 4096  # bytes of a line that could not be read
+MOST_LINES = 1000  # of them that are kept
 
 
 class EventLog:
@@ -27,6 +28,7 @@ class EventLog:
         self.events = self.append_to(files.EVENTS)
         self.words = self.append_to(files.LAUNCHER_LOG)
         self.left_out = Tally()
+        self.not_read = 0
 
     def append_to(self, name: str) -> FileIO:
         return open(self.run_dir / name, "ab", buffering=0, opener=whole_files.private)
@@ -38,6 +40,9 @@ class EventLog:
         """An event that could not be read: its line goes to the launcher's words, marked, so that
         nobody takes it for an event there; that it was left out is told once, at the end."""
         self.left_out.add(left)
+        self.not_read += 1
+        if self.not_read > MOST_LINES:
+            return
         self.words.write(NOT_READ + line[:LONGEST].rstrip(b"\n") + b"\n")
 
     def keep_stack_traces(self, answers: Mapping[int, RankStack]) -> dict[str, str]:
