@@ -84,16 +84,16 @@ def await_start(folder: Path, source: Source) -> int | None:
         if (folder / files.OUTCOME).exists():
             return None
         if time.monotonic() > deadline:
-            log = folder / "supervisor.log"
-            words = (
-                log.read_text(errors="replace")[-2000:].strip()
-                if log.exists()
-                else "it wrote nothing"
-            )
+            words = said_in(folder / "supervisor.log")
             raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
         time.sleep(0.01)
         source.refresh()
     return supervisor.pid
+
+
+def said_in(log: Path) -> str:
+    words = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
+    return words or "it wrote nothing"
 
 
 def interrupt(folder: Path, source: Source) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol import values
-from orch_node.protocol.events import LAST_TIME, Event, Progress
+from orch_node.protocol.events import LAST_TIME, Event, LeftOut, Progress
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs.store import Run
@@ -103,7 +103,7 @@ def weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
 
 def measures(run: Run) -> Measures:
     """All that was measured; ranks that left nothing have no samples."""
-    events = tuple(run.events())
+    events = tuple(event for event in run.events() if not isinstance(event, LeftOut))
     times = [event.time for event in events if event.time]
     return Measures(
         began=min(times, default=run.record.created),

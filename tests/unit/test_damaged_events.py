@@ -203,6 +203,13 @@ def test_a_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_pat
     assert comparisons.text(comparison(tmp_path, "last", "last"))
 
 
+def test_the_time_of_a_damaged_event_is_none_of_the_runs(tmp_path: Path) -> None:
+    """A chart that begins in 1970 shows nothing."""
+    run = damaged(tmp_path, '{"event": "progress", "rank": 0, "time": 5.0, "step": "x"}')
+    assert measures(run).began > STARTED
+    assert all(one.time > STARTED for one in measures(run).events)
+
+
 def test_a_run_without_damage_has_no_notes(tmp_path: Path) -> None:
     make_run(tmp_path, "run", ranks=2, nodes=1, seconds=12)
     assert outcome_of(store.find(tmp_path, "last")).notes == ()

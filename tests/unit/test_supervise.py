@@ -302,9 +302,10 @@ def test_damaged_events_end_no_run_and_are_told_once(ground: Ground) -> None:
     )
     assert (outcome["state"], outcome["first_failure"]) == ("done", None)
     found = {event["rank"]: event for event in ground.events("left_out")}
-    assert {rank: one["count"] for rank, one in found.items()} == {-1: 4, 0: 3, 1: 3, 99: 2}
+    assert {rank: one["count"] for rank, one in found.items()} == {-1: 6, 0: 3, 1: 3}
     assert "progress: step is 'three', not a number" in found[1]["text"]
     assert "of a script" in found[1]["text"]
+    assert "rank 99 is none of this run" in found[-1]["text"]
     assert ground.events("progress") == []
     words = (ground.base / "run" / "launcher.log").read_text().splitlines()
     assert len([line for line in words if line.startswith("orch: not read: ")]) == 12
@@ -334,3 +335,9 @@ def test_what_is_told_of_the_run_as_a_whole_no_rank_tells(ground: Ground) -> Non
     assert [event["state"] for event in ground.events("finished")] == ["done"]
     assert ground.events("outcome") == []
     assert sum(event["count"] for event in ground.events("left_out")) == 6
+
+
+def test_a_rank_that_is_none_of_the_run_may_say_why_it_cannot_go_on(ground: Ground) -> None:
+    """torchrun has started more ranks than were planned, say."""
+    outcome = ground.run('tell("exception", 7, text="error: 8 ranks"); sys.exit(1)')
+    assert outcome["first_failure"]["text"] == "error: 8 ranks"

@@ -11,7 +11,7 @@ from typing import IO
 
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import Event, Finished, Heartbeat, render
+from orch_node.protocol.events import Event, Finished, Heartbeat, LeftOut, render
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
 from orch_node.protocol.values import ProtocolError
@@ -96,7 +96,7 @@ class RunCopy:
         run = store.load(self.folder)
         if run.outcome is not None:
             return of_now(Finished(state=run.outcome.state))
-        events = run.events()
+        events = [event for event in run.events() if not isinstance(event, LeftOut)]
         relocate(run, events)
         began = min((one.time for one in events if one.time), default=self.began)
         ending = outcome(events, pods, job, began=began, now=time.time())

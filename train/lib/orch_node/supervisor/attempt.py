@@ -23,6 +23,7 @@ from orch_node.protocol.events import (
     LeftOut,
     NodeNews,
     NodesLost,
+    Raised,
     Stalled,
     Stopping,
 )
@@ -107,8 +108,8 @@ class Attempt:
         if event is None:
             self.event_log.words.write(line)
             return
-        if not self.tracker.knows(event.rank):
-            event = LeftOut(rank=event.rank, text=f"rank {event.rank} is none of this run")
+        if not self.tracker.knows(event.rank) and not isinstance(event, Raised):
+            event = LeftOut(text=f"rank {event.rank} is none of this run")
         if isinstance(event, LeftOut):
             self.event_log.leave_out(event, line)
             return
