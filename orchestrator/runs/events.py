@@ -19,6 +19,14 @@ def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
             yield event
 
 
+def stored(path: Path, *, ranks: int) -> list[Event]:
+    """Those of a whole event log; of one that may not be read, what says so."""
+    try:
+        return list(events_in(whole_lines(path), ranks=ranks))
+    except OSError as error:
+        return [LeftOut(text=f"{path.name}: {error.strerror}")]
+
+
 def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
     """Those from a byte on that are there whole: the last one may be on its way."""
     if not path.exists():

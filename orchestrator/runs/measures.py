@@ -123,7 +123,11 @@ def measures(run: Run) -> Measures:
 
 def samples(path: Path) -> Iterator[Sample]:
     """What can be read of it: the last line may be torn, of a rank that was killed."""
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:  # of a rank that never measured, or of somebody else
+        return
+    for line in lines:
         try:
             sample = values.parse_known(Sample, line, path.name)
         except ProtocolError:

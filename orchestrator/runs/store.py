@@ -19,7 +19,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
 from orchestrator.runs.damaged import ASIDE, Damaged
-from orchestrator.runs.events import events_in, whole_lines
+from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
 
@@ -41,8 +41,7 @@ class Run:
 
     def events(self) -> list[Event]:
         """Those that are there whole, and what stands for those that cannot be read."""
-        lines = whole_lines(self.folder / files.EVENTS)
-        return list(events_in(lines, ranks=len(self.record.layout)))
+        return stored(self.folder / files.EVENTS, ranks=len(self.record.layout))
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -101,14 +101,28 @@ def test_shell_completion(words: str, position: int, expected: str) -> None:
     assert expected in done.stdout.split()
 
 
-def test_a_bug_of_ours_leaves_a_log_and_exit_code_3(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "runs" / "x").mkdir(parents=True)
-    record = plan(tmp_path / "runs" / "x", [])
-    (tmp_path / "runs" / "x" / "plan.json").write_text(json.dumps(record))
-    (tmp_path / "runs" / "x" / "outcome.json").write_text("{}")  # no version of orch writes this
-    done = orch("runs")
+BUG = """
+import orchestrator.cli.main as program
+program.app = lambda: {}["\x1b no such key"]
+program.main()
+"""
+
+
+def test_a_bug_of_ours_leaves_a_log_and_exit_code_3() -> None:
+    done = subprocess.run([sys.executable, "-c", BUG], capture_output=True, text=True, timeout=60)
     assert done.returncode == 3
     path = Path(done.stderr.strip().rpartition(" ")[2])
     assert "Traceback" in path.read_text()
     assert "Traceback" not in done.stderr
     path.unlink()
+
+
+def test_a_run_whose_end_cannot_be_read_is_no_bug(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    record = plan(tmp_path / "runs" / "x", [])
+    (tmp_path / "runs" / "x" / "plan.json").write_text(json.dumps(record))
+    (tmp_path / "runs" / "x" / "outcome.json").write_text("{}")
+    done = orch("runs")
+    assert (done.returncode, "killed" in done.stdout) == (0, True)
+    shown = orch("runs", "show").stdout
+    assert "note: outcome.json cannot be read (outcome.json has no 'state')" in shown

@@ -293,6 +293,19 @@ def test_a_damaged_outcome_is_told(tmp_path: Path) -> None:
     assert found.exit_code == 1
 
 
+def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run", ranks=2, nodes=1, seconds=5)
+    names = ("events.jsonl", "outcome.json", "supervisor.json", "ranks/rank-0.metrics.jsonl")
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
+    found = outcome_of(store.load(folder))
+    assert found.state == "killed"
+    assert "events.jsonl: Is a directory" in found.notes[-1]
+    assert listed(tmp_path, None).rows
+    assert measures(store.load(folder)).ranks[0].samples == ()
+
+
 @pytest.mark.parametrize("pid", [-1, 0, 1, 2**40])
 def test_no_process_that_is_no_supervisors_is_ever_signalled(pid: int) -> None:
     """kill(-1) reaches all processes of a user, kill(0) those of a group."""
