@@ -22,7 +22,7 @@ from orchestrator.model.printable import one_line, printable
 from orchestrator.paths import STANDALONE
 from orchestrator.provisioning import probe
 from orchestrator.provisioning.extra_variables import UNSAFE, render
-from orchestrator.provisioning.plan import known_hosts, names, own_names, ssh_config
+from orchestrator.provisioning.names import known_hosts, names, own_names, ssh_config
 from orchestrator.provisioning.playbook import Playbook, run
 from orchestrator.provisioning.report import changes_of, explain, message_of
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result

@@ -11,15 +11,8 @@ import pytest
 
 from orchestrator import load
 from orchestrator.model.limits import GIB, Limits
-from orchestrator.provisioning.plan import (
-    Host,
-    Platform,
-    ProvisionRequest,
-    has_names,
-    names,
-    plan_provision,
-    routes,
-)
+from orchestrator.provisioning.names import has_names, names
+from orchestrator.provisioning.plan import Host, Platform, ProvisionRequest, plan_provision, routes
 from orchestrator.provisioning.preflight import problems
 from orchestrator.provisioning.probe import Peer, Probe
 from orchestrator.provisioning.report import Change, NodeReport, Report, changes_of, explain
