@@ -134,7 +134,8 @@ class Session:
         try:
             if result.action in SET_FACT and result.role in RECORDING:
                 facts = result.result.get("ansible_facts")
-                text = record_json(dict(facts or {}).get(VARIABLE), result.node)
+                said = facts.get(VARIABLE) if isinstance(facts, dict) else None
+                text = record_json(said, result.node)
                 write_private(self.state.record(result.node), text)
             elif result.task.startswith(PROBE_TASK) and result.role in PROBING:
                 answer = probe.parse(result.node, result.result.get("probe"))
