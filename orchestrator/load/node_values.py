@@ -53,4 +53,4 @@ NodePath = Annotated[str, Field(max_length=4096), StringConstraints(pattern=r"^/
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Number = Annotated[int, Field(ge=0, lt=1 << 20)]  # of a CPU, a core, a socket, a NUMA node
 Port = Annotated[int, Field(ge=1, lt=1 << 16)]
-Text = Annotated[str, Field(max_length=1 << 20)]  # a file of the node; looked at, handed on nowhere
+Text = Annotated[str, Field(max_length=1 << 24)]  # a file of the node; looked at, handed on nowhere
