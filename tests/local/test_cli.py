@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.recorded import plan
+from tests.conftest import orch_environment
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 

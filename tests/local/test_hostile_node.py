@@ -84,8 +84,9 @@ def test_folders_and_programs_of_a_record_are_not_believed(
         source = ("--from", str(site.root / "runs" / BAD)) if verb[0] == "fetch" else ()
         done = orch(*verb, *WHERE, *source)
         assert done.returncode == 0, (verb, done.stdout + done.stderr)
-        again = orch(*verb, *source)  # as it was recorded here
-        assert again.returncode == 0, (verb, again.stdout + again.stderr)
+        if verb[0] in ("stop", "logs"):
+            again = orch(*verb, *source)  # as it was recorded here
+            assert again.returncode == 0, (verb, again.stdout + again.stderr)
     assert not mark.exists()
 
 
