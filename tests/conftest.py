@@ -28,6 +28,13 @@ HOSTILE = (
 
 
 TESTS = Path(__file__).parent
+INTERN = sys.intern  # Ansible puts one of its own there, which torch's compiler does not know
+
+
+@pytest.fixture
+def without_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter as it was before a test imported Ansible."""
+    monkeypatch.setattr(sys, "intern", INTERN)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import orch_environment
-
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 
 # What programs rely on. A key may be added; taking one away or renaming it needs a new schema.

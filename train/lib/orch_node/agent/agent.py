@@ -21,6 +21,7 @@ from typing import Any
 from orch_node import whole_files
 from orch_node.agent import containers, processes, shared_memory, stack_traces
 from orch_node.agent.core_claims import Claims
+from orch_node.disk import trouble
 from orch_node.protocol import files
 from orch_node.protocol.agent import (
     Alive,
@@ -197,10 +198,14 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     run_dir, node, folder = argv
     relieve(run_dir, node)
-    Path(run_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-    agent = Agent(Path(run_dir), node, Claims(Path(folder)))
     try:
+        Path(run_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        agent = Agent(Path(run_dir), node, Claims(Path(folder)))
         agent.serve()
     except BrokenPipeError:
         agent.orphaned()
+    except OSError as error:  # the supervisor takes the last line for the reason
+        path = error.filename or run_dir
+        print(trouble(node, Path(str(path)), error), file=sys.stderr)
+        return 1
     return 0

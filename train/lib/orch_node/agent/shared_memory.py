@@ -8,6 +8,7 @@ beside the run, for the time after a death.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -87,7 +88,9 @@ def noted(path: Path) -> Notes:
 
 
 def write(path: Path, notes: Notes) -> None:
-    whole_files.write(path, json.dumps(values.record(notes)))
+    """On a full disk what is known stays what it was: rather too little goes than too much."""
+    with contextlib.suppress(OSError):
+        whole_files.write(path, json.dumps(values.record(notes)))
 
 
 def used_by(pid: int) -> dict[str, int]:

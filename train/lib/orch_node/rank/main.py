@@ -124,14 +124,20 @@ def give_up(error: BaseException) -> NoReturn:
         code = error.code if isinstance(error.code, int) else 1
         text = f"sys.exit({error.code!r})"
         if not isinstance(error.code, int):
-            print(error.code, file=sys.stderr)
+            write_last(str(error.code))
     else:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         text = own_traceback(error)
-        print(text, file=sys.stderr)
-    send(Raised(text=text))
+    send(Raised(text=text))  # before the log, whose disk may be full
+    if not isinstance(error, SystemExit):
+        write_last(text)
     flush()
     os._exit(code)
+
+
+def write_last(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # as in flush()
+        print(text, file=sys.stderr)
 
 
 def own_traceback(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orch_node.agent.containers import read_spec
+from orch_node.disk import trouble
 from orch_node.events import send
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
@@ -49,7 +50,10 @@ def main(argv: list[str]) -> int:
     os.environ["RANK"] = str(placement.rank)
     environment = training_environment(run_dir, layout, placement, spec)
     log_path = run_dir / files.rank_log(placement.rank)
-    log = open_log(log_path)
+    try:
+        log = open_log(log_path)
+    except OSError as error:
+        fail(trouble(placement.node, log_path, error))
     memory = Memory()
     child: Process
     if spec:

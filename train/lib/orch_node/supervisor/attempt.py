@@ -141,6 +141,8 @@ class Attempt:
         if self.tracker.failed:
             ending = self.failure()
             return None if self.left_to_launcher(ending) else ending
+        if problem := self.event_log.problem():
+            return Ending(FAILED, problem)
         if lost := self.lost():
             self.event_log.tell(NodesLost(text=self.lost_words(), nodes=tuple(lost)))
             return Ending(FAILED, problem=self.lost_words())
@@ -218,7 +220,7 @@ class Attempt:
             if not missing and code == 0:
                 return Ending(DONE, launcher_code=code)
             return Ending(FAILED, problem=describe_end(code, missing), launcher_code=code)
-        problem = ending.problem or self.lost_words() or None
+        problem = ending.problem or self.lost_words() or self.event_log.problem() or None
         return Ending(ending.state, problem, ending.failure, code)
 
     def lost_words(self) -> str:

@@ -18,15 +18,16 @@ from pathlib import Path
 from types import FrameType
 
 from orch_node import whole_files
+from orch_node.disk import trouble
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import Answer, WriteFile
+from orch_node.protocol.agent import AllEnded, Answer, EndAll, WriteFile
 from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED, STOPPED, NodeEnd, Outcome
 from orch_node.protocol.values import record
 from orch_node.supervisor.agents import Agents
-from orch_node.supervisor.attempt import Attempt
+from orch_node.supervisor.attempt import END_SECONDS, Attempt
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.launcher_process import launcher_environment
 from orch_node.supervisor.recovery import Recovery, recover
@@ -40,7 +41,13 @@ def main(argv: list[str]) -> int:
         print("usage: node.py supervise RUN_DIR [OPTIONS] -- LAUNCHER [ARGS...]", file=sys.stderr)
         return 2
     options = parse(argv)
-    return Supervisor(Path(options.run_dir), options).run()
+    try:
+        supervisor = Supervisor(Path(options.run_dir), options)
+    except OSError as error:
+        path = error.filename or options.run_dir
+        print(f"error: {trouble('node0', Path(str(path)), error)}", file=sys.stderr)
+        return 1
+    return supervisor.run()
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -87,11 +94,24 @@ class Supervisor:
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
         self.nodes: dict[str, NodeEnd] = {}  # what the end left on each node
-        self.event_log = EventLog(run_dir)
+        nodes = [*self.layout.node_names, *self.layout.spare_hosts]
+        self.event_log = EventLog(run_dir, nodes)
 
     def run(self) -> int:
         """-> exit code. A run that was stopped before it began touches no other node."""
-        return self.finish(Ending(STOPPED) if self.stop_signal else self.supervise())
+        if self.stop_signal:
+            return self.finish(Ending(STOPPED))
+        try:
+            return self.finish(self.supervise())
+        except OSError as error:  # its own files: a full disk, mostly
+            return self.finish(self.cut_short(error))
+
+    def cut_short(self, error: OSError) -> Ending:
+        """End what is left without a further word on the disk."""
+        path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
+        self.agents.ask(EndAll(), AllEnded, seconds=END_SECONDS)
+        self.agents.leave()
+        return Ending(FAILED, trouble(self.layout.node_names[0], path, error))
 
     def supervise(self) -> Ending:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")

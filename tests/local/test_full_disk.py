@@ -1,0 +1,69 @@
+"""A run whose disk is full ends with that reason, wherever the disk was needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.local.test_train import last_run, left_behind
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+FILL = """
+import os, sys, time
+import torch
+
+def fill():
+    with open(os.environ["ORCH_RUN_DIR"] + "/data", "wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 10, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError as error:
+                last = error
+    return last
+"""
+SCRIPTS = {
+    # Nobody but orch writes from there on.
+    "sleeps": "fill()\nfrom orch_node import report\nfor step in range(100):\n"
+              "    report('progress', phase='train', step=step, steps=100)\n    time.sleep(0.2)\n",
+    "raises": "raise fill()\n",
+    "prints": "fill()\nfor _ in range(100):\n    print('x' * 1000, flush=True)\n",
+    "killed": "fill()\nimport signal\nfrom orch_node import report\nfor step in range(100):\n"
+              "    report('progress', phase='train', step=step, steps=100)\n"
+              "os.kill(os.getpid(), signal.SIGKILL)\n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """The folder of all runs is a file system of 2 MB."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to mount a file system")
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(runs)], check=True)
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(runs)], check=True)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_reason_reaches_the_controller(orch: Orch, small: Path, name: str) -> None:
+    (small / "fills.py").write_text(FILL + SCRIPTS[name])
+    done = orch("train", "fills.py", "--ppn", "1", "--backend", "gloo")
+    run = last_run(small)
+    assert done.returncode == 1, done.stdout + done.stderr
+    outcome = json.loads((run / "outcome.json").read_text())
+    assert outcome["state"] == "failed"
+    assert "No space left on device" in done.stdout
+    assert left_behind(run) == []
+    for line in (run / "events.jsonl").read_text().splitlines():
+        json.loads(line)
+    if name in ("raises", "prints"):
+        assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
+    else:
+        assert f"node0: {run} is full (No space left on device)" in done.stdout

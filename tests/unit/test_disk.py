@@ -1,0 +1,69 @@
+"""Files on a disk that takes nothing more."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orch_node.disk import Appender, Reserve, trouble
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KB."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to mount a file system")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with (folder / "data").open("wb", 0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_what_has_its_room_is_written_on_a_full_disk(small: Path) -> None:
+    reserve = Reserve(small / "room", 16384)
+    fill(small)
+    reserve.become(small / "outcome", b"x" * 16000)
+    assert (small / "outcome").read_bytes() == b"x" * 16000
+    assert not (small / "room").exists()
+
+
+def test_what_does_not_fit_is_not_there_in_part(small: Path) -> None:
+    log = Appender(small / "log")
+    log.write(b"first\n")
+    fill(small)
+    log.write(b"x" * 9000 + b"\n")
+    assert log.problem is not None
+    assert log.problem.errno == errno.ENOSPC
+    (small / "data").unlink()
+    log.write(b"last\n")
+    assert (small / "log").read_bytes() == b"first\nlast\n"
+
+
+def test_no_room_is_told_at_once(small: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        Reserve(small / "room", 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "node1: /a/b is full (No space left on device)"),
+        (errno.EDQUOT, "node1: /a/b is full (Disk quota exceeded)"),
+        (errno.EIO, "node1: /a/b cannot be written (Input/output error)"),
+        (errno.EROFS, "node1: /a/b cannot be written (Read-only file system)"),
+    ],
+)
+def test_the_words(number: int, words: str) -> None:
+    assert trouble("node1", Path("/a/b"), OSError(number, os.strerror(number))) == words
