@@ -12,6 +12,7 @@ from typer.models import ParameterInfo
 
 from orchestrator.cli import groups
 from orchestrator.cli.groups import Group
+from orchestrator.cli.options import complain
 from orchestrator.cli.output import OUTPUT, Output, check_format, check_manifest
 from orchestrator.cli.request import PANELS, STARTERS
 from orchestrator.planning.request import TrainRequest
@@ -44,6 +45,8 @@ def command(*targets: TargetFlags) -> Callable[..., None]:
         request = replace(request, options=options, runs_dir=output.runs_dir)
         check_format(output)
         plan = operation.plan(request)
+        for line in operation.left_out(request):
+            complain(f"warning: {line}")
         check_manifest(output, plan, " or ".join(f"--on {one.on}" for one in targets))
         show_or_run(
             plan, output.runs_dir, operation.start,

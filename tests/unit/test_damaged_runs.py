@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import Below, write_whole
 from orchestrator.load.inventory import recalled
 from orchestrator.operations import runs as operation
+from orchestrator.operations.train import left_out
+from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import damaged, resume, store
 from orchestrator.runs.state_files import supervises
 from orchestrator.state import State, held_by
@@ -66,6 +69,13 @@ def test_a_damaged_plan_hides_no_other_run(base: Path, harm: str) -> None:
     with pytest.raises(OrchError, match="is damaged"):
         store.find(base, BAD)
     assert store.unfinished(base, "k") is None
+
+
+def test_a_run_that_may_not_be_carried_on_for_its_damage_is_named(base: Path) -> None:
+    (base / BAD / "plan.json").write_text("")
+    request = TrainRequest(recipe="qa", runs_dir=base)
+    assert [BAD in line for line in left_out(request)] == [True]
+    assert list(left_out(replace(request, fresh=True))) == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to nothing", "unreadable"])
