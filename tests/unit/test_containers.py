@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,25 @@ def test_an_entrypoint_gets_its_words_as_they_are_and_only_names_of_variables() 
     assert found[found.index("--cpuset-cpus") + 1] == "2,3,4"
     rest = found[found.index("--rm") : -len(words)]
     assert rest == ["--rm", "--env", "A", "--env", "B", "orch:current"]
+
+
+def test_secrets_of_an_entrypoint_go_through_its_standard_input(hostile: str) -> None:
+    """By a shell's own words: nothing of them is an argument, and the words stay what they are."""
+    secrets = {"TOKEN": hostile, "KEY": f"{hostile}\n"}
+    show = "import json, os, sys; print(json.dumps([os.environ['TOKEN'], os.environ['KEY'], " \
+           "sys.argv[1:], sys.stdin.read()]))"  # fmt: skip
+    own = [sys.executable, "-c", show]
+    found = containers.entry_command(
+        Path("/runs/r"), SPEC, PLACE, ["A"], list(HOSTILE), through_shell=own
+    )
+    assert found[found.index("--rm") :][:7] == [
+        *("--rm", "--env", "A", "--interactive", "--entrypoint", "/bin/sh", "orch:current"),
+    ]
+    inside = ["/bin/sh", *found[found.index("orch:current") + 1 :]]
+    done = subprocess.run(
+        inside, input=containers.as_exports(secrets), capture_output=True, check=True
+    )
+    assert json.loads(done.stdout) == [hostile, f"{hostile}\n", list(HOSTILE), ""]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def test_what_does_not_fit_is_not_there_in_part(small: Path) -> None:
     assert log.problem.errno == errno.ENOSPC
     (small / "data").unlink()
     log.write(b"last\n")
+    log.close()
     assert (small / "log").read_bytes() == b"first\nlast\n"
 
 

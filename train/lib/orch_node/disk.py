@@ -61,3 +61,6 @@ class Appender:
         except OSError as error:
             self.problem = self.problem or error
             os.ftruncate(self.file.fileno(), before)
+
+    def close(self) -> None:
+        self.file.close()

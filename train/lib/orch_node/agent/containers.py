@@ -5,9 +5,11 @@ RUN_DIR/container.json says what it is made of; a run without that file has none
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orch_node import program, whole_files
@@ -19,6 +21,11 @@ from orch_node.protocol.outcome import ProcessRecord
 ENGINE = "docker"
 MARK = b'{"contained": '  # how a line of the container's own wrapper begins
 RUN, FOLDER, NODE = "orch.run", "orch.folder", "orch.node"  # labels
+# Words that a shell has of its own: an image may have no other programs.
+READ_EXPORTS = """words=
+while IFS= read -r line; do words="$words$line
+"; done
+eval "$words"; unset words line; exec "$@" </dev/null"""
 START_SECONDS = 60.0
 SECONDS = 20.0
 LOOK_SECONDS = 5.0
@@ -87,16 +94,35 @@ def entry_command(
     placement: Placement,
     names: Sequence[str],
     words: Sequence[str],
+    *,
+    through_shell: Sequence[str] | None = None,
 ) -> list[str]:
     """What starts the image's own entrypoint with these words. The values of the variables `names`
-    are taken from the engine's own environment, so that no secret is an argument."""
+    are taken from the engine's own environment, so that they are no arguments; the engine shows
+    them to all its users. `through_shell`: the image's entrypoint, started by a shell that reads
+    variables of which the engine knows nothing (`as_exports`)."""
     cpus = (*placement.cpus, *placement.worker_cpus)
     options = run_options(run_dir, spec, node=placement.node, cpus=cpus)
-    return [
+    head = [
         *(ENGINE, *options, "--rm"),
         *(word for name in names for word in ("--env", name)),
-        *(spec.image, *words),
     ]
+    if through_shell is None:
+        return [*head, spec.image, *words]
+    shell = ("--interactive", "--entrypoint", "/bin/sh")
+    return [*head, *shell, spec.image, "-c", READ_EXPORTS, "sh", *through_shell, *words]
+
+
+def as_exports(variables: Mapping[str, str]) -> bytes:
+    """What READ_EXPORTS reads."""
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    return "".join(lines).encode()
+
+
+def entrypoint_of(image: str) -> list[str]:
+    """The image's own. Raises ContainerError."""
+    found = ask("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)
+    return list(json.loads(found) or [])
 
 
 def find(run_dir: Path, node: str = "") -> list[str]:

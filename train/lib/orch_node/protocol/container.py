@@ -34,7 +34,8 @@ class ContainerSpec:
 @dataclass(frozen=True)
 class RankOrder:
     """What a rank's wrapper on the node tells the one in the container. `environment`: of the
-    training process, secrets too. `preload`: as in the ContainerSpec."""
+    training process, secrets too, whose names are `secrets`. `preload`: as in the
+    ContainerSpec."""
 
     placement: Placement
     environment: dict[str, str]
@@ -42,6 +43,7 @@ class RankOrder:
     log: str
     setvars: str = ""
     preload: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ RANKS = "ranks"
 STACK_TRACES = "stacks"
 
 # Beside train/, by `orch provision`: variables of the cluster, and secrets.
-PROVISIONED = ("env.json", "secrets.json")
+SECRETS = "secrets.json"
+PROVISIONED = ("env.json", SECRETS)
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 OF_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.(?:log|metrics\.jsonl)", re.ASCII)

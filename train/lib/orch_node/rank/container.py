@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -108,19 +109,25 @@ class Entry:
             "OMP_NUM_THREADS": str(max(1, placement.threads // processes)),
         }
         del environment["ORCH_EVENTS_FD"]
+        # The engine shows a container's variables to whoever may use it.
+        secrets = {name: environment.pop(name) for name in order.secrets if name in environment}
         command = containers.entry_command(
-            run_dir, spec, placement, sorted(environment), order.command
-        )
+            run_dir, spec, placement, sorted(environment), order.command,
+            through_shell=containers.entrypoint_of(spec.image) if secrets else None,
+        )  # fmt: skip
         self.log = Path(order.log)
         with open(self.log, "ab", opener=private) as words:
             self.process = subprocess.Popen(
                 command,
                 env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
                 stdout=words,
                 stderr=words,
                 preexec_fn=die_with_parent,
             )
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
+                pipe.write(containers.as_exports(secrets))
         self.pid = self.process.pid
         self.joined = Joined(
             node=placement.node, pid=self.pid, cpus=placement.cpus, backend="the image's own",

@@ -84,6 +84,11 @@ def provisioned_environment() -> dict[str, str]:
     return found
 
 
+def secret_names() -> tuple[str, ...]:
+    path = program.ROOT / files.SECRETS
+    return tuple(sorted(read_env_file(path))) if path.exists() else ()
+
+
 def read_env_file(path: Path) -> dict[str, str]:
     """A JSON object of strings: no quoting rules to get wrong, newlines allowed."""
     return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}

@@ -26,7 +26,7 @@ from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank import container as rank_container
-from orch_node.rank.environment import training_environment
+from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.inherited import close_listening
 from orch_node.rank.log import last_words, open_log
 from orch_node.rank.oom import Memory
@@ -57,7 +57,10 @@ def main(argv: list[str]) -> int:
     memory = Memory()
     child: Process
     if spec:
-        order = RankOrder(placement, environment, tuple(command), str(log_path), layout.setvars)
+        order = RankOrder(
+            placement, environment, tuple(command), str(log_path), layout.setvars,
+            secrets=secret_names(),
+        )  # fmt: skip
         child = rank_container.start(run_dir, spec, order)
     else:
         child = Child(start(placement, environment, log, command))

@@ -72,6 +72,8 @@ class EventLog:
         for left in self.left_out.events():
             self.tell(left)
         self.tell(Finished(state=ending.state))
+        self.events.close()
+        self.words.close()
         try:
             self.write(ending)
         except OSError:  # more than its room: without what each node says
