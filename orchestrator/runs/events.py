@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from orch_node.protocol.events import Event, LeftOut, Tally, understood
+
+Kind = TypeVar("Kind", bound=Event)
 
 
 def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
@@ -25,6 +28,15 @@ def stored(path: Path, *, ranks: int) -> list[Event]:
         return list(events_in(whole_lines(path), ranks=ranks))
     except OSError as error:
         return [LeftOut(text=f"{path.name}: {error.strerror}")]
+
+
+def newest(path: Path, kind: type[Kind], *, ranks: int) -> Kind | None:
+    """The last event of a kind in an event log: found from its end, for a log may be long."""
+    try:
+        backwards = events_in(reversed(whole_lines(path)), ranks=ranks)
+        return next((event for event in backwards if isinstance(event, kind)), None)
+    except OSError:
+        return None
 
 
 def whole_lines(path: Path, offset: int = 0) -> list[bytes]:

@@ -19,6 +19,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
 from orchestrator.runs.damaged import ASIDE, Damaged
+from orchestrator.runs.events import newest as newest_event
 from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
@@ -49,13 +50,11 @@ class Run:
 
     def progress(self) -> Progress | None:
         """The newest progress that a rank has reported."""
-        found = [event for event in self.events() if isinstance(event, Progress)]
-        return found[-1] if found else None
+        return newest_event(self.folder / files.EVENTS, Progress, ranks=len(self.record.layout))
 
     def result(self) -> Result | None:
         """The figures that the script reported at its end."""
-        found = [event for event in self.events() if isinstance(event, Result)]
-        return found[-1] if found else None
+        return newest_event(self.folder / files.EVENTS, Result, ranks=len(self.record.layout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

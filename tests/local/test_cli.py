@@ -113,14 +113,3 @@ def test_a_bug_of_ours_leaves_a_log_and_exit_code_3() -> None:
     assert "Traceback" in path.read_text()
     assert "Traceback" not in done.stderr
     path.unlink()
-
-
-def test_a_run_whose_end_cannot_be_read_is_no_bug(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "runs" / "x").mkdir(parents=True)
-    record = plan(tmp_path / "runs" / "x", [])
-    (tmp_path / "runs" / "x" / "plan.json").write_text(json.dumps(record))
-    (tmp_path / "runs" / "x" / "outcome.json").write_text("{}")
-    done = orch("runs")
-    assert (done.returncode, "killed" in done.stdout) == (0, True)
-    shown = orch("runs", "show").stdout
-    assert "note: outcome.json cannot be read (outcome.json has no 'state')" in shown

@@ -49,7 +49,7 @@ class Appender:
     `problem` is the first such time."""
 
     def __init__(self, path: Path) -> None:
-        self.file = open(path, "ab", buffering=0, opener=private)
+        self.file = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
         self.problem: OSError | None = None
 
     def write(self, piece: bytes) -> None:

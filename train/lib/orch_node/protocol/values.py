@@ -34,7 +34,7 @@ def parse_known(kind: type[T], text: str | bytes, where: str) -> T:
 def loads(text: str | bytes, where: str) -> Any:
     """JSON from anywhere: no depth and no length of it harms who reads it. Raises ProtocolError."""
     try:
-        value = json.loads(text, parse_int=whole_number)
+        value = DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ProtocolError(f"{where} is nested too deep.") from None
     except ValueError as error:
@@ -48,6 +48,9 @@ def whole_number(digits: str) -> int:
     if len(digits) > DIGITS + digits.startswith("-"):
         raise ValueError(f"a number has {len(digits)} digits.")
     return int(digits)
+
+
+DECODER = json.JSONDecoder(parse_int=whole_number)  # json.loads would make one for each line
 
 
 def deeper(value: Any, limit: int) -> bool:

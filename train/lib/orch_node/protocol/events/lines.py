@@ -19,6 +19,7 @@ LONGEST = 1 << 24  # bytes: the end of a run on ten thousand nodes fits
 LONGEST_NAME = 100
 LONGEST_REASON = 200
 MOST_RANKS = 1 << 24
+SHAPES: dict[type[Event], tuple[frozenset[str], bool]] = {}  # made once for each kind
 LAST_TIME = 253_402_300_799.0  # the year 9999: calendars end there
 
 
@@ -73,23 +74,34 @@ def read(record: object) -> Event:
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or "rank" not in record:
         raise ProtocolError("an event has a name and a rank.")
     kind = KINDS.get(name, Other)
-    known = {one.name for one in fields(kind)} - {"figures", "name"}
+    known, tells_figures = shape(kind)
     own = {key: value for key, value in record.items() if key in known}
-    if "figures" in values.readers(kind):
+    if tells_figures:
         own["figures"] = {k: v for k, v in record.items() if k not in known and k not in HEADER}
     if kind is Other:
         own["name"] = name
-    return checked(values.read(kind, own, f"{name!r}"[1:-1]))
+    return checked(values.read(kind, own, shown(name)))
+
+
+def shape(kind: type[Event]) -> tuple[frozenset[str], bool]:
+    """The keys that a line of this kind has for itself, and whether all others are figures."""
+    if kind not in SHAPES:
+        names = {one.name for one in fields(kind)}
+        SHAPES[kind] = (frozenset(names - {"figures", "name"}), "figures" in names)
+    return SHAPES[kind]
 
 
 def checked(event: Event) -> Event:
     """Raises ProtocolError for what no rank, and no clock, can be."""
-    name = f"{name_of(event)!r}"[1:-1]
     if not NO_RANK <= event.rank < MOST_RANKS:
-        raise ProtocolError(f"{name}: rank is {event.rank}, no rank.")
+        raise ProtocolError(f"{shown(name_of(event))}: rank is {event.rank}, no rank.")
     if not 0 <= event.time <= LAST_TIME:
-        raise ProtocolError(f"{name}: time is {event.time}, no time.")
+        raise ProtocolError(f"{shown(name_of(event))}: time is {event.time}, no time.")
     return event
+
+
+def shown(name: str) -> str:
+    return repr(name)[1:-1]
 
 
 def name_of(event: Event) -> str:
