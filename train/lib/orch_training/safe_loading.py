@@ -6,7 +6,7 @@ A checksum beside a file tells that it is whole, not who wrote it.
 from __future__ import annotations
 
 import inspect
-import pickle
+import pickle  # nosec B403
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +52,7 @@ def numbers_only() -> Any:
 def read(path: Path) -> Any:
     """What the file holds, on the CPU. Raises RecipeError if that is more than numbers."""
     try:
-        return torch.load(path, map_location="cpu", **options())
+        return torch.load(path, map_location="cpu", **options())  # nosec
     except pickle.UnpicklingError:
         raise RecipeError(
             f"{path} holds more than numbers, which could be code that runs when it is read: it "
