@@ -25,7 +25,9 @@ OPTION = re.compile(
     r"NoHostAuthenticationForLocalhost)\s*(?:=\s*|\s+)[\"']?([^\s\"']*)",
     re.IGNORECASE,
 )
-OTHER_CONFIGURATION = re.compile(r"(?:^|\s)-[46AaCfGgKkMNnqsTtVvXxYy]*F")
+# ssh(1): -F, also behind options without an argument; and the options whose argument follows them.
+OTHER_CONFIGURATION = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*F")
+WITH_ARGUMENT = frozenset(f"-{letter}" for letter in "BbcDEeIiJLlmOoPpQRSWw")
 SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking",
             "ansible_paramiko_host_key_checking")  # fmt: skip
 REVERSED = ("ansible_paramiko_host_key_auto_add",)
@@ -65,13 +67,28 @@ def is_yes(value: object) -> bool:
 
 def unverified_arguments(text: str) -> str:
     """The words among ssh's arguments after which an unknown key is accepted, or nothing."""
+    if names_configuration(text):
+        return "-F names a configuration that orch has not read"
     for layer in layers(text):
-        if OTHER_CONFIGURATION.search(layer):
-            return "-F names a configuration that orch has not read"
         for option, value in OPTION.findall(layer):
             if not keeps(option.lower(), value.lower()):
                 return f"{option} {value}"
     return ""
+
+
+def names_configuration(text: str) -> bool:
+    """Whether ssh itself is given one. That of a ProxyCommand is for the jump host alone: the node's
+    own key is verified through it."""
+    try:
+        words = iter(shlex.split(text))
+    except ValueError:
+        return False
+    for word in words:
+        if OTHER_CONFIGURATION.match(word):
+            return True
+        if word in WITH_ARGUMENT:
+            next(words, None)
+    return False
 
 
 def keeps(option: str, value: str) -> bool:

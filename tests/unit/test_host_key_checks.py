@@ -47,6 +47,8 @@ ON = [
     "-o 'UserKnownHostsFile=\"/home/me/known hosts\"' -o IdentitiesOnly=yes",
     "-o StrictHostKeyChecking=ask",
     "-o ProxyCommand='ssh -W %h:%p jump'",
+    "-o ProxyCommand='ssh -F /home/me/other -W %h:%p jump'",
+    "-i -F -C",
 ]
 
 
