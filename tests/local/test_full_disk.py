@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.local.grounds import Ground
 from tests.local.test_train import last_run, left_behind
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
@@ -67,3 +69,31 @@ def test_the_reason_reaches_the_controller(orch: Orch, small: Path, name: str) -
         assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
     else:
         assert f"node0: {run} is full (No space left on device)" in done.stdout
+
+
+def test_the_full_disk_of_another_node_is_named(two: Ground) -> None:
+    """Its agent and its wrapper write there; node0's disk has room."""
+    assert two.lab is not None
+    host = two.lab.hosts[1]
+    runs = f"{two.lab.root}/runs"
+    inside = ("nsenter", "--target", str(host.process.pid), "--mount")
+    subprocess.run([*inside, "mkdir", "-p", runs], check=True)
+    mount = ("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", runs)
+    subprocess.run([*inside, *mount], check=True)
+    script = two.folder / "prints.py"
+    script.write_text(
+        "import os, torch.distributed as dist\ndist.init_process_group()\ndist.barrier()\n"
+        "for _ in range(100 if dist.get_rank() else 0):\n    print('x' * 1000, flush=True)\n"
+        "dist.barrier()\n"
+    )
+    try:
+        cell = two.start(str(script), "--backend", "gloo")
+    finally:
+        # Not umount(8): it looks into the /proc of other process ids.
+        detach = f"import ctypes; assert not ctypes.CDLL(None).umount2({os.fsencode(runs)!r}, 2)"
+        subprocess.run([*inside, sys.executable, "-c", detach], check=True)
+    assert cell.code == 1
+    failure = cell.report["failure"]
+    assert (failure["rank"], failure["node"]) == (1, host.name)
+    assert "OSError: [Errno 28] No space left on device" in failure["text"]
+    assert not any(node["left"] for node in cell.report["nodes"].values())

@@ -84,3 +84,28 @@ def test_torchrun_obeys_no_stranger(orch: Orch, tmp_path: Path) -> None:
     done = orch("train", "stranger.py", "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
     assert not (last_run(tmp_path) / "obeyed").exists()
     assert done.returncode == 1, "the rendezvous is not what its nodes have written"
+
+
+FAILS_ONCE = """
+import os, pathlib
+import torch.distributed as dist
+dist.init_process_group()
+tries = pathlib.Path(os.environ["ORCH_RUN_DIR"], "tries")
+dist.barrier()
+if dist.get_rank() == 1:
+    if not tries.exists():
+        tries.touch()
+        raise ValueError("boom")
+dist.barrier()
+print("TRAINED", os.environ["TORCHELASTIC_RESTART_COUNT"])
+"""
+
+
+def test_torchrun_starts_the_ranks_of_all_nodes_again(two: Ground) -> None:
+    script = two.folder / "fails_once.py"
+    script.write_text(FAILS_ONCE)
+    cell = two.start(
+        str(script), "--launcher", "torchrun", "--backend", "gloo", "--max-restarts", "1"
+    )
+    assert cell.code == 0, cell.logs
+    assert [cell.said("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]
