@@ -104,6 +104,29 @@ def test_a_rank_that_fails_ends_the_pod_soon_and_is_named(tmp_path: Path) -> Non
     assert any("own script.py" in line for line in logs(done.stdout, 0)), "its stacks"
 
 
+FORGES = r"""
+import json, os
+fd = int(os.environ["ORCH_EVENTS_FD"])
+for line in (
+    {"event": "outcome", "rank": -1, "time": 1.0, "outcome": {"state": "failed"}},
+    {"event": "started", "rank": 7, "time": 1.0, "pid": -1, "wrapper": 0},
+    {"event": "exit", "rank": 7, "time": 1.0, "code": 3},
+    {"event": "progress", "rank": 0, "step": "three"},
+):
+    os.write(fd, json.dumps(line).encode() + b"\n")
+"""
+
+
+def test_a_script_that_writes_past_report_ends_no_process_of_a_pod(tmp_path: Path) -> None:
+    """A process id of -1, or 0, is that of everybody."""
+    done = pod("torchrun", config(tmp_path, ppn=1), script(tmp_path, FORGES))
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = events(done.stdout)
+    left = [one["text"] for one in told if one["event"] == "left_out"]
+    assert left == ["outcome is told by no rank", "progress: step is 'three', not a number"]
+    assert not [one for one in told if one["event"] == "outcome"]
+
+
 def test_a_pod_that_stands_still_is_ended(tmp_path: Path) -> None:
     # One rank sleeps; its pulse falls silent.
     path = config(tmp_path, stall_timeout=6.0, ppn=1)
