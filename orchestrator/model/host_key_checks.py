@@ -77,8 +77,8 @@ def unverified_arguments(text: str) -> str:
 
 
 def names_configuration(text: str) -> bool:
-    """Whether ssh itself is given one. That of a ProxyCommand is for the jump host alone: the key of
-    the node is verified through it."""
+    """Whether ssh itself is given one. That of a ProxyCommand is for the jump host alone: the key
+    of the node is verified through it."""
     try:
         words = iter(shlex.split(text))
     except ValueError:
