@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 TICKS = 5
+FINEST = 1e-9  # share of a value: smaller differences would be those of rounding
 POINTS = 300  # of a line: more than a screen shows are averaged
 
 
@@ -34,7 +35,7 @@ def scale(values: Sequence[float], start: float, end: float, *, zero: bool = Fal
     """A scale that all values fit on, its ends on round values; `zero`: it begins at 0."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     low = min(0.0, low) if zero else low
-    if high <= low:
+    if high - low <= abs(low) * FINEST:
         high = low + (abs(low) or 1.0) * 0.1
     step = round_step(low, high)
     return Scale(

@@ -295,7 +295,7 @@ def test_a_damaged_line_of_a_container_is_none_of_its_wrappers(
 
 
 def test_of_a_flood_of_damage_the_beginning_is_kept(tmp_path: Path) -> None:
-    events = event_log.EventLog(tmp_path)
+    events = event_log.EventLog(tmp_path, ["node0"])
     for _ in range(event_log.MOST_LINES + 5):
         events.leave_out(LeftOut(rank=0, text="x"), b"y" * 9000)
     events.end(Outcome(state="done"))

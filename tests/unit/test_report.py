@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from orch_node.protocol.events import Warned
 
@@ -29,6 +29,7 @@ def measured(tmp_path: Path, **options: Any) -> Measures:
 
 
 @given(low=st.floats(-1e9, 1e9, allow_nan=False), size=st.floats(1e-6, 1e9), zero=st.booleans())
+@example(low=-862380657.2134434, size=1e-06, zero=False)
 def test_scales_hold_their_values_and_have_round_ticks(low: float, size: float, zero: bool) -> None:
     high = low + size
     if high <= low:
