@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from orchestrator.paths import TRAIN
@@ -26,6 +27,7 @@ from orchestrator.state import State
 # engine that may run here has the kernel drop what crosses one.
 NETWORK, WIRE = "10.213.{}", "10.214.{}"
 COUNT = 2
+LABS = count()  # of this process: more than one may be there at a time
 # What each host runs: private mounts and processes, then sshd until it is ended.
 START = """
 set -eu
@@ -70,8 +72,9 @@ class Hosts:
 
     def __init__(self, base: Path) -> None:
         self.base = base
-        self.mark = f"o{os.getpid() % 10000}"
-        index = os.getpid() % 200 + 20
+        number = next(LABS)
+        self.mark = f"o{os.getpid() % 10000}{number}"
+        index = (os.getpid() + 67 * number) % 200 + 20
         self.network, self.wires = NETWORK.format(index), WIRE.format(index)
         self.root = base / "orch"
         self.root.mkdir(parents=True)

@@ -105,7 +105,7 @@ def test_ctrl_c_reaches_the_supervisor_on_its_node_alone(
 ) -> None:
     """The number of a supervisor is in a file, which may be older than the process."""
     run = tmp_path / "runs" / "a run"
-    mirror = Mirror(Ssh("far", sshd), str(run), tmp_path / "copy")
+    mirror = Mirror(Ssh("far", sshd), str(run), tmp_path / "copy", ranks=1)
     with supervisor(run.with_name("a run-2")) as other, supervisor(run) as meant:
         for process in (sleeper, other):
             mirror.terminate(process.pid)
