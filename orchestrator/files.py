@@ -6,17 +6,23 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from orch_node import whole_files
+from orch_node.whole_files import PRIVATE
+
 CHUNK = 1 << 20
 ROOT = 0  # the user who can write everything anyway
-PRIVATE = 0o600
 PUBLIC = 0o666  # as the umask has it
+
+
+# The same on the nodes and here.
+write_whole = whole_files.write
+sync_folder = whole_files.sync_folder
 
 
 def sha256(path: Path) -> str:
@@ -30,24 +36,6 @@ def digest_of(file: BinaryIO) -> str:
     while block := file.read(CHUNK):
         total.update(block)
     return total.hexdigest()
-
-
-def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
-    """All of it or nothing is there, also for who reads meanwhile and where the power fails; it is
-    on the disk when this returns, and this user's alone unless `mode` says more. Raises OSError."""
-    data = content.encode() if isinstance(content, str) else content
-    staging = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        with open(os.open(staging, flags, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        staging.replace(path)
-    except BaseException:
-        staging.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def other_owner(path: Path) -> str:
@@ -78,17 +66,6 @@ def own_folder(path: Path) -> Path:
         one.mkdir(mode=0o700, exist_ok=True)
         sync_folder(one.parent)
     return path
-
-
-def sync_folder(folder: Path) -> None:
-    """Until then a name that is new in a folder may be forgotten."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError:  # some network file systems cannot; the file itself is whole
-        pass
-    finally:
-        os.close(descriptor)
 
 
 class Below:
