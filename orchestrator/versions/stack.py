@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -178,6 +179,7 @@ class Stack:
             )
 
 
+@cache  # a thousand nodes have the versions of one stack
 def same_version(found: str | None, wanted: str) -> bool:
     """PEP 440's rule for `==`: the build (+cpu) counts only where it is asked for."""
     if found is None:

@@ -17,6 +17,9 @@ DIGITS = 20  # of a whole number: 2^64 has as many
 READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # made once for each class
 
 
+PLAIN = {str, int, float, bool, type(None)}
+
+
 class ProtocolError(Exception):
     """What is wrong with a file or a line, and at which key: `layout.json: ranks[3].cpus ...`."""
 
@@ -94,6 +97,8 @@ def check_schema(value: Mapping[str, Any], where: str, schema: int = 1) -> None:
 
 def record(value: Any) -> Any:
     """A value as JSON has it: what `read` takes."""
+    if type(value) in PLAIN:  # most are: thousands of ranks are written in one go
+        return value
     if is_dataclass(value):
         return {one.name: record(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, (tuple, list)):
