@@ -10,8 +10,6 @@ from itertools import groupby
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import fold
 
-BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Core:

@@ -23,11 +23,6 @@ def outcome_in(folder: Path) -> Outcome | None:
     return read_outcome(folder)[0]
 
 
-def outcome_problem(folder: Path) -> str:
-    """Why outcome.json cannot be read, in words; empty where nothing is wrong with it."""
-    return read_outcome(folder)[1]
-
-
 def read_outcome(folder: Path) -> tuple[Outcome | None, str]:
     """A run whose outcome.json is damaged has ended; how, nobody knows any more."""
     path = folder / files.OUTCOME

@@ -15,7 +15,6 @@ from orchestrator.errors import ExecuteError
 from orchestrator.targets.ssh.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.ssh.local import Local
 
-ANSWER = "an answer"
 AT_ONCE = 64  # nodes that are asked at the same time
 
 

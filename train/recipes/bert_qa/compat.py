@@ -8,7 +8,6 @@ went in 4.57, `jit_mode_eval` in 5.0, `ddp_backend ccl` in 5.1, `warmup_ratio` a
 
 from __future__ import annotations
 
-import inspect
 import os
 from dataclasses import dataclass, field, fields
 
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from orch_training import ipex
 from orch_training.errors import ArgumentError
 from orch_training.ranks import note
-from transformers import Trainer, TrainingArguments
+from transformers import TrainingArguments
 
 KNOWN = frozenset(f.name for f in fields(TrainingArguments) if f.init)
 TRUE, FALSE = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
@@ -172,9 +171,3 @@ def choose_backend(args: Argv) -> None:
 def backend_choices() -> tuple[str, ...]:
     kinds = {f.name: f for f in fields(TrainingArguments)}
     return tuple(kinds["ddp_backend"].metadata.get("choices", ())) if "ddp_backend" in kinds else ()
-
-
-def tokenizer_argument() -> str:
-    """What Trainer calls the tokenizer: `processing_class` from 4.46 on."""
-    known = inspect.signature(Trainer.__init__).parameters
-    return "processing_class" if "processing_class" in known else "tokenizer"
