@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -31,12 +32,6 @@ TESTS = Path(__file__).parent
 INTERN = sys.intern  # Ansible puts one of its own there, which torch's compiler does not know
 
 
-@pytest.fixture
-def without_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter as it was before a test imported Ansible."""
-    monkeypatch.setattr(sys, "intern", INTERN)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
         # Without a word it would deal out the tests of a group, so that lanes hurt one another.
@@ -55,6 +50,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares(item):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+
+
+def pytest_collection_finish() -> None:
+    """torch's compiler, which every optimizer imports, fails for good in a process that has used
+    Ansible: a lane whose tests import torch imports that too, before any test."""
+    if "torch" in sys.modules:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "intern", INTERN)
+            importlib.import_module("torch._dynamo")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

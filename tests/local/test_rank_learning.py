@@ -25,9 +25,6 @@ Watched = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORCH_EVENTS_FD", raising=False)
-    # Ansible, where another test has imported it, replaces this, and torch._dynamo refuses that.
-    plain = getattr(sys.intern, "unpatched_implementation", sys.intern)
-    monkeypatch.setattr(sys, "intern", plain)
     torch.manual_seed(0)
 
 

@@ -16,8 +16,6 @@ numpy = pytest.importorskip("numpy")
 from orch_training import safe_loading  # noqa: E402
 from orch_training.errors import RecipeError  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("without_ansible")
-
 
 class Payload:
     """What runs a program when it is unpickled."""
