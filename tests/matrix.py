@@ -1,9 +1,10 @@
 """What must be the same whatever starts the ranks and whatever they talk through.
 
 One run of tests/scripts/curve.py is one cell: its loss curve against that of a single process, the
-report of its failure against a fixed one, its environment against that of the other cells. What
-holds is written down in docs/matrix.json if ORCH_WRITE_MATRIX is set; README's table is made of it
-(`python -m tests.matrix README.md`).
+report of its failure against a fixed one, its environment against that of the other cells, and the
+addresses at which it listens against the planned ones. What holds is written down in
+docs/matrix.json if ORCH_WRITE_MATRIX is set; README's table is made of it (`python -m tests.matrix
+README.md`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ STARTERS: dict[str, tuple[str, ...]] = {
 }
 BACKENDS = ("ccl", "gloo")
 CELLS = [(starter, backend) for starter in STARTERS for backend in BACKENDS]
+DAEMONS = ("mpiexec", "mpirun", "hydra", "prte")
 # What every rank must find, the same below all launchers; and what only says how oneCCL talks.
 SHARED = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS",
@@ -79,14 +81,17 @@ def alone() -> list[float]:
     return list(json.loads(done.stdout))
 
 
-def check(start: Start, starter: str, backend: str, *, nodes: int) -> None:
-    """All that is said of one cell; `start` runs orch train with these arguments."""
+def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...]) -> None:
+    """All that is said of one cell; `start` runs orch train with these arguments on as many nodes
+    as there are `planned` addresses."""
+    nodes = len(planned)
     cell = start(str(SCRIPT), *STARTERS[starter], "--backend", backend, "--", "--fail", "1")
     for rank in (0, 1):
         assert cell.said("BACKEND", rank) == backend
         losses = json.loads(cell.said("LOSSES", rank))
         assert losses == pytest.approx(alone(), rel=TOLERANCE)
         check_environment(json.loads(cell.said("ENVIRONMENT", rank)), backend, rank, nodes)
+    check_listeners(cell, starter, set(planned))
     assert cell.code == 1
     failure = cell.report["failure"]
     assert (failure["rank"], failure["node"]) == (1, f"node{nodes - 1}")
@@ -105,6 +110,15 @@ def check_environment(found: dict[str, str], backend: str, rank: int, nodes: int
     }
     assert shared["RANK"] == str(rank)
     assert shared == SEEN.setdefault((backend, nodes, rank), shared)
+
+
+def check_listeners(cell: Cell, starter: str, planned: set[str]) -> None:
+    """Only at the planned addresses, but for what no flavour of MPI can be told."""
+    found = [tuple(one) for rank in (0, 1) for one in json.loads(cell.said("LISTENERS", rank))]
+    free = () if starter == "torchrun" else DAEMONS
+    bound = {address for program, address in found if not program.startswith(free)}
+    assert bound, "the ranks have met somewhere"
+    assert bound <= planned, found
 
 
 def note(starter: str, backend: str, nodes: int) -> None:

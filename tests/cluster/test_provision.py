@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import CPUSETS
+from lab import ON_TWO, small
 from sites import LOCK, ROOT, SITE, TOKEN, Site, drift, nodes_of, on, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -40,8 +41,7 @@ def test_the_facts_are_recorded(site: Site) -> None:
 
 def test_training_over_ssh_on_ccl_in_bf16(site: Site) -> None:
     """The main job on two nodes; its metrics come to the controller."""
-    few = ("--set", "max_steps=6", "--set", "max_train_samples=40", "--set", "max_eval_samples=8")
-    run = site.train("bert-qa", "--nodes", "2", "--ppn", "1", "--allow-slow-bf16", *few)
+    run = site.train(*small(), *ON_TWO)
     assert (run["state"], run["backend"], run["precision"]) == ("done", "ccl", "bf16")
     assert run["result"]["world_size"] == 2
     folder = Path(run["folder"])
@@ -126,8 +126,7 @@ def test_drift_is_told_and_mended_and_nothing_else_is_touched(site: Site) -> Non
     on(site, "node1", "rm", "-r", f"{SITE}/accelerate")
     expected = {"transformers", "accelerate", "env.json", "train/node.py", "train/stranger.py"}
     assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
-    assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
-    assert drift(site.orch()) == {"node0": set(), "node1": expected}
+    assert drift(site.orch()) == {"node0": set(), "node1": expected}, "a check mends nothing"
     assert site.orch("--check")["state"] == "done"
     assert on(site, "node1", "ls", f"{ROOT}/{own}")
 

@@ -39,7 +39,8 @@ def test_on_two_nodes(flavours: Site, starter: str, backend: str) -> None:
         report = flavours.train(*asked, code=1)
         return matrix.Cell(code=1, report=report, logs=logs(flavours, report["run_id"]))
 
-    matrix.check(start, starter, backend, nodes=2)
+    planned = tuple(flavours.cluster.address(node) for node in ("node0", "node1"))
+    matrix.check(start, starter, backend, planned=planned)
 
 
 def logs(site: Site, run_id: str) -> dict[int, str]:

@@ -1,10 +1,11 @@
-"""Plain DDP that knows nothing of orch: a loss curve, the environment it found, and if asked to
-(`--fail R`) an exception on rank R at the end."""
+"""Plain DDP that knows nothing of orch: a loss curve, the environment it found, who listens where
+meanwhile, and if asked to (`--fail R`) an exception on rank R at the end."""
 
 import json
 import os
 import sys
 
+import listening
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -46,7 +47,10 @@ def main() -> None:
     print("LOSSES", json.dumps(curve(rank, dist.get_world_size())))
     print("BACKEND", dist.get_backend())
     print("ENVIRONMENT", json.dumps(dict(os.environ)))
+    dist.all_reduce(torch.ones(1 << 20))  # too large for a greeting
+    print("LISTENERS", json.dumps(listening.listeners(os.environ["ORCH_RUN_DIR"])))
     sys.stdout.flush()
+    dist.barrier()  # nobody has left before all have looked
     if sys.argv[1:] == ["--fail", str(rank)]:
         raise ValueError("boom of this script")
     dist.barrier()

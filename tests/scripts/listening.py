@@ -1,14 +1,9 @@
-"""Prints where the processes of this run listen on this host, from /proc alone: after the ranks
-have met, and have sent something that is too large for a greeting."""
+"""Where the processes of this run listen on this host, from /proc alone."""
 
 import ipaddress
-import json
 import os
 import struct
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
 
 LISTEN = "0A"
 PROC = Path("/proc")
@@ -22,18 +17,17 @@ def name(pid: int) -> str:
     return (PROC / str(pid) / "comm").read_text().strip()
 
 
-def of_run(pid: int) -> bool:
+def of_run(pid: int, run: str) -> bool:
     try:
-        return f"ORCH_RUN_DIR={RUN}".encode() in (PROC / str(pid) / "environ").read_bytes()
+        return f"ORCH_RUN_DIR={run}".encode() in (PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
 
 
-def processes() -> set[int]:
+def processes(run: str) -> set[int]:
     """Those that name the run, and the daemons above them, up to what serves the connection."""
-    found = {
-        int(one.name) for one in PROC.iterdir() if one.name.isdigit() and of_run(int(one.name))
-    }
+    numbers = [int(one.name) for one in PROC.iterdir() if one.name.isdigit()]
+    found = {pid for pid in numbers if of_run(pid, run)}
     for pid in list(found):
         while (pid := parent(pid)) > 1 and (name(pid).startswith(("hydra", "mpiexec", "prte"))):
             found.add(pid)
@@ -68,13 +62,9 @@ def listening() -> dict[str, str]:
     return found
 
 
-RUN = os.environ["ORCH_RUN_DIR"]
-dist.init_process_group()
-dist.all_reduce(torch.ones(1 << 20))
-dist.barrier()
-known = listening()
-for pid in processes():
-    for inode in sockets(pid) & set(known):
-        print("LISTENS", json.dumps([name(pid), known[inode]]))
-print("MASTER_ADDR", json.dumps(os.environ["MASTER_ADDR"]))
-dist.barrier()
+def listeners(run: str) -> list[tuple[str, str]]:
+    """(program, address) of each socket that a process of the run listens with."""
+    known = listening()
+    return [
+        (name(pid), known[inode]) for pid in processes(run) for inode in sockets(pid) & set(known)
+    ]
