@@ -147,11 +147,14 @@ def docker(*argv: str) -> str:
 
 
 def make_cluster(script: str, nodes: int) -> None:
-    """Call cluster/up or cluster/down. Where there can be no cluster the tests fail, never skip."""
+    """Call cluster/up or cluster/down. Where there can be no cluster the tests fail, never skip.
+
+    The engine stays: other lanes have containers of their own.
+    """
     settings = {"NODES": str(nodes), "VAGRANT_DEFAULT_PROVIDER": "docker"}
     environment = {**os.environ, **settings, "ORCH_NODE_CPUSETS": CPUSETS}
     done = subprocess.run(
-        [str(CHECKOUT / "cluster" / script)],
+        [str(CHECKOUT / "cluster" / script), *(["nodes"] if script == "down" else [])],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
