@@ -9,13 +9,13 @@ from pathlib import Path
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 TEXT = "One day it rained. Nobody went out.\nThe cat slept.\n\nBread is baked. It smells good.\n"
-SMALL = ("--set", "shards=2", "--set", "lengths=32:4", "--ppn", "2")
+SMALL = ("--set", "shards=2", "--set", "lengths=32:4")
 
 
 def test_texts_become_data_that_a_training_takes(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(TEXT * 30)
-    done = orch("data", "prepare", "text", "one.txt", "--out", "data", *SMALL, "--json",
-                timeout=200)  # fmt: skip
+    done = orch("data", "prepare", "text", "one.txt", "--out", "data", *SMALL, "--ppn", "2",
+                "--json", timeout=200)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)["result"]
     assert result["data_dir"] == str(tmp_path / "data")
@@ -31,7 +31,8 @@ def test_a_folder_of_texts(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for name in "ab":
         (tmp_path / "texts" / f"{name}.txt").write_text(TEXT)
-    done = orch("data", "prepare", "text", "texts", "--out", "data", *SMALL, timeout=200)
+    done = orch("data", "prepare", "text", "texts", "--out", "data", *SMALL, "--ppn", "1",
+                timeout=200)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     settings = json.loads((tmp_path / "data" / "settings.json").read_text())
     assert [name for name, _ in settings["files"]] == ["a.txt", "b.txt"]
@@ -47,6 +48,7 @@ def test_a_dry_run_says_what_would_run(orch: Orch, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_told(orch: Orch) -> None:
-    done = orch("data", "prepare", "text", "nowhere.txt", "--out", "data", *SMALL, timeout=200)
+    done = orch("data", "prepare", "text", "nowhere.txt", "--out", "data", *SMALL, "--ppn", "1",
+                timeout=200)  # fmt: skip
     assert done.returncode != 0
     assert "there is no file" in done.stdout + done.stderr

@@ -121,7 +121,7 @@ def test_names_in_the_folder_of_ranks_are_not_believed(
     assert here <= {"rank-0.log", "rank-0.metrics.jsonl"}
 
 
-@pytest.mark.parametrize("content", ["", "[" * 100_000])
+@pytest.mark.parametrize("content", ["", "[" * 100_000], ids=["empty", "nested"])
 def test_a_damaged_record_hides_no_other_and_can_be_cleaned(
     orch: Orch, site: Site, content: str
 ) -> None:
