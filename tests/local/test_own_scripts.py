@@ -1,6 +1,7 @@
 """Unmodified scripts with Trainer and with Accelerator on two nodes, through each launcher.
 
-One with plain DDP is what the matrix runs. And a backend of a third party.
+One with plain DDP is what the matrix runs; an Accelerator that `accelerate` has started is in
+test_accelerate.py. And a backend of a third party.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 SEEN: dict[str, str] = {}
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("script", ["with_trainer.py", "with_accelerator.py"])
+@pytest.mark.parametrize(
+    ("script", "launcher"),
+    [
+        *(("with_trainer.py", launcher) for launcher in LAUNCHERS),
+        ("with_accelerator.py", "mpirun"),
+        ("with_accelerator.py", "torchrun"),
+    ],
+)
 def test_an_unmodified_script_trains_alike_below_every_launcher(
-    two: Ground, launcher: str, script: str
+    two: Ground, script: str, launcher: str
 ) -> None:
     cell = two.start(str(SCRIPTS / script), "--launcher", launcher, "--backend", "ccl", "--", "out")
     assert cell.code == 0, cell.report
