@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 
@@ -55,6 +56,7 @@ runs.app.command("compare")(compare.compare)
 def main() -> None:
     """Exit codes: 0 done, 1 failed, 2 asked wrong, 3 a bug of ours, 130 interrupted."""
     prepare()
+    gc.set_threshold(50_000)  # what planning makes of thousands of nodes lives to its end
     try:
         if away_from_home():
             say(f"note: the home folder cannot be written; in its place: {stand_in()}", err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, complain
 from orchestrator.cli.provision import Inventory
 from orchestrator.screen import say
 
@@ -12,5 +12,8 @@ def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
     from orchestrator.operations import nodes as operation
     from orchestrator.report import listing
 
-    rows = operation.rows(inventory)
+    found = operation.rows(inventory)
+    rows = found.rows
     say(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))
+    for line in found.warnings:
+        complain(f"warning: {line}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, check_subcommand
+from orchestrator.cli.options import AsJson, check_subcommand, complain
 from orchestrator.screen import say
 
 app = typer.Typer(help="The sets of versions that fit together.", invoke_without_command=True)
@@ -118,7 +118,7 @@ def check(
     if backend and not stack:
         raise RequestError("--backend goes with --stack.")
     environments = (
-        operation.environments_of(inventory)
+        operation.environments_of(inventory, complain)
         if inventory
         else [operation.environment_of(python or sys.executable, shell=shell)]  # nosec
     )

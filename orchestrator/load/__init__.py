@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.load.accelerate import accelerate_config
 from orchestrator.load.backends import plugins
-from orchestrator.load.clusters import cluster, connections
+from orchestrator.load.clusters import cluster
 from orchestrator.load.docker import agreed as agreed_docker
 from orchestrator.load.docker import docker
 from orchestrator.load.image_file import image_file
@@ -18,7 +18,6 @@ __all__ = [
     "agreed_docker",
     "all_stacks",
     "cluster",
-    "connections",
     "docker",
     "image_file",
     "limits",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -104,33 +105,57 @@ class NotWhatANodeSays(OrchError):
     """An answer that is not of the form that it must have: the message says where."""
 
 
+class DamagedRecord(RequestError):
+    """What is recorded of one node cannot be read: it counts as not provisioned."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(
+            one_line(
+                f"The recorded facts of {path.stem} cannot be read, and it counts as not "
+                f"provisioned: {path}: {problem}"
+            ),
+            hint="`orch provision` records them anew.",
+        )
+
+    def describe(self) -> str:
+        return f"{self.message} ({self.hint})"
+
+
 def checked(model: type[Model], value: object, what: str) -> Model:
     """`value`: as JSON has it. Raises NotWhatANodeSays."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise NotWhatANodeSays(
-            one_line(f"{what}: {key} = {first['input']!r:.80}: {first['msg']}")
-        ) from None
+        raise NotWhatANodeSays(one_line(f"{what}: {problem_of(error)}")) from None
 
 
-def recorded_facts(inventory: Path, host: str) -> NodeRecord | None:
-    """The record of one host, or None if it was never provisioned. Raises RequestError."""
-    return read_record(State.of(inventory).record(host))
+def problem_of(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    return f"{key} = {first['input']!r:.80}: {first['msg']}" if key else first["msg"]
+
+
+def recorded_facts(inventory: Path, host: str, tell: Callable[[str], None]) -> NodeRecord | None:
+    """The record of one host; None if it was never provisioned, and, once told, if it cannot be
+    read."""
+    try:
+        return read_record(State.of(inventory).record(host))
+    except DamagedRecord as error:
+        tell(error.describe())
+        return None
 
 
 def read_record(path: Path) -> NodeRecord | None:
+    """None where there is none. Raises DamagedRecord."""
     try:
-        return checked(NodeRecord, json.loads(path.read_text()), "")
+        return NodeRecord.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, NotWhatANodeSays) as error:
-        raise RequestError(
-            f"The recorded facts in {path} cannot be read: {error}",
-            hint="Delete the file, then run `orch provision`.",
-        ) from None
+    except OSError as error:
+        raise DamagedRecord(path, str(error.strerror)) from None
+    except ValidationError as error:
+        raise DamagedRecord(path, problem_of(error)) from None
 
 
 def record_json(facts: object, node: str) -> str:

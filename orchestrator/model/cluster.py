@@ -99,7 +99,9 @@ class Selection:
 class Cluster:
     """The hosts of one inventory that were chosen, and those among them that are known.
 
-    `mpi`: the flavour that the inventory asks for.
+    `mpi`: the flavour that the inventory asks for. `damaged`: host -> why its record cannot be
+    read, in words with the remedy; also hosts that were not chosen, as far as their records were
+    looked at. `ssh_config`: how all nodes are reached; None where no such file must be written.
     """
 
     name: str
@@ -107,6 +109,8 @@ class Cluster:
     selection: Selection
     nodes: tuple[Node, ...]
     mpi: str | None = None
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    ssh_config: str | None = None
 
     def chosen(self) -> tuple[Node, ...]:
         """The chosen nodes. Raises PlanError for those of which nothing is known."""
@@ -126,10 +130,14 @@ class Cluster:
 
     def named(self, names: tuple[str, ...]) -> tuple[Node, ...]:
         known = {node.name: node for node in self.nodes}
+        hint = f"Run `orch provision {self.source}`, or leave them out with --exclude."
+        if damaged := [self.damaged[name] for name in names if name in self.damaged]:
+            more = f" So is it with {len(damaged) - 1} more." if damaged[1:] else ""
+            raise PlanError(f"{damaged[0]}{more}", hint=hint)
         if unknown := [name for name in names if name not in known]:
             raise PlanError(
                 f"Nothing is known about {fold(unknown)}.",
-                hint=f"Run `orch provision {self.source}`, or leave them out with --exclude.",
+                hint=hint,
             )
         return tuple(known[name] for name in names)
 

@@ -67,6 +67,8 @@ def is_yes(value: object) -> bool:
 
 def unverified_arguments(text: str) -> str:
     """The words among ssh's arguments after which an unknown key is accepted, or nothing."""
+    if not text:
+        return ""
     if names_configuration(text):
         return "-F names a configuration that orch has not read"
     for layer in layers(text):

@@ -6,6 +6,7 @@ import base64
 import binascii
 import ipaddress
 import re
+from functools import lru_cache
 
 # RFC 1123 2.1, and the underscore, which inventories use and no file or command reads as its own.
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
@@ -20,6 +21,7 @@ def is_host_name(text: str) -> bool:
     return len(text) <= NAME_LENGTH and all(LABEL.fullmatch(label) for label in labels)
 
 
+@lru_cache(maxsize=1 << 16)  # each is asked for by its record, its node and its ssh block
 def is_address(text: str) -> bool:
     """IPv4 or IPv6; a link-local one may name its interface: fe80::1%eth0."""
     plain, scoped, interface = text.partition("%")

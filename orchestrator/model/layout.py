@@ -37,6 +37,9 @@ class Layout:
         return tuple(dict.fromkeys(place.node for place in self.places))
 
 
+Share = tuple[tuple[int, ...], tuple[int, ...]]  # of a rank: CPUs to compute on, and for workers
+
+
 def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layout:
     """Spread ranks over the nodes; `ppn` None takes one rank for each NUMA node.
 
@@ -44,24 +47,34 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
     physical cores than ranks, or a rank no core to compute on.
     """
     places: list[Place] = []
+    kinds: dict[int, tuple[Share, ...]] = {}
     for node in nodes:
-        check_ranks(node, ppn)
-        shares = split(node.facts.cores, ppn or len(node.facts.numa_nodes))
-        check_workers(node, len(shares[0]), workers)
+        kind = id(node.facts.cores)  # thousands of nodes of one kind share one tuple of cores
+        if kind not in kinds:
+            kinds[kind] = shares_of(node, ppn, workers)
         first = len(places)
         places.extend(
             Place(
                 rank=first + local_rank,
                 node=node.name,
                 local_rank=local_rank,
-                local_world_size=len(shares),
-                cpus=tuple(core.cpus[0] for core in cores[: len(cores) - workers]),
-                threads=len(cores) - workers,
-                worker_cpus=tuple(core.cpus[0] for core in cores[len(cores) - workers :]),
+                local_world_size=len(kinds[kind]),
+                cpus=cpus,
+                threads=len(cpus),
+                worker_cpus=worker_cpus,
             )
-            for local_rank, cores in enumerate(shares)
+            for local_rank, (cpus, worker_cpus) in enumerate(kinds[kind])
         )
     return Layout(places=tuple(places))
+
+
+def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
+    """Raises PlanError."""
+    check_ranks(node, ppn)
+    shares = split(node.facts.cores, ppn or len(node.facts.numa_nodes))
+    check_workers(node, len(shares[0]), workers)
+    first_cpus = (tuple(core.cpus[0] for core in cores) for cores in shares)
+    return tuple((cpus[: len(cpus) - workers], cpus[len(cpus) - workers :]) for cpus in first_cpus)
 
 
 def check_workers(node: Node, cores: int, workers: int) -> None:

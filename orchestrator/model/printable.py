@@ -1,15 +1,12 @@
-"""Text that others wrote, as it may be printed: what a terminal would obey is shown instead."""
+"""Text that others wrote, as one printable line; what has more lines goes to screen.harmless."""
 
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
-    """The text with its lines; tabs and all other control characters become visible."""
-    return "\n".join(map(one_line, text.split("\n")))
-
-
 def one_line(text: str) -> str:
-    """The same, and line breaks are shown too: for a line of a file, a comment or a table."""
+    """With all that is no letter, line breaks too: for a line of a file, a comment or a table."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else shown(letter) for letter in text)
 
 

@@ -22,7 +22,7 @@ def find(runs_dir: Path, name: str, inventory: str | None, tell: Tell = silent) 
     if inventory is None:
         handle = handle_of(store.find(base, name, tell))
     else:
-        handle = registry.at(inventory).find(base, name, inventory)
+        handle = registry.at(inventory).find(base, name, inventory, tell)
     handle.tell = tell
     return handle
 

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.load.clusters import find_inventory, parse_facts
-from orchestrator.load.facts import NodeRecord, recorded_facts
+from orchestrator.load.clusters import find_inventory
+from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
+from orchestrator.load.records import parse_facts
+from orchestrator.state import State
 
 COLUMNS = ("node", "state", "address", "interface", "cores", "numa", "memory", "bf16", "python",
            "torch", "stack", "fingerprint")  # fmt: skip
 
 
-def rows(inventory: str) -> list[dict[str, Any]]:
-    """One row for each node, in the inventory's order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """One row for each node, in the inventory's order; and what cannot be read, in words."""
+
+    rows: list[dict[str, Any]]
+    warnings: list[str]
+
+
+def rows(inventory: str) -> Nodes:
     source = find_inventory(inventory)
-    return [row(name, recorded_facts(source, name)) for name in read_inventory(source)]
+    state = State.of(source)
+    found = Nodes(rows=[], warnings=[])
+    for name in read_inventory(source):
+        try:
+            record = read_record(state.record(name))
+            found.rows.append(row(name, record) if record else unknown(name, "unknown"))
+        except DamagedRecord as error:
+            found.rows.append(unknown(name, "damaged"))
+            found.warnings.append(error.describe())
+    return found
 
 
-def row(name: str, record: NodeRecord | None) -> dict[str, Any]:
-    if record is None:
-        return {**dict.fromkeys(COLUMNS, "-"), "node": name, "state": "unknown"}
+def unknown(name: str, state: str) -> dict[str, Any]:
+    return {**dict.fromkeys(COLUMNS, "-"), "node": name, "state": state}
+
+
+def row(name: str, record: NodeRecord) -> dict[str, Any]:
     facts = parse_facts(record)
     return {
         "node": name,

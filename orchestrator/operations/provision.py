@@ -103,7 +103,7 @@ def refuse(session: Session, plan: ProvisionPlan) -> None:
 
 
 def host_of(session: Session, name: str) -> Host:
-    record = recorded_facts(session.source, name)
+    record = recorded_facts(session.source, name, session.listener.note)
     verified = record.verified if record else None
     variables = session.hosts[name]
     return Host(
@@ -182,7 +182,8 @@ def compare_fingerprints(session: Session) -> None:
     """All nodes have the same packages, or those that differ are named."""
     if session.request.check or session.stopped:
         return
-    records = {name: recorded_facts(session.source, name) for name in session.alive}
+    tell = session.listener.note
+    records = {name: recorded_facts(session.source, name, tell) for name in session.alive}
     found = {name: record.packages if record else {} for name, record in records.items()}
     if len({record and record.fingerprint for record in records.values()}) < 2:
         return

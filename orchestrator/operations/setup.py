@@ -22,7 +22,8 @@ from packaging.utils import canonicalize_name
 from orchestrator import load, screen
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import PUBLIC, write_whole
-from orchestrator.load.clusters import OWN_STACK, local_facts
+from orchestrator.load.clusters import local_facts
+from orchestrator.load.records import OWN_STACK
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.wheelhouse import sources_digest

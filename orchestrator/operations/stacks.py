@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator import load
@@ -71,9 +71,13 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     )
 
 
-def environments_of(inventory: str) -> list[Environment]:
-    """Those of the inventory's nodes, by the facts recorded about them."""
-    return [environment_of_node(node) for node in load.cluster(inventory).nodes]
+def environments_of(inventory: str, tell: Callable[[str], None]) -> list[Environment]:
+    """Those of the inventory's nodes, by the facts recorded about them; `tell` gets what cannot be
+    read."""
+    cluster = load.cluster(inventory)
+    for words in cluster.damaged.values():
+        tell(f"warning: {words}")
+    return [environment_of_node(node) for node in cluster.nodes]
 
 
 def environment_of_node(node: Node) -> Environment:

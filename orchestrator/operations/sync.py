@@ -28,7 +28,8 @@ def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str
 
 def recorded_root(session: Session) -> str:
     """The folder on the nodes; equal for all, as the preflight of `orch provision` has seen to."""
-    records = [recorded_facts(session.source, name) for name in session.nodes]
+    tell = session.listener.note
+    records = [recorded_facts(session.source, name, tell) for name in session.nodes]
     roots = {record.root for record in records if record and record.root}
     if len(roots) != 1:
         raise RequestError(

@@ -77,6 +77,14 @@ def tell_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
     return (Decision(topic="torch", value=told, reason=why),)
 
 
+def tell_damaged(cluster: Cluster) -> tuple[Decision, ...]:
+    """Hosts that the run can do without, and whose records cannot be read."""
+    return tuple(
+        Decision(topic="warning", value=f"{name} is not known", reason=words)
+        for name, words in cluster.damaged.items()
+    )
+
+
 def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
     """Value -> the names that have it."""
     found: dict[V, list[str]] = {}

@@ -17,10 +17,10 @@ from typing import Any
 import ansible_runner
 
 from orchestrator.load.ansible import ansible_environment
-from orchestrator.model.printable import printable
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.extra_variables import render
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
+from orchestrator.screen import harmless
 from orchestrator.state import ansible_home
 
 
@@ -120,7 +120,7 @@ def handle(
 ) -> bool:
     """One event; -> False: it is not kept on disk."""
     if event.get("stdout"):
-        words = printable(str(event["stdout"]))
+        words = harmless(str(event["stdout"]))
         print(words, file=log, flush=True)
         on_line(words)
     data = event.get("event_data", {})

@@ -95,8 +95,9 @@ class Target(Protocol):
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """The run of this record."""
 
-    def find(self, base: Path, name: str, where: str) -> RunHandle:
-        """A run by its id, or `last`, as the hosts of `where` know it (an inventory, a cluster)."""
+    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
+        """A run by its id, or `last`, as the hosts of `where` know it (an inventory, a cluster);
+        `tell` gets what keeps some of them from being asked."""
 
     def list_runs(self, where: str) -> Listed:
         """The runs that the hosts of `where` know."""

@@ -136,7 +136,7 @@ def listed(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def asked(**answers: dict[str, Any]) -> Asked:
     """What is made of the answers of the nodes, in this order."""
-    found = Asked(runs={}, silent=[], warnings=[])
+    found = Asked(cluster=LAB, runs={}, silent=[], warnings=[])
     for node, value in answers.items():
         take(found, NodeAnswer(node=node, value=value), LAB)
     return found

@@ -10,11 +10,11 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.load.clusters import parse_facts
 from orchestrator.load.facts import NodeFacts
 from orchestrator.load.files import read_toml
 from orchestrator.load.inventory import HAS_PASSWORD, read_inventory
 from orchestrator.load.recipes import RecipeFile, recipe_from
+from orchestrator.load.records import parse_facts
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.runs import store as runs
 from tests.recorded import ended, place, plan

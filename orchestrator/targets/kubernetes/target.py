@@ -9,7 +9,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle
+from orchestrator.targets.interface import Listed, RunHandle, Tell
 from orchestrator.targets.kubernetes import find, leftovers, read, start
 from orchestrator.targets.kubernetes.handle import KubeHandle
 from orchestrator.targets.kubernetes.refuses import REFUSES
@@ -28,7 +28,7 @@ class KubeTarget:
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return KubeHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str) -> RunHandle:
+    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
         return KubeHandle(*find.find(base, name, where))
 
     def list_runs(self, where: str) -> Listed:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator import load
-from orchestrator.model import ssh_options
 from orchestrator.model.cluster import Cluster
 from orchestrator.planning.plan import PutHere
 from orchestrator.state import State, write_private
@@ -14,12 +12,10 @@ from orchestrator.state import State, write_private
 def ssh_config(cluster: Cluster) -> PutHere | None:
     """What the `ssh -F` of a plan, and fabric, read: for all nodes, also of other runs. None where
     it is there already, or where no node is another machine."""
-    source = Path(cluster.source)
-    state = State.of(source)
-    if all(node.local for node in cluster.nodes) or state.ssh_config_holds():
+    if cluster.ssh_config is None:
         return None
-    content = ssh_options.render(load.connections(source))
-    return PutHere(path=str(state.ssh_config), content=content)
+    path = State.of(Path(cluster.source)).ssh_config
+    return PutHere(path=str(path), content=cluster.ssh_config)
 
 
 def write_ssh_config(cluster: Cluster) -> None:

@@ -15,7 +15,6 @@ from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator import load
 from orchestrator.paths import TRAIN
 from orchestrator.runs import damaged, store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
@@ -73,8 +72,12 @@ def read(kind: type[Report], answer: NodeAnswer) -> Report | NodeCleanup:
             return values.read_known(kind, answer.value, "its answer")
         except ProtocolError as error:
             problem = str(error)
+    return unreachable(answer.node, problem)
+
+
+def unreachable(node: str, problem: str) -> NodeCleanup:
     return NodeCleanup(
-        node=answer.node, state="unreachable", ended=(), left=(), segments=(), problem=problem
+        node=node, state="unreachable", ended=(), left=(), segments=(), problem=problem
     )
 
 
@@ -93,7 +96,7 @@ def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
     A run whose supervisor lives is never touched.
     """
     began = time.monotonic()
-    programs, living = places(base, inventory)
+    programs, living, unasked = places(base, inventory)
     word, kept = ("look", ()) if look else ("clean", ("--except", *living))
 
     def command(host: RunNode) -> tuple[str, ...]:
@@ -107,24 +110,29 @@ def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
     else:
         nodes = aside_there(nodes, programs, look=look)
     seconds = round(time.monotonic() - began, 2)
-    return CleanupReport(run_id="", seconds=seconds, nodes=nodes)
+    return CleanupReport(run_id="", seconds=seconds, nodes=(*nodes, *unasked))
 
 
-def places(base: Path, inventory: str | None) -> tuple[dict[RunNode, Cleanup], list[str]]:
-    """(program, runs) of each node, and the ids of the runs that live."""
+def places(
+    base: Path, inventory: str | None
+) -> tuple[dict[RunNode, Cleanup], list[str], list[NodeCleanup]]:
+    """(program, runs) of each node, the ids of the runs that live, and nodes that nobody can ask
+    because their records are damaged."""
     if inventory is None:
         living = [run.id for run in store.recorded(base).runs if run.state == "running"]
         here: Cleanup = ((sys.executable, str(TRAIN / "node.py")), str(base))
-        return {RunNode(node="node0"): here}, living
-    found = ask_inventory(inventory).runs
+        return {RunNode(node="node0"): here}, living, []
+    asked = ask_inventory(inventory)
     programs: dict[RunNode, Cleanup] = {
         RunNode(node=node.name, via=node.via): (
             (node.python, f"{node.root}/train/node.py"),
             f"{node.root}/runs",
         )
-        for node in load.cluster(inventory).nodes
+        for node in asked.cluster.nodes
     }
-    return programs, [run for run, one in found.items() if one.state == "running"]
+    living = [run for run, one in asked.runs.items() if one.state == "running"]
+    unasked = asked.cluster.damaged.items()
+    return programs, living, [unreachable(name, words) for name, words in unasked]
 
 
 def cleaned(answer: NodeAnswer) -> NodeCleanup:

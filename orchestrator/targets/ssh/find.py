@@ -19,7 +19,7 @@ from orchestrator.model.hostlist import fold
 from orchestrator.runs import store
 from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.runs.state_files import PLAN
-from orchestrator.targets.interface import Listed
+from orchestrator.targets.interface import Listed, Tell
 from orchestrator.targets.ssh.access import write_ssh_config
 from orchestrator.targets.ssh.followed import Unfollowed, followed
 from orchestrator.targets.ssh.nodes import NodeAnswer, ask_all
@@ -43,14 +43,19 @@ class Asked:
     """What the nodes say: run id -> the run; nodes that say nothing; runs that cannot be read, or
     are shown only, in words."""
 
+    cluster: Cluster
     runs: dict[str, Found]
     silent: list[NodeAnswer]
     warnings: list[str]
 
 
-def find(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
-    """A run by its id, or `last`; -> its record, and its folder here. Raises RequestError."""
-    found = ask_inventory(inventory).runs
+def find(base: Path, name: str, inventory: str, tell: Tell) -> tuple[RunRecord, Path]:
+    """A run by its id, or `last`; -> its record, and its folder here; `tell` gets what is wrong
+    with records of nodes. Raises RequestError."""
+    asked = ask_inventory(inventory)
+    found = asked.runs
+    for words in asked.cluster.damaged.values():
+        tell(f"warning: {words}")
     names = sorted(found, key=lambda one: found[one].record.created)
     wanted = names[-1] if name == "last" and names else name
     if wanted not in found:
@@ -103,7 +108,7 @@ def ask_inventory(inventory: str) -> Asked:
     commands = {node.name: list_command(node.python, node.root) for node in cluster.nodes}
     hosts = [RunNode(node=node.name, via=node.via) for node in cluster.nodes if not node.local]
     answers = ask_all(hosts, lambda host: commands[host.node], seconds=LIST_SECONDS)
-    asked = Asked(runs={}, silent=[], warnings=[])
+    asked = Asked(cluster=cluster, runs={}, silent=[], warnings=list(cluster.damaged.values()))
     for answer in answers:
         if answer.value is None:
             asked.silent.append(answer)

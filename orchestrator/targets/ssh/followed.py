@@ -29,7 +29,8 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
         raise Unfollowed(
             f"{record.run_id} is said to be on {fold(list(map(shown, unknown)))}, which "
             f"{cluster.name} does not have as a provisioned node.",
-            hint="Name an inventory with all of its nodes.",
+            hint="; ".join(cluster.damaged[name] for name in unknown if name in cluster.damaged)
+            or "Name an inventory with all of its nodes.",
         )
     if told_by not in named:
         raise Unfollowed(f"{told_by} tells of {record.run_id}, of which it is no node.")

@@ -8,7 +8,7 @@ from orchestrator.model.decision import Choice, Decision, together
 from orchestrator.model.hostlist import fold
 from orchestrator.model.links import meeting_address
 from orchestrator.planning import accelerate_options
-from orchestrator.planning.hosts import tell_idle, tell_torch
+from orchestrator.planning.hosts import tell_damaged, tell_idle, tell_torch
 from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
@@ -100,6 +100,7 @@ def tell(
         *(() if software.docker.value else tell_torch(chosen.everywhere)),
         *together(software.backend, software.precision, software.preload, chosen.links),
         *tell_idle(chosen.nodes.value, chosen.layout.value),
+        *tell_damaged(inputs.cluster),
     )
 
 

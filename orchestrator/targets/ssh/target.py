@@ -9,7 +9,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle
+from orchestrator.targets.interface import Listed, RunHandle, Tell
 from orchestrator.targets.ssh import cleanup, find, read, start
 from orchestrator.targets.ssh.handle import SshHandle
 from orchestrator.targets.ssh.refuses import REFUSES
@@ -29,8 +29,8 @@ class SshTarget:
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return SshHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str) -> RunHandle:
-        return SshHandle(*find.find(base, name, where))
+    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
+        return SshHandle(*find.find(base, name, where, tell))
 
     def list_runs(self, where: str) -> Listed:
         return find.list_runs(where)

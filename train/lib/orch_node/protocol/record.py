@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from orch_node.protocol import files, values
@@ -132,6 +133,7 @@ def render(record: RunRecord) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in own}
 
 
+@cache  # ranks of nodes of one kind have the same
 def cpu_list(cpus: tuple[int, ...]) -> str:
     """CPUs as the kernel lists them: (0, 1, 2, 8) -> '0-2,8'."""
     parts: list[list[int]] = []

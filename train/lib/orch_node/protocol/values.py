@@ -6,7 +6,8 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -99,13 +100,18 @@ def record(value: Any) -> Any:
     """A value as JSON has it: what `read` takes."""
     if type(value) in PLAIN:  # most are: thousands of ranks are written in one go
         return value
-    if is_dataclass(value):
-        return {one.name: record(getattr(value, one.name)) for one in fields(value)}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: record(getattr(value, name)) for name in names_in(type(value))}
     if isinstance(value, (tuple, list)):
-        return [record(one) for one in value]
+        return [one if type(one) in PLAIN else record(one) for one in value]
     if isinstance(value, Mapping):
         return {name: record(one) for name, one in value.items()}
     return value
+
+
+@cache
+def names_in(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
 
 
 def readers(kind: type[Any]) -> dict[str, tuple[Reader, bool]]:
