@@ -110,7 +110,7 @@ def record(value: Any) -> Any:
 
 
 @cache
-def names_in(kind: type[Any]) -> tuple[str, ...]:
+def names_in(kind: Hashable) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
 
 
