@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from orch_node import disk
 from orch_node.protocol import files
 from orch_node.protocol.events import Event
 
@@ -18,6 +19,7 @@ from orchestrator.runs.state_files import supervises, supervisor_of
 
 POLL_SECONDS = 0.1
 START_SECONDS = 15.0
+LAST_WORDS = 2000  # letters
 
 
 class Source(Protocol):
@@ -32,6 +34,9 @@ class Source(Protocol):
     def terminate(self, pid: int) -> None:
         """Ask the supervisor to end the run."""
 
+    def said(self) -> str:
+        """The last words of a supervisor that did not start; or what kept it from writing any."""
+
 
 class LocalRun:
     """A run of this machine: its folder is always up to date."""
@@ -41,6 +46,13 @@ class LocalRun:
 
     def refresh(self) -> None:
         pass
+
+    def said(self) -> str:
+        log = self.folder / files.SUPERVISOR_LOG
+        if log.exists() and (words := log.read_text(errors="replace")[-LAST_WORDS:].strip()):
+            return words
+        refused = disk.refusal(self.folder)
+        return disk.words(self.folder, refused) if refused else ""
 
     def lost(self, pid: int) -> bool:
         return not supervises(pid, self.folder)
@@ -84,16 +96,11 @@ def await_start(folder: Path, source: Source) -> int | None:
         if (folder / files.OUTCOME).exists():
             return None
         if time.monotonic() > deadline:
-            words = said_in(folder / "supervisor.log")
+            words = source.said() or "it wrote nothing"
             raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
         time.sleep(0.01)
         source.refresh()
     return supervisor.pid
-
-
-def said_in(log: Path) -> str:
-    words = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
-    return words or "it wrote nothing"
 
 
 def interrupt(folder: Path, source: Source) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch_node import disk
 from orch_node.protocol import files, values
 from orch_node.protocol import record as records
 from orch_node.protocol.events import Event, Progress, Result
@@ -84,7 +85,7 @@ def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> N
         write_json(folder / PLAN, value)
     except OSError as error:
         raise ExecuteError(
-            f"The run directory {folder} cannot be written: {error.strerror}.",
+            f"The run directory {disk.words(folder, error)}.",
             hint="--runs-dir names another place.",
         ) from None
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
@@ -67,7 +68,7 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
         case SendFile(at=at, source=source, path=path):
             everywhere(at, lambda node: connections[node].send(source, path))
         case StartRun(command=command, run_dir=run_dir):
-            connections[step.at.node].start(command, f"{run_dir}/supervisor.log")
+            connections[step.at.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):
             assert applier is not None
             for made in objects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import ExecuteError
+from orchestrator.runs import follow
+from orchestrator.runs.follow import LocalRun
 from tests.local.grounds import Ground
+from tests.local.test_ssh_nodes import RANKS, WHERE, Site, site
 from tests.local.test_train import last_run, left_behind
 
+__all__ = ["site"]
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 FILL = """
 import os, sys, time
@@ -39,6 +45,9 @@ SCRIPTS = {
               "    report('progress', phase='train', step=step, steps=100)\n"
               "os.kill(os.getpid(), signal.SIGKILL)\n",
 }  # fmt: skip
+
+
+FULL_DISK = "is full (No space left on device)"
 
 
 @pytest.fixture
@@ -69,6 +78,67 @@ def test_the_reason_reaches_the_controller(orch: Orch, small: Path, name: str) -
         assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
     else:
         assert f"node0: {run} is full (No space left on device)" in done.stdout
+
+
+def fill(folder: Path, left: int = 0) -> None:
+    """All of a file system but the last bytes of it."""
+    with (folder / "data").open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        file.truncate(max(0, file.tell() - left))
+
+
+def test_a_disk_that_is_full_before_the_run_is_the_reason(orch: Orch, small: Path) -> None:
+    fill(small / "runs")
+    (small / "own.py").write_text("")
+    done = orch("train", "own.py", "--ppn", "1", "--backend", "gloo")
+    assert done.returncode == 1
+    assert FULL_DISK in done.stderr
+
+
+def test_a_disk_that_is_full_for_the_supervisor_is_the_reason(orch: Orch, small: Path) -> None:
+    """The files of the plan fit, the room that it takes for its last words does not."""
+    fill(small / "runs", left=48 << 10)
+    (small / "own.py").write_text("")
+    done = orch("train", "own.py", "--ppn", "1", "--backend", "gloo")
+    assert done.returncode == 1
+    assert FULL_DISK in done.stderr
+
+
+def test_a_supervisor_that_can_write_no_word_is_told_of(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "START_SECONDS", 0.1)
+    run = small / "runs" / "run"
+    run.mkdir()
+    (run / "supervisor.log").touch()
+    fill(small / "runs")
+    with pytest.raises(ExecuteError, match=f"{run} is full"):
+        follow.await_start(run, LocalRun(run))
+
+
+@pytest.fixture
+def far_and_small(site: Site) -> Iterator[Site]:
+    """A node behind sshd whose folder of runs is a file system of 256 KB."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to mount a file system")
+    runs = site.root / "runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(runs)], check=True)
+    yield site
+    subprocess.run(["umount", "--lazy", str(runs)], check=True)
+
+
+@pytest.mark.parametrize("left", [0, 4 << 10, 48 << 10], ids=["nothing", "a-file", "the-plan"])
+def test_the_full_disk_of_a_node_behind_ssh_is_the_reason(
+    orch: Orch, far_and_small: Site, left: int
+) -> None:
+    fill(far_and_small.root / "runs", left)
+    done = orch("train", "own.py", *WHERE, *RANKS)
+    assert done.returncode == 1
+    assert "far: " in done.stderr
+    assert "No space left on device" in done.stderr
 
 
 def test_the_full_disk_of_another_node_is_named(two: Ground) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orch_node.disk import Appender, Reserve, trouble
+from orch_node.disk import Appender, Reserve, trouble, words_of
 
 
 @pytest.fixture
@@ -65,10 +65,12 @@ def test_no_room_is_told_at_once(small: Path) -> None:
     ("number", "words"),
     [
         (errno.ENOSPC, "node1: /a/b is full (No space left on device)"),
-        (errno.EDQUOT, "node1: /a/b is full (Disk quota exceeded)"),
-        (errno.EIO, "node1: /a/b cannot be written (Input/output error)"),
-        (errno.EROFS, "node1: /a/b cannot be written (Read-only file system)"),
+        (errno.EDQUOT, "node1: /a/b is over its quota (Disk quota exceeded)"),
+        (errno.EIO, "node1: /a/b is on a disk that fails (Input/output error)"),
+        (errno.EROFS, "node1: /a/b is read-only (Read-only file system)"),
+        (errno.EACCES, "node1: /a/b cannot be written (Permission denied)"),
     ],
 )
 def test_the_words(number: int, words: str) -> None:
     assert trouble("node1", Path("/a/b"), OSError(number, os.strerror(number))) == words
+    assert f"node1: {words_of('/a/b', os.strerror(number))}" == words

@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orch_node import disk
+
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import Answer, Command, program
 from orchestrator.targets.ssh.answers import NO_STATUS, gathered
@@ -32,6 +34,8 @@ LARGEST_LINE = 1 << 24
 # Its arguments are looked at and it is signalled in one command, so that it is still the same.
 TERMINATE = r"""words=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
 case $words in *"$2"*) kill -TERM "$1";; esac"""
+TRY_TO_WRITE = f"""umask 077; head -c {disk.TRIED} /dev/zero > "$1"; code=$?
+rm -f -- "$1"; exit $code"""
 LARGEST_FOLDER = 1_000_000  # names
 Result = TypeVar("Result")
 
@@ -121,12 +125,25 @@ class Ssh:
         def act() -> None:
             folder = str(PurePosixPath(path).parent)
             self.run(("sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", folder))
-            with self.sftp.open(f"{path}.tmp", "wb") as file:
-                file.chmod(0o600)
-                file.write(content)
-            self.sftp.posix_rename(f"{path}.tmp", path)
+            try:
+                with self.sftp.open(f"{path}.tmp", "wb") as file:
+                    file.chmod(0o600)
+                    file.write(content)
+                self.sftp.posix_rename(f"{path}.tmp", path)
+            except OSError as error:  # SFTP calls a full disk just `Failure`
+                raise OSError(self.refusal(folder) or str(error)) from None
 
         self.attempt(act, f"write {path}")
+
+    def refusal(self, folder: str) -> str:
+        """Why nothing can be written there now, in words; nothing if it can. Raises OSError."""
+        try:
+            self.run(("env", "LC_ALL=C", "sh", "-c", TRY_TO_WRITE, "sh", f"{folder}/.room"))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            return disk.words_of(folder, str(error).splitlines()[0])
+        return ""
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that lives on when the connection is gone."""

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from orch_node import disk
+
 from orchestrator.errors import ExecuteError
 from orchestrator.files import own_folder, write_whole
 from orchestrator.model.command import Answer, Command, program
@@ -23,7 +25,7 @@ class Local:
             own_folder(target.parent)
             write_whole(target, content)
         except OSError as error:
-            raise ExecuteError(f"{path} cannot be written: {error.strerror}.") from None
+            raise ExecuteError(f"{disk.words(path, error)}.") from None
 
     def send(self, source: str, path: str) -> None:
         self.put(path, Path(source).read_text())

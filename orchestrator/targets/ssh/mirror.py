@@ -14,6 +14,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import Below, write_whole
+from orchestrator.runs.follow import LAST_WORDS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.runs.store import GONE
 
@@ -41,6 +42,8 @@ class MirroredNode(Protocol):
     def alive(self, pid: int, marker: str) -> bool: ...
 
     def terminate(self, pid: int, marker: str) -> None: ...
+
+    def refusal(self, folder: str) -> str: ...
 
     def reset(self) -> None: ...
 
@@ -91,6 +94,12 @@ class Mirror:
         if content is not None:
             write_whole(self.folder / name, content)
 
+    def said(self) -> str:
+        """The last words of a supervisor that did not start; or what kept it from writing any."""
+        log = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR_LOG}", 0, LARGEST_STATE) or b""
+        words = log.decode(errors="replace")[-LAST_WORDS:].strip()
+        return words or self.remote.refusal(self.run_dir)
+
     def lost(self, pid: int) -> bool:
         """Whether the supervisor has been gone for some seconds, without an outcome.
 
@@ -136,7 +145,7 @@ class Mirror:
         """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
         self.refresh()
         stacks = self.listed(files.STACK_TRACES, files.STACK_TRACE)
-        for name in (files.LAUNCHER_LOG, "supervisor.log", *stacks):
+        for name in (files.LAUNCHER_LOG, files.SUPERVISOR_LOG, *stacks):
             self.append(name)
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:
@@ -165,6 +174,10 @@ class ReconnectingMirror:
 
     def terminate(self, pid: int) -> None:
         self.mirror.terminate(pid)
+
+    def said(self) -> str:
+        words = self.attempt(self.mirror.said, "")
+        return f"{self.node}: {words}" if words else ""
 
     def attempt(self, act: Callable[[], Result], otherwise: Result) -> Result:
         """Raises ExecuteError when there has been no connection for too long."""

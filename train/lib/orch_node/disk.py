@@ -6,16 +6,43 @@ import errno
 import os
 from pathlib import Path
 
+from orch_node import whole_files
 from orch_node.whole_files import private, sync_folder
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+WHAT = {
+    errno.ENOSPC: "is full",
+    errno.EDQUOT: "is over its quota",
+    errno.EIO: "is on a disk that fails",
+    errno.EROFS: "is read-only",
+}
+TRIED = 1 << 16  # bytes
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def trouble(node: str, path: Path, error: OSError) -> str:
     """`node1: /data/runs/x is full (No space left on device)`."""
-    what = "is full" if error.errno in FULL else "cannot be written"
-    return f"{node}: {path} {what} ({error.strerror})"
+    return f"{node}: {words(path, error)}"
+
+
+def words(path: str | Path, error: OSError) -> str:
+    return f"{path} {WHAT.get(error.errno or 0, 'cannot be written')} ({error.strerror or error})"
+
+
+def words_of(path: str | Path, said: str) -> str:
+    """The same for the words of a program, in the C locale, that has tried to write there."""
+    found = (number for number in WHAT if os.strerror(number) in said)
+    number = next(found, 0)
+    return words(path, OSError(number, os.strerror(number) if number else said))
+
+
+def refusal(folder: Path) -> OSError | None:
+    """Why nothing can be written there now, as a small file is tried."""
+    try:
+        whole_files.write(folder / ".room", bytes(TRIED))
+        (folder / ".room").unlink()
+    except OSError as error:
+        return error
+    return None
 
 
 class Reserve:

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
-from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,6 +14,7 @@ Measured = float  # what a training has come to; NaN is an answer
 Reader = Callable[[object, str], Any]
 DEEPEST = 32  # of lists and objects in each other
 DIGITS = 20  # of a whole number: 2^64 has as many
+NAMES: dict[type[Any], tuple[str, ...]] = {}
 READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # made once for each class
 
 
@@ -109,9 +109,11 @@ def record(value: Any) -> Any:
     return value
 
 
-@cache
-def names_in(kind: Hashable) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
+def names_in(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a class."""
+    if kind not in NAMES:
+        NAMES[kind] = tuple(one.name for one in fields(kind))
+    return NAMES[kind]
 
 
 def readers(kind: type[Any]) -> dict[str, tuple[Reader, bool]]:

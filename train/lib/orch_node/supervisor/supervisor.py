@@ -88,14 +88,14 @@ class Supervisor:
         self.stop_signal: int | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.ask_to_stop)
+        nodes = [*self.layout.node_names, *self.layout.spare_hosts]
+        self.event_log = EventLog(run_dir, nodes)
         # From here on a signal reaches it; before, only the file STOP does.
         process = outcome.SupervisorProcess(pid=os.getpid(), started=self.started)
         whole_files.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
         self.nodes: dict[str, NodeEnd] = {}  # what the end left on each node
-        nodes = [*self.layout.node_names, *self.layout.spare_hosts]
-        self.event_log = EventLog(run_dir, nodes)
 
     def run(self) -> int:
         """-> exit code. A run that was stopped before it began touches no other node."""
