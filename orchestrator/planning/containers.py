@@ -18,8 +18,8 @@ UNLIMITED, INHERIT = "unlimited", "inherit"
 SIZE = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
 # What orch itself says of a container: how its ranks are reached, found and ended.
 OURS = (
-    "--detach", "-d", "--entrypoint", "--label", "-l", "--network", "--net", "--pid", "--user",
-    "-u", "--cpuset-cpus", "--shm-size", "--rm", "--name", "--workdir", "-w", "--pull", "--tty",
+    "--detach", "-d", "--entrypoint", "--env-file", "--label", "-l", "--network", "--net", "--pid",
+    "--user", "-u", "--cpuset-cpus", "--shm-size", "--rm", "--name", "--workdir", "-w", "--pull", "--tty",
     "-t", "--interactive", "-i",
 )  # fmt: skip
 
@@ -32,7 +32,8 @@ class Docker:
     `python`: the image's, by path or name. `shm`: the size of /dev/shm. `memlock`: memory that may
     be locked: unlimited, inherit (the engine's own limit) or bytes. `mounts`: SOURCE:TARGET[:ro] as
     `docker run --volume` takes them. `env_file`: a file on the nodes, of mode 0600 if it holds
-    secrets. `arguments`: more options of `docker run`, each in one word.
+    secrets; its values reach the ranks by a pipe, and no `docker inspect`. `arguments`: more
+    options of `docker run`, each in one word.
     """
 
     image: str = ""
@@ -56,6 +57,10 @@ class Docker:
             raise PlanError(
                 f"memlock = {self.memlock!r}.", hint=f"{UNLIMITED}, {INHERIT} or a number of bytes."
             )
+        if self.env_file and not self.env_file.startswith("/"):
+            raise PlanError(
+                f"env_file = {self.env_file!r} is no path on the nodes: it begins with /."
+            )
         for mount in self.mounts:
             if not mount.startswith("/") or ":/" not in mount:
                 raise PlanError(f"mounts: {mount!r} is not SOURCE:TARGET.", hint="/data:/data:ro")
@@ -73,7 +78,8 @@ class Docker:
             if name in OURS:
                 raise PlanError(
                     f"arguments: {name} is orch's own.",
-                    hint="There are image, shm, mounts and python; cores follow from the layout.",
+                    hint="There are image, shm, mounts, env_file and python; cores follow from the "
+                    "layout.",
                 )
 
     def options(self, folders: Iterable[str], workdir: str) -> tuple[str, ...]:
@@ -89,7 +95,6 @@ class Docker:
             *("--env", "HOME=/tmp", "--env", "USER=orch"),
             *(word for folder in outermost(folders) for word in ("--mount", bind(folder))),
             *(word for mount in self.mounts for word in ("--volume", mount)),
-            *(("--env-file", self.env_file) if self.env_file else ()),
             *self.arguments,
         )
 
@@ -111,6 +116,7 @@ class Docker:
             "preload": list(preload),
             "processes": dict(processes),
             "options": list(self.options(folders, run_dir)),
+            **({"env_file": self.env_file} if self.env_file else {}),
         }
         return json.dumps(value, indent=1) + "\n"
 

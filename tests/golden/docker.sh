@@ -82,10 +82,9 @@ for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r 
   "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\"",
   "--volume",
   "/data:/data:ro",
-  "--env-file",
-  "/etc/own env",
   "--cap-add=SYS_NICE"
- ]
+ ],
+ "env_file": "/etc/own env"
 }
 ORCH_END_OF_FILE
 done

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,35 @@ def test_arguments_and_the_end_of_a_rank_survive_the_way_into_the_container(
     failure = cell.report["failure"]
     assert (failure["rank"], failure["signal"]) == (1, "SIGKILL")
     assert (cell.code, cell.report["nodes"]["node0"]["left"]) == (1, [])
+
+
+@pytest.mark.parametrize("start", ["rank", "node"])
+def test_variables_of_a_file_reach_the_ranks_and_no_inspect(
+    ground: Ground, image: str, tmp_path: Path, start: str
+) -> None:
+    (tmp_path / "entry").mkdir()
+    name = images.with_entrypoint(tmp_path / "entry", image) if start == "node" else image
+    (tmp_path / "own env").write_text("ORCH_TEST_TOKEN=hush $(id) 'x'\nHERE_ALONE\n")
+    script = tmp_path / "entry" / "wait.py"
+    script.write_text(
+        "import json, os, time\nprint('waiting', json.dumps(os.environ['ORCH_TEST_TOKEN']), "
+        "flush=True)\ntime.sleep(300)\n"
+    )
+    words = ("--docker", f"start={start}", "--docker", f"env_file={tmp_path / 'own env'}")
+    ground = in_image(tmp_path, name, *words)
+    backend = ("--backend", "gloo") if start == "rank" else ()
+    done = ground.orch("train", str(script), *backend, *ground.flags, "--detach")
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    log = run / "ranks" / "rank-0.log"
+    until(lambda: log.exists() and "waiting" in log.read_text())
+    inspected = subprocess.run(
+        ["docker", "inspect", *images.containers()], capture_output=True, text=True, check=True
+    )
+    listed = subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True)
+    assert json.dumps("hush $(id) 'x'") in log.read_text()
+    assert "hush" not in inspected.stdout + listed.stdout
+    assert ground.orch("stop", run.name).returncode == 0
 
 
 def test_an_image_starts_the_ranks_of_a_node_itself(

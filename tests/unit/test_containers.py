@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from orch_node.agent import containers
+from orch_node.agent import containers, env_file
+from orch_node.agent.env_file import EnvFileError
 from orch_node.protocol.container import ContainerSpec, render
 from orch_node.protocol.layout import Placement
 from orch_node.rank import container
@@ -61,6 +62,24 @@ def test_an_entrypoint_gets_its_words_as_they_are_and_only_names_of_variables() 
     assert found[found.index("--cpuset-cpus") + 1] == "2,3,4"
     rest = found[found.index("--rm") : -len(words)]
     assert rest == ["--rm", "--env", "A", "--env", "B", "orch:current"]
+
+
+def test_a_file_of_variables_is_read_as_docker_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "own env").write_bytes(
+        b"\xef\xbb\xbf# a comment\n\n  TOKEN=a b=c # no comment\r\nEMPTY=\nHERE\nGONE\n"
+    )
+    found = env_file.read(tmp_path / "own env", {"HERE": "of the node"})
+    assert found == {"TOKEN": "a b=c # no comment", "EMPTY": "", "HERE": "of the node"}
+
+
+@pytest.mark.parametrize("line", [b"a b=secret", b"=secret", b"x;id=secret", b"\xff=secret"])
+def test_what_is_no_variable_is_refused_without_its_value(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "env").write_bytes(b"A=1\n" + line)
+    with pytest.raises(EnvFileError, match=r"line 2 is no NAME=VALUE|not in UTF-8") as refused:
+        env_file.read(tmp_path / "env", {})
+    assert "secret" not in str(refused.value)
+    with pytest.raises(EnvFileError, match="No such file"):
+        env_file.read(tmp_path / "no", {})
 
 
 def test_secrets_of_an_entrypoint_go_through_its_standard_input(hostile: str) -> None:

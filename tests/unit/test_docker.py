@@ -57,6 +57,14 @@ def test_golden_plan_with_containers(test_stack: Stack) -> None:
     assert plan(test_stack, docker).describe() == (GOLDEN / "docker.sh").read_text()
 
 
+def test_the_engine_is_not_told_of_a_file_of_variables(test_stack: Stack) -> None:
+    """It would show the values to all its users: the nodes hand them on by a pipe."""
+    for start in ("rank", "node"):
+        made = plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env"))
+        assert container(made)["env_file"] == "/etc/own env"
+        assert not [word for word in options(made) if "env-file" in word or "own env" in word]
+
+
 def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> None:
     made = plan(test_stack, replace(DOCKER, start="node"))
     assert made.describe() == (GOLDEN / "docker-start-node.sh").read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orch_node.protocol import files, values
 from orch_node.protocol.layout import Placement
@@ -16,7 +16,7 @@ BY_ENTRYPOINT = "node"  # the image's own entrypoint starts the ranks of a node
 class ContainerSpec:
     """`start`: rank, where orch starts each in the container, or node. `preload`: names of
     libraries, where the image has them. `processes`: node -> ranks that the image itself starts
-    there. `options`: words of `docker run`."""
+    there. `options`: words of `docker run`. `env_file`: a file of variables on the node."""
 
     image: str
     start: str
@@ -24,6 +24,7 @@ class ContainerSpec:
     preload: tuple[str, ...]
     processes: dict[str, int]
     options: tuple[str, ...]
+    env_file: str = ""
     schema: int = SCHEMA
 
     @property
@@ -34,8 +35,8 @@ class ContainerSpec:
 @dataclass(frozen=True)
 class RankOrder:
     """What a rank's wrapper on the node tells the one in the container. `environment`: of the
-    training process, secrets too, whose names are `secrets`. `preload`: as in the
-    ContainerSpec."""
+    training process, secrets too, whose names are `secrets`. `preload`: as in the ContainerSpec.
+    `given`: of its env_file; they add to the image's own."""
 
     placement: Placement
     environment: dict[str, str]
@@ -44,6 +45,7 @@ class RankOrder:
     setvars: str = ""
     preload: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    given: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node.agent import containers
+from orch_node.agent import containers, env_file
 from orch_node.events import send
 from orch_node.protocol import values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankOrder
@@ -111,6 +111,7 @@ class Entry:
         del environment["ORCH_EVENTS_FD"]
         # The engine shows a container's variables to whoever may use it.
         secrets = {name: environment.pop(name) for name in order.secrets if name in environment}
+        secrets |= {name: text for name, text in order.given.items() if name not in environment}
         command = containers.entry_command(
             run_dir, spec, placement, sorted(environment), order.command,
             through_shell=containers.entrypoint_of(spec.image) if secrets else None,
@@ -148,8 +149,10 @@ class Entry:
 
 
 def start(run_dir: Path, spec: ContainerSpec, order: RankOrder) -> Contained | Entry:
+    """Raises EnvFileError."""
     kind = Entry if spec.starts_ranks else Contained
-    return kind(run_dir, spec, order)
+    given = env_file.read(Path(spec.env_file), os.environ) if spec.env_file else {}
+    return kind(run_dir, spec, replace(order, given=given))
 
 
 def as_signal(code: int) -> int:

@@ -27,6 +27,7 @@ from orch_node.standalone import facts
 def main(argv: list[str]) -> int:
     with open(0, "rb", buffering=0, closefd=False) as stdin:
         order = values.parse(RankOrder, stdin.readline(), "a rank's order")
+    os.environ.update(order.given)
     events = os.dup(1)
     os.environ["ORCH_EVENTS_FD"] = str(events)
     try:

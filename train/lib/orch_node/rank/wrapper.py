@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orch_node.agent.containers import read_spec
+from orch_node.agent.env_file import EnvFileError
 from orch_node.disk import trouble
 from orch_node.events import send
 from orch_node.protocol import files
@@ -61,7 +62,10 @@ def main(argv: list[str]) -> int:
             placement, environment, tuple(command), str(log_path), layout.setvars,
             secrets=secret_names(),
         )  # fmt: skip
-        child = rank_container.start(run_dir, spec, order)
+        try:
+            child = rank_container.start(run_dir, spec, order)
+        except EnvFileError as error:
+            fail(f"{placement.node}: {error}.")
     else:
         child = Child(start(placement, environment, log, command))
     host = socket.gethostname()
