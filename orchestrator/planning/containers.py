@@ -19,8 +19,8 @@ SIZE = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
 # What orch itself says of a container: how its ranks are reached, found and ended.
 OURS = (
     "--detach", "-d", "--entrypoint", "--env-file", "--label", "-l", "--network", "--net", "--pid",
-    "--user", "-u", "--cpuset-cpus", "--shm-size", "--rm", "--name", "--workdir", "-w", "--pull", "--tty",
-    "-t", "--interactive", "-i",
+    "--user", "-u", "--cpuset-cpus", "--shm-size", "--rm", "--name", "--workdir", "-w", "--pull",
+    "--tty", "-t", "--interactive", "-i",
 )  # fmt: skip
 
 
