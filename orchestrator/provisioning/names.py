@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,23 +13,14 @@ NO_MASK = "# Written by orch provision. Only for ssh between the nodes of this c
 
 
 def names(probes: tuple[Probe, ...], seen: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Lines of /etc/hosts: the inventory's name, and the machine's own where it is another."""
-    own = own_names(probes)
-    return [{"address": seen[probe.name], "names": own[probe.name]} for probe in probes]
+    """Lines of /etc/hosts of all nodes: the inventory's names, and no others. What a node calls
+    itself is its own word, and would lead the others' connections to it; a name is no address, and
+    localhost is every node itself."""
+    return [{"address": seen[one.name], "names": [one.name]} for one in probes if is_name(one.name)]
 
 
-def own_names(probes: tuple[Probe, ...]) -> dict[str, list[str]]:
-    """Node -> its names. A node's word on its own name counts as far as no other has that name: it
-    is written on all nodes, and would lead the others' connections to it."""
-    claims = Counter(probe.facts["hostname"].lower() for probe in probes)
-    taken = {probe.name.lower() for probe in probes}
-    found = {}
-    for probe in probes:
-        own = probe.facts["hostname"]
-        free = claims[own.lower()] == 1 and own.lower() not in taken
-        local = own.lower().partition(".")[0] == "localhost" or is_address(own)
-        found[probe.name] = [probe.name, own] if free and not local else [probe.name]
-    return found
+def is_name(text: str) -> bool:
+    return text.lower().partition(".")[0] != "localhost" and not is_address(text)
 
 
 def has_names(probe: Probe, wanted: list[dict[str, Any]]) -> bool:
@@ -62,9 +52,8 @@ def ssh_config(
     probes: tuple[Probe, ...], seen: Mapping[str, str], ports: Mapping[str, int], root: str
 ) -> str:
     """How a node reaches the others: ours alone, whatever the user's own configuration says."""
-    own = own_names(probes)
     each = [
-        f"Host {' '.join([probe.name, seen[probe.name], *own[probe.name][1:]])}\n"
+        f"Host {probe.name} {seen[probe.name]}\n"
         f"    HostName {seen[probe.name]}\n    Port {ports[probe.name]}\n    User {probe.user}\n"
         for probe in probes
     ]

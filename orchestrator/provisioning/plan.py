@@ -128,9 +128,13 @@ def platform_of(probe: Probe) -> Platform:
 
 
 def address_of(name: str, probes: tuple[Probe, ...]) -> str:
-    """The address at which the nodes reach one another; alone, a node reaches itself."""
+    """The address at which the nodes reach one another; alone, a node reaches itself. One that the
+    node has itself comes first: no other node's word sends its peers elsewhere."""
     seen = [probe.peers[name].address for probe in probes if name in probe.peers]
-    return next((address for address in seen if address), "127.0.0.1")
+    found = [address for address in seen if address]
+    own = {probe.name: probe for probe in probes}.get(name)
+    its = [address for address in found if own and interface_with(address, own)]
+    return next(iter((*its, *found)), "127.0.0.1")
 
 
 def node_variables(

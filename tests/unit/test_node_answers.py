@@ -29,7 +29,8 @@ from orchestrator.model.printable import one_line
 from orchestrator.paths import STANDALONE
 from orchestrator.provisioning import probe
 from orchestrator.provisioning.extra_variables import UNSAFE, render
-from orchestrator.provisioning.names import known_hosts, names, own_names, ssh_config
+from orchestrator.provisioning.names import known_hosts, names, ssh_config
+from orchestrator.provisioning.plan import address_of
 from orchestrator.provisioning.playbook import Playbook, run
 from orchestrator.provisioning.report import changes_of, explain, message_of
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
@@ -180,19 +181,55 @@ def test_a_key_name_or_address_is_one_line_and_one_word(text: str) -> None:
     assert not any(is_address(text + end) for end in ("\n", "%", "%a\nb"))
 
 
-@pytest.mark.parametrize(
-    "own", ["localhost", "localhost.localdomain", "node1", "NODE1", "10.0.0.9"]
-)
-def test_a_node_takes_no_name_of_others(own: str) -> None:
+OWN = [
+    "localhost",
+    "localhost.localdomain",
+    "node1",
+    "NODE1",
+    "10.0.0.9",
+    "pypi.org",
+    "proxy",
+    "own",
+]
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_what_a_node_calls_itself_is_written_on_no_node(own: str) -> None:
     probes = tuple(
         probe.probe_of(name, probe.parse(name, answer(facts=facts(hostname=hostname))), 0.0)
         for name, hostname in (("node0", own), ("node1", "machine1"))
     )
-    assert own_names(probes) == {"node0": ["node0"], "node1": ["node1", "machine1"]}
     seen = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
-    assert {"address": "10.0.0.1", "names": ["node0"]} in names(probes, seen)
-    assert f"10.0.0.1 {own}" not in ssh_config(probes, seen, dict.fromkeys(seen, 22), "/opt/orch")
+    assert names(probes, seen) == [
+        {"address": "10.0.0.1", "names": ["node0"]},
+        {"address": "10.0.0.2", "names": ["node1"]},
+    ]
+    hosts = [line for line in ssh_config(probes, seen, dict.fromkeys(seen, 22), "/r").splitlines()
+             if line.startswith("Host ")]  # fmt: skip
+    assert hosts == ["Host node0 10.0.0.1", "Host node1 10.0.0.2", "Host *"]
     assert len(known_hosts(probes, seen, dict.fromkeys(seen, 22)).splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"])
+def test_no_inventory_gives_every_node_another_localhost(name: str) -> None:
+    found = probe.probe_of(name, probe.parse(name, answer()), 0.0)
+    assert names((found,), {name: "10.0.0.1"}) == []
+
+
+def test_no_other_node_says_where_a_node_is() -> None:
+    """Its peers would talk to whoever is there."""
+    lies = answer(
+        peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}}
+    )
+    truth = answer(
+        facts=facts(interfaces={"eth0": ["10.0.0.2"]}),
+        peers={"node1": {"address": "10.0.0.2", "source": "", "resolves": [], "error": ""}},
+    )
+    probes = tuple(
+        probe.probe_of(name, probe.parse(name, said), 0.0)
+        for name, said in (("node0", lies), ("node1", truth))
+    )
+    assert address_of("node1", probes) == "10.0.0.2"
 
 
 @pytest.mark.parametrize("node", [
