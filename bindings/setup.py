@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,8 +34,9 @@ def need_torch():
         import torch
     except ImportError:
         sys.exit(
-            "oneccl_bind_pt: torch is not in this environment. Install the stack's torch first, "
-            "or build without --no-build-isolation."
+            "oneccl_bind_pt: no torch in this environment, and it is built for the one that is "
+            "there. Install torch first; what builds in an environment of its own (uv, build) "
+            "needs `--no-build-isolation`, and setuptools beside torch."
         )
     return torch
 
@@ -118,7 +120,9 @@ def extension(version: str, root: Path):
 
 
 def optimised() -> list[str]:
-    return ["-O1", "-g", *sanitized()] if sanitized() else ["-O2", "-g0"]
+    """The user's CXXFLAGS come last, so theirs count."""
+    ours = ["-O1", "-g", *sanitized()] if sanitized() else ["-O2", "-g0"]
+    return [*ours, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
 def sanitized() -> list[str]:

@@ -5,11 +5,11 @@
 #include <sstream>
 
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "build_info.h"
 #include "communicators.h"
 #include "fork_guard.h"
+#include "torch_compat.h"
 
 namespace orch_ccl {
 namespace {
@@ -61,7 +61,7 @@ Group::Group(GroupSpec spec) : spec_(std::move(spec)), timeout_ms_(spec_.timeout
     return;
   }
   const auto deadline = Clock::now() + spec_.timeout;
-  store_ = c10::make_intrusive<c10d::PrefixStore>(fresh_prefix(spec_), spec_.store->clone());
+  store_ = c10::make_intrusive<c10d::PrefixStore>(fresh_prefix(spec_), another_connection(*spec_.store));
   meet(deadline);
   connect(deadline);
 }

@@ -16,7 +16,7 @@ using Sizes = std::vector<size_t>;
 template <typename Options>
 void take_options(Operation& operation, const Options& options) {
   operation.timeout = options.timeout;
-  operation.async = options.asyncOp;
+  operation.async = async_of(options);
 }
 
 // Splits along the first dimension -> bytes per rank; no splits means equal parts.

@@ -2,9 +2,8 @@
 
 #include <memory>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include "group.h"
+#include "torch_compat.h"
 #include "work.h"
 
 namespace orch_ccl {
@@ -15,7 +14,7 @@ using Handle = c10::intrusive_ptr<c10d::Work>;
 
 // The c10d backend "ccl". Each method checks its arguments, describes an Operation and submits it; see
 // reductions.cpp, movements.cpp and point_to_point.cpp.
-class ProcessGroupCCL final : public c10d::Backend {
+class ProcessGroupCCL final : public Backend {
  public:
   explicit ProcessGroupCCL(GroupSpec spec);
   ~ProcessGroupCCL() override;

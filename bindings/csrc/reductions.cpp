@@ -62,7 +62,7 @@ Handle ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions
   };
   operation.outputs = tensors;
   operation.timeout = options.timeout;
-  operation.async = options.asyncOp;
+  operation.async = async_of(options);
   return submit(std::move(operation));
 }
 
@@ -103,7 +103,7 @@ Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::Allred
   };
   operation.outputs = tensors;
   operation.timeout = options.timeout;
-  operation.async = options.asyncOp;
+  operation.async = async_of(options);
   return submit(std::move(operation));
 }
 
@@ -133,7 +133,7 @@ Handle ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opti
   };
   operation.outputs = tensors;
   operation.timeout = options.timeout;
-  operation.async = options.asyncOp;
+  operation.async = async_of(options);
   return submit(std::move(operation));
 }
 
@@ -196,7 +196,7 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
   };
   operation.outputs = outputs;
   operation.timeout = options.timeout;
-  operation.async = options.asyncOp;
+  operation.async = async_of(options);
   return submit(std::move(operation));
 }
 

@@ -3,7 +3,8 @@
 torch's own bf16_compress_hook refuses every backend but NCCL, although nothing in it is of a GPU.
 """
 
-# No `from __future__ import annotations`: DDP compares the hook's annotations with the classes.
+# No `from __future__ import annotations`: DDP compares the hook's annotations with the classes,
+# but not the first, which Python 3.9 cannot read.
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 
 def bf16_compress_hook(
-    process_group: dist.ProcessGroup | None, bucket: dist.GradBucket
+    process_group: "dist.ProcessGroup | None", bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Send gradients as bfloat16: `model.register_comm_hook(None, bf16_compress_hook)`."""
     group = process_group if process_group is not None else dist.group.WORLD

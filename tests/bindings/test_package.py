@@ -107,6 +107,42 @@ def test_a_missing_compiler_is_named(tmp_path):
     assert "`apt install g++`" in done.stderr
 
 
+def test_pip_builds_for_the_torch_that_is_there_and_fetches_none():
+    """Its own build environment has setuptools and pip: the metadata is as far as this goes."""
+    source = Path(__file__).parents[2] / "bindings"
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps"]
+    asked = [*pip, "--ignore-installed", str(source)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Would install oneccl_bind_pt-{version('torch').split('+')[0]}+orch." in done.stdout
+    assert "Collecting torch" not in done.stdout
+
+
+def test_without_torch_there_are_words(tmp_path):
+    code = (
+        "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; "
+        "sys.argv = ['setup.py', 'egg_info']; import runpy; runpy.run_path('setup.py')"
+    )
+    copied = shutil.copytree(
+        Path(__file__).parents[2] / "bindings",
+        tmp_path / "bindings",
+        ignore=shutil.ignore_patterns("build"),
+    )
+    setuptools = Path(
+        subprocess.check_output(
+            [sys.executable, "-c", "import setuptools; print(setuptools.__path__[0])"], text=True
+        ).strip()
+    )
+    (tmp_path / "setuptools").symlink_to(setuptools)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+        cwd=copied, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "no torch in this environment" in done.stderr
+    assert "--no-build-isolation" in done.stderr
+
+
 def environment_defaults(env: dict[str, str]) -> dict[str, str]:
     from oneccl_bindings_for_pytorch._environment import defaults
 
