@@ -14,6 +14,9 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 ARITHMETIC = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 BITWISE = ("BAND", "BOR", "BXOR")
+# Names that torch gave them late.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 checked = 0
 
 
@@ -73,7 +76,7 @@ def reductions(dtype: torch.dtype, op: str, size: int) -> None:
     whole = [given(rank, dtype, size * SIZE) for rank in range(SIZE)]
     piece = by_hand(whole, op)[RANK * size : (RANK + 1) * size]
     out = torch.empty(size, dtype=dtype)
-    dist.reduce_scatter_single(out, whole[RANK].clone(), kind)
+    reduce_scatter_single(out, whole[RANK].clone(), kind)
     same(out, piece, "reduce_scatter_single", dtype, op, size)
     out = torch.empty(size, dtype=dtype)
     dist.reduce_scatter(out, [chunk.clone() for chunk in whole[RANK].view(SIZE, size)], kind)
@@ -88,7 +91,7 @@ def gathers(dtype: torch.dtype, size: int) -> None:
     for rank in range(SIZE):
         same(out[rank], parts[rank], "all_gather", dtype, size)
     flat = torch.empty(size * SIZE, dtype=dtype)
-    dist.all_gather_single(flat, mine)
+    all_gather_single(flat, mine)
     same(flat, torch.cat(parts), "all_gather_single", dtype, size)
 
     root = SIZE - 1
@@ -149,7 +152,7 @@ def coalesced() -> None:
         outputs = [torch.empty(len(one) * SIZE, dtype=dtype) for one in inputs]
         with _coalescing_manager():
             for out, one in zip(outputs, inputs, strict=True):
-                dist.all_gather_single(out, one)
+                all_gather_single(out, one)
         for out, one in zip(outputs, inputs, strict=True):
             wanted = torch.cat([given(rank, dtype, len(one)) for rank in range(SIZE)])
             same(out, wanted, "all_gather coalesced", dtype)
@@ -157,7 +160,7 @@ def coalesced() -> None:
         outputs = [torch.empty(len(one) // SIZE, dtype=dtype) for one in wholes]
         with _coalescing_manager():
             for out, one in zip(outputs, wholes, strict=True):
-                dist.reduce_scatter_single(out, one)
+                reduce_scatter_single(out, one)
         for out in outputs:
             size = len(out)
             parts = [given(rank, dtype, size * SIZE) for rank in range(SIZE)]
