@@ -2,14 +2,14 @@
 
 #include <thread>
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <time.h>
 
+#include "callbacks.h"
 #include "fork_guard.h"
 #include "monitor.h"
+#include "threads.h"
 
 namespace orch_ccl {
 namespace {
@@ -17,11 +17,6 @@ namespace {
 // How often to look while nothing has come. A look that cost more than this much processor time has
 // moved data, and more will follow at once.
 constexpr auto kMoved = std::chrono::nanoseconds(5'000);
-
-// While the computation has the core, moving data on the same core only delays it; once it waits for a
-// future, the core is free and this thread gets all of it. (A thread that waits in Work.wait() drives
-// the operations itself, at its own priority.)
-constexpr int kPoliteness = 10;
 
 std::chrono::nanoseconds processor_time() {
   timespec time;
@@ -69,25 +64,25 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+std::exception_ptr failure(const CclWork& work, const std::string& reason) {
+  return std::make_exception_ptr(c10::DistBackendError(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "ccl: " + work.describe() + ": " + reason));
+}
+
 // oneCCL does not say what it was doing.
 std::exception_ptr told(const CclWork& work, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
+  } catch (const Disagreement& known) {
+    return failure(work, known.what());
   } catch (const ccl::exception& known) {
-    return std::make_exception_ptr(c10::DistBackendError(
-        {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-        "ccl: " + work.describe() + ": " + known.what() +
-            " (do all ranks call the same collectives in the same order, with the same sizes?)"));
+    return failure(
+        work,
+        known.what() +
+            std::string(" (do all ranks call the same collectives in the same order, with the same sizes?)"));
   } catch (...) {
     return error;
   }
-}
-
-// Copies made on this thread must not start a second team of OpenMP threads beside the computation's.
-void stay_single_threaded() {
-  using Set = void (*)(int);
-  if (auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads")))
-    set(1);
 }
 
 } // namespace
@@ -151,14 +146,21 @@ bool Engine::progress(std::vector<Done>& done) {
 }
 
 void Engine::settle(std::vector<Done>& done) {
-  const size_t settled = done.size();
   for (auto& [work, error] : done) {
     if (error)
       work->group().mark_broken(work->name() + ": " + text_of(error));
-    work->complete(error);
+    if (work->complete(error))
+      call_elsewhere([this, work = std::move(work)] { complete_future(*work); });
+    else
+      --unsettled_;
   }
   done.clear();
-  unsettled_ -= settled;
+}
+
+void Engine::complete_future(CclWork& work) {
+  if (!closed_)
+    work.complete_future();
+  --unsettled_;
 }
 
 bool Engine::drive(CclWork& work, Millis timeout) {
@@ -182,10 +184,8 @@ bool Engine::drive(CclWork& work, Millis timeout) {
 }
 
 void Engine::communicate() {
-  prctl(PR_SET_NAME, "ccl-comm");
+  become_background_thread("ccl-comm");
   prctl(PR_SET_TIMERSLACK, 1000UL); // short sleeps are meant to be short
-  stay_single_threaded();
-  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kPoliteness); // of this thread, in Linux
   std::vector<Done> done;
   for (;;) {
     Patience patience(false);
@@ -217,11 +217,9 @@ void Engine::fail_group(Group& group, const std::string& reason) {
         continue;
       }
       for (auto& work : lane->second) {
-        const auto message = "ccl: " + work->describe() + ": " + reason;
         if (work->started())
           work->keep_buffers_forever();
-        done.push_back({work, std::make_exception_ptr(c10::DistBackendError(
-                                  {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message))});
+        done.push_back({work, failure(*work, reason)});
       }
       pending_ -= lane->second.size();
       lane = lanes_.erase(lane);

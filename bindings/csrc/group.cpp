@@ -52,7 +52,10 @@ std::string fresh_prefix(const GroupSpec& spec) {
 
 } // namespace
 
-Group::Group(GroupSpec spec) : spec_(std::move(spec)), timeout_ms_(spec_.timeout.count()) {
+Group::Group(GroupSpec spec)
+    : spec_(std::move(spec)),
+      timeout_ms_(spec_.timeout.count()),
+      mailbox_(std::make_unique<Mailbox>(spec_.size)) {
   if (spec_.global_ranks.empty())
     for (int i = 0; i < spec_.size; ++i)
       spec_.global_ranks.push_back(i);
@@ -67,8 +70,11 @@ Group::Group(GroupSpec spec) : spec_(std::move(spec)), timeout_ms_(spec_.timeout
 }
 
 Group::~Group() {
-  // A broken communicator may have unmatched messages in it; nobody gets that one again.
-  if (comm_ && !in_forked_child() && !broken())
+  // A broken communicator may have unmatched messages in it, as one on which a recv from any source
+  // still listens: nobody gets that one again, and what the transport may yet write to stays.
+  if (!mailbox_->idle())
+    mailbox_.release();
+  else if (comm_ && !in_forked_child() && !broken())
     keep_communicator(joined(members_), comm_id_, comm_);
 }
 

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "identity.h"
+#include "mailbox.h"
 
 namespace orch_ccl {
 
@@ -44,6 +45,8 @@ class Group {
   void set_timeout(Millis timeout) { timeout_ms_ = timeout.count(); }
   uint64_t next_sequence() { return ++sequence_; }
   uint64_t sequence() const { return sequence_; }
+  uint64_t next_receive() { return ++receives_; }
+  Mailbox& mailbox() { return *mailbox_; }
 
   std::string describe() const; // "group 'default_pg' (world ranks 0-3)"
   std::string name_ranks(const std::vector<int>& group_ranks) const; // "1, 3 (node2, pid 17)"
@@ -68,6 +71,8 @@ class Group {
   std::string comm_id_;
   std::atomic<int64_t> timeout_ms_;
   std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> receives_{0};
+  std::unique_ptr<Mailbox> mailbox_;
   mutable std::mutex mutex_;
   c10::intrusive_ptr<c10d::Store> store_; // a connection of its own: the user's may be busy waiting
   std::optional<std::string> broken_;

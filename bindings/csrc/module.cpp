@@ -13,7 +13,7 @@ namespace {
 using orch_ccl::GroupSpec;
 using orch_ccl::Millis;
 
-c10::intrusive_ptr<c10d::Backend> create(
+c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> create(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
     int size,
@@ -32,6 +32,13 @@ c10::intrusive_ptr<c10d::Backend> create(
   return c10::make_intrusive<orch_ccl::ProcessGroupCCL>(std::move(spec));
 }
 
+using ClassOfGroups = py::class_<orch_ccl::ProcessGroupCCL, c10::intrusive_ptr<orch_ccl::ProcessGroupCCL>>;
+
+c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> construct(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::duration<float> timeout) {
+  return create(store, rank, size, timeout, "unnamed", {});
+}
+
 void before_interpreter_ends() {
   if (!orch_ccl::in_forked_child() && orch_ccl::transport_started())
     orch_ccl::Engine::get().close(Millis(5000));
@@ -41,6 +48,10 @@ void before_interpreter_ends() {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.attr("version") = orch_ccl::BUILT_VERSION;
+  ClassOfGroups(module, "ProcessGroupCCL", py::module_::import("torch._C._distributed_c10d").attr("Backend"))
+      .def(
+          py::init(&construct), py::arg("store"), py::arg("rank"), py::arg("size"),
+          py::arg("timeout") = std::chrono::minutes(30), py::call_guard<py::gil_scoped_release>());
   module.def("create", &create, py::call_guard<py::gil_scoped_release>());
   module.def("expect_settings", &orch_ccl::expect_settings);
   module.def("before_interpreter_ends", &before_interpreter_ends, py::call_guard<py::gil_scoped_release>());

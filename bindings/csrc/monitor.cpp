@@ -65,7 +65,7 @@ void post_waiting(const WorkPtr& work) {
 }
 
 std::vector<int> others(const CclWork& work) {
-  if (work.lane().kind != Lane::collective)
+  if (work.lane().peer != kAnyPeer)
     return {work.lane().peer};
   std::vector<int> out;
   for (int rank = 0; rank < work.group().size(); ++rank)
@@ -77,6 +77,8 @@ std::vector<int> others(const CclWork& work) {
 // Why this operation can never complete, or "".
 std::string hopeless(const WorkPtr& work) {
   const Group& group = work->group();
+  if (work->lane().kind == Lane::receiving && work->lane().peer == kAnyPeer && group.size() > 2)
+    return ""; // one that is left may still send; if none is, the timeout tells
   const auto self = Identity::of_this_process();
   for (int rank : others(*work))
     if (group.member(rank).same_host(self) && !group.member(rank).alive())
@@ -110,7 +112,7 @@ std::string who_is_missing(const WorkPtr& work) {
             std::to_string(other.sequence) + " instead";
     }
     if (missing.empty() && elsewhere.empty())
-      return "; all ranks are in it, so the network between them does not deliver";
+      return "; all ranks are in it, but the network between them does not deliver";
     return (missing.empty() ? "" : "; missing: " + work->group().name_ranks(missing)) + elsewhere;
   });
 }

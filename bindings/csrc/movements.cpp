@@ -1,5 +1,6 @@
 // Collectives that move data without changing it: broadcast, the gathers, scatter, alltoall; and barrier.
 
+#include <algorithm>
 #include <numeric>
 
 #include "process_group.h"
@@ -46,12 +47,18 @@ Sizes bytes_of_each(const Tensors& tensors) {
   return out;
 }
 
-void check_equal_sizes(const std::string& name, const Tensors& list, const at::Tensor& one, int size) {
+void check_list(const std::string& name, const Tensors& list, const at::Tensor& one, int size) {
   TORCH_CHECK_VALUE(
       list.size() == static_cast<size_t>(size), "ccl: ", name, " needs one tensor per rank (", size, "), not ", list.size());
   for (const auto& tensor : list) {
     check_tensor(name, tensor);
     check_same_type(name, one, tensor);
+  }
+}
+
+void check_equal_sizes(const std::string& name, const Tensors& list, const at::Tensor& one, int size) {
+  check_list(name, list, one, size);
+  for (const auto& tensor : list) {
     if (tensor.numel() != one.numel())
       not_implemented(name + " with tensors of different sizes: use all_to_all, or pad them to one size");
   }
@@ -65,7 +72,9 @@ Handle ProcessGroupCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions
   check_tensor("broadcast", tensor);
   auto data = packed(tensor);
   const int root = static_cast<int>(options.rootRank);
+  check_rank("broadcast", root, getSize());
   Operation operation{"broadcast", OpType::BROADCAST};
+  operation.call = described(tensor) + " from rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) {
     wire::broadcast(group, data.data_ptr(), bytes_of(data), root, events);
   };
@@ -78,34 +87,59 @@ Handle ProcessGroupCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions
 Handle ProcessGroupCCL::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   check_single("allgather", inputs.size());
   check_single("allgather", outputs.size());
-  return allgather_coalesced(outputs, inputs, options);
+  return gather_all(outputs, inputs, options);
 }
 
+// Here the lists are those of the ranks: outputs[rank][i] is the rank's inputs[i].
 Handle ProcessGroupCCL::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: allgather: as many output lists as inputs");
+  TORCH_CHECK_VALUE(
+      outputs.size() == static_cast<size_t>(getSize()),
+      "ccl: all_gather_coalesced needs one output list per rank (", getSize(), "), not ", outputs.size());
+  TensorLists of_inputs(inputs.size());
+  for (const auto& of_rank : outputs) {
+    TORCH_CHECK_VALUE(
+        of_rank.size() == inputs.size(), "ccl: all_gather_coalesced: as many outputs of each rank as inputs");
+    for (size_t i = 0; i < inputs.size(); ++i)
+      of_inputs[i].push_back(of_rank[i]);
+  }
+  return gather_all(of_inputs, inputs, options);
+}
+
+// outputs[i] has inputs[i] of all ranks, whose sizes may differ.
+Handle ProcessGroupCCL::gather_all(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   struct Part {
     at::Tensor input, flat;
     Tensors outputs;
+    Sizes bytes;
+    bool even;
   };
   auto parts = std::make_shared<std::vector<Part>>();
-  Tensors all;
+  Operation operation{"allgather", OpType::ALLGATHER};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("allgather", inputs[i]);
-    check_equal_sizes("allgather", outputs[i], inputs[i], getSize());
-    parts->push_back({packed(inputs[i]), flat_like(inputs[i], inputs[i].numel() * getSize()), outputs[i]});
-    all.insert(all.end(), outputs[i].begin(), outputs[i].end());
+    check_list("allgather", outputs[i], inputs[i], getSize());
+    TORCH_CHECK_VALUE(
+        outputs[i][getRank()].numel() == inputs[i].numel(),
+        "ccl: allgather: this rank's input has ", inputs[i].numel(), " elements, its output ",
+        outputs[i][getRank()].numel());
+    const auto bytes = bytes_of_each(outputs[i]);
+    const bool even = std::all_of(bytes.begin(), bytes.end(), [&](size_t one) { return one == bytes[0]; });
+    parts->push_back({packed(inputs[i]), room_for(outputs[i]), outputs[i], bytes, even});
+    operation.outputs.insert(operation.outputs.end(), outputs[i].begin(), outputs[i].end());
+    operation.call += described(outputs[i]);
   }
-  Operation operation{"allgather", OpType::ALLGATHER};
   operation.start = [parts](const Group& group, Events& events) {
     for (auto& part : *parts)
-      wire::allgather(group, part.input.data_ptr(), part.flat.data_ptr(), bytes_of(part.input), events);
+      if (part.even)
+        wire::allgather(group, part.input.data_ptr(), part.flat.data_ptr(), part.bytes[0], events);
+      else
+        wire::allgatherv(group, part.input.data_ptr(), part.flat.data_ptr(), part.bytes, events);
   };
   operation.finish = [parts] {
     for (auto& part : *parts)
       unflatten(part.flat, part.outputs);
   };
-  operation.outputs = std::move(all);
   take_options(operation, options);
   return submit(std::move(operation));
 }
@@ -123,6 +157,7 @@ Handle ProcessGroupCCL::allgather_into_tensor_coalesced(
     at::Tensor input, packed_output, output;
   };
   auto parts = std::make_shared<std::vector<Part>>();
+  Operation operation{"allgather", OpType::_ALLGATHER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("all_gather_into_tensor", inputs[i]);
     check_tensor("all_gather_into_tensor", outputs[i]);
@@ -131,8 +166,8 @@ Handle ProcessGroupCCL::allgather_into_tensor_coalesced(
         outputs[i].numel() == inputs[i].numel() * getSize(),
         "ccl: all_gather_into_tensor: the output must hold the group's size times the input's elements");
     parts->push_back({packed(inputs[i]), packed(outputs[i]), outputs[i]});
+    operation.call += described(inputs[i]);
   }
-  Operation operation{"allgather", OpType::_ALLGATHER_BASE};
   operation.start = [parts](const Group& group, Events& events) {
     for (auto& part : *parts)
       wire::allgather(group, part.input.data_ptr(), part.packed_output.data_ptr(), bytes_of(part.input), events);
@@ -151,6 +186,7 @@ Handle ProcessGroupCCL::gather(TensorLists& outputs, Tensors& inputs, const c10d
   check_single("gather", inputs.size());
   check_tensor("gather", inputs[0]);
   const int root = static_cast<int>(options.rootRank);
+  check_rank("gather", root, getSize());
   const bool here = getRank() == root;
   Tensors targets;
   at::Tensor flat = flat_like(inputs[0], here ? inputs[0].numel() * getSize() : 0);
@@ -163,6 +199,7 @@ Handle ProcessGroupCCL::gather(TensorLists& outputs, Tensors& inputs, const c10d
   Sizes in(getSize(), 0), out(getSize(), here ? bytes_of(input) : 0);
   in[root] = bytes_of(input);
   Operation operation{"gather", OpType::GATHER};
+  operation.call = described(input) + " to rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) {
     wire::alltoallv(group, input.data_ptr(), in, flat.data_ptr(), out, events);
   };
@@ -179,6 +216,7 @@ Handle ProcessGroupCCL::scatter(Tensors& outputs, TensorLists& inputs, const c10
   check_single("scatter", outputs.size());
   check_tensor("scatter", outputs[0]);
   const int root = static_cast<int>(options.rootRank);
+  check_rank("scatter", root, getSize());
   const bool here = getRank() == root;
   auto output = outputs[0];
   at::Tensor flat = flat_like(output, 0);
@@ -191,6 +229,7 @@ Handle ProcessGroupCCL::scatter(Tensors& outputs, TensorLists& inputs, const c10
   Sizes in(getSize(), here ? bytes_of(target) : 0), out(getSize(), 0);
   out[root] = bytes_of(target);
   Operation operation{"scatter", OpType::SCATTER};
+  operation.call = described(output) + " from rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) {
     wire::alltoallv(group, flat.data_ptr(), in, target.data_ptr(), out, events);
   };
@@ -230,10 +269,7 @@ Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::
   check_tensors("all_to_all", inputs);
   check_tensors("all_to_all", outputs);
   const auto from = flatten(inputs);
-  int64_t received = 0;
-  for (const auto& output : outputs)
-    received += output.numel();
-  const auto to = flat_like(outputs[0], received);
+  const auto to = room_for(outputs);
   Operation operation{"alltoall", OpType::ALLTOALL};
   operation.start = [=, in = bytes_of_each(inputs), out = bytes_of_each(outputs)](const Group& group, Events& events) {
     wire::alltoallv(group, from.data_ptr(), in, to.data_ptr(), out, events);
@@ -244,9 +280,15 @@ Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::
   return submit(std::move(operation));
 }
 
+// oneCCL's own barrier does not return before all ranks are there. A reduction of one number is an
+// operation like any other: it can wait, time out, and overtake one of another group.
 Handle ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {
+  const auto one = at::zeros({1}, at::kInt);
+  const auto by = reduction_for("barrier", c10d::ReduceOp::MAX, at::kInt);
   Operation operation{"barrier", OpType::BARRIER};
-  operation.start = [](const Group& group, Events& events) { wire::barrier(group, events); };
+  operation.start = [one, by](const Group& group, Events& events) {
+    wire::allreduce(group, one.data_ptr(), one.data_ptr(), 1, by, events);
+  };
   take_options(operation, options);
   return submit(std::move(operation));
 }

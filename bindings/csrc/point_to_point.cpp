@@ -8,43 +8,69 @@
 namespace orch_ccl {
 namespace {
 
-at::Tensor checked(const std::string& name, Tensors& tensors, int peer, int tag, int rank) {
+at::Tensor checked(const std::string& name, Tensors& tensors) {
   check_single(name, tensors.size());
   check_tensor(name, tensors[0]);
-  TORCH_CHECK_VALUE(peer != rank, "ccl: ", name, " to oneself: copy the tensor instead");
-  // oneCCL matches messages of a pair by their order. Ignoring a tag could hand out the wrong message.
-  if (tag != 0)
-    not_implemented(
-        name + " with a tag: use tag 0 and rely on the order of messages between two ranks, or a gloo group "
-               "(new_group(backend='gloo'))");
   return tensors[0];
 }
+
+void check_peer(const std::string& name, int peer, int rank, int size) {
+  check_rank(name, peer, size);
+  TORCH_CHECK_VALUE(peer != rank, "ccl: ", name, " to oneself: copy the tensor instead");
+}
+
+// The data after its envelope, piece by piece.
+struct Sending {
+  Envelope envelope;
+  at::Tensor data;
+  size_t sent = 0;
+
+  bool next(const Group& group, int peer, Events& events) {
+    const size_t some = std::min(bytes_of(data) - sent, wire::most_elements());
+    if (some == 0)
+      return true;
+    wire::send(group, static_cast<char*>(data.data_ptr()) + sent, some, peer, events);
+    sent += some;
+    return false;
+  }
+};
 
 } // namespace
 
 Handle ProcessGroupCCL::send(Tensors& tensors, int peer, int tag) {
-  const auto data = packed(checked("send", tensors, peer, tag, getRank()));
+  check_peer("send", peer, getRank(), getSize());
+  const auto data = packed(checked("send", tensors));
+  auto sending = std::make_shared<Sending>(Sending{{tag, bytes_of(data)}, data});
   Operation operation{"send", c10d::OpType::SEND, Lane::sending, peer};
-  operation.start = [=](const Group& group, Events& events) {
-    wire::send(group, data.data_ptr(), bytes_of(data), peer, events);
+  operation.start = [=](Group& group, Events& events) {
+    wire::send(group, &sending->envelope, sizeof(Envelope), peer, events);
   };
+  operation.next = [=](Group& group, Events& events) { return sending->next(group, peer, events); };
   return submit(std::move(operation));
 }
 
 Handle ProcessGroupCCL::recv(Tensors& tensors, int peer, int tag) {
-  auto tensor = checked("recv", tensors, peer, tag, getRank());
-  auto data = packed(tensor);
-  Operation operation{"recv", c10d::OpType::RECV, Lane::receiving, peer};
-  operation.start = [=](const Group& group, Events& events) {
-    wire::receive(group, data.data_ptr(), bytes_of(data), peer, events);
-  };
-  operation.finish = [=]() mutable { unpack(data, tensor); };
-  operation.outputs = tensors;
-  return submit(std::move(operation));
+  check_peer("recv", peer, getRank(), getSize());
+  return receive(tensors, peer, tag, c10d::OpType::RECV);
 }
 
-Handle ProcessGroupCCL::recvAnysource(Tensors&, int) {
-  not_implemented("recv from any source: name the source rank, or use a gloo group (new_group(backend='gloo'))");
+Handle ProcessGroupCCL::recvAnysource(Tensors& tensors, int tag) {
+  return receive(tensors, kAnyPeer, tag, c10d::OpType::RECVANYSOURCE);
+}
+
+Handle ProcessGroupCCL::receive(Tensors& tensors, int source, int tag, c10d::OpType type) {
+  auto tensor = checked("recv", tensors);
+  auto receive = std::make_shared<Receive>(Receive{source, tag, packed(tensor)});
+  Operation operation{"recv", type, Lane::receiving, source};
+  operation.source = std::make_shared<int>(source);
+  operation.start = [=](Group& group, Events&) { group.mailbox().post(receive); };
+  operation.next = [=](Group& group, Events&) { return group.mailbox().arrived(group, *receive); };
+  operation.finish = [=, from = operation.source]() mutable {
+    unpack(receive->data, tensor);
+    *from = receive->from;
+  };
+  operation.outputs = tensors;
+  return submit(std::move(operation));
 }
 
 } // namespace orch_ccl

@@ -1,5 +1,6 @@
 #include "process_group.h"
 
+#include "comparison.h"
 #include "engine.h"
 #include "fork_guard.h"
 #include "groups.h"
@@ -49,6 +50,8 @@ c10d::ErrorType ProcessGroupCCL::getError() {
 }
 
 Handle ProcessGroupCCL::submit(Operation operation) {
+  if (comparing() && operation.lane == Lane::collective && !group().alone())
+    operation = compared(std::move(operation));
   group();
   auto work = c10::make_intrusive<CclWork>(group_, std::move(operation));
   Engine::get().submit(work);

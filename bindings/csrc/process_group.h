@@ -61,6 +61,9 @@ class ProcessGroupCCL final : public Backend {
  private:
   Group& group() const;
   Handle submit(Operation operation);
+  Handle reduce_to_each(at::Tensor& output, Tensors& inputs, const c10d::ReduceScatterOptions& options);
+  Handle gather_all(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options);
+  Handle receive(Tensors& tensors, int source, int tag, c10d::OpType type);
 
   std::shared_ptr<Group> group_;
 };

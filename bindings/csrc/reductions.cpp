@@ -22,7 +22,7 @@ void allreduce_or_gather(Events& events, const Group& group, at::Tensor& data, a
   if (by.fold)
     wire::allgather(group, data.data_ptr(), space.data_ptr(), bytes_of(data), events);
   else
-    wire::allreduce(group, data.data_ptr(), data.data_ptr(), data.numel(), by, events);
+    wire::allreduce(group, data.data_ptr(), data.data_ptr(), by.count(data), by, events);
 }
 
 // `space` holds one block per rank; out = the fold of their pieces at `offset`.
@@ -35,6 +35,21 @@ void fold(const Reduction& by, const at::Tensor& space, int size, size_t offset,
   std::memcpy(to, in, bytes_of(out));
   for (int rank = 1; rank < size; ++rank)
     by.fold(in + rank * block, to, bytes_of(out));
+}
+
+// reduce_scatter of what is too long for one call: part i of the input is reduced to rank i.
+void reduce_each_part(
+    Events& events, const Group& group, const at::Tensor& input, at::Tensor& output, at::Tensor& scratch, const Reduction& by) {
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const size_t offset = rank * bytes_of(output);
+    const auto* from = static_cast<const char*>(input.data_ptr()) + offset;
+    auto* to = rank == group.rank() ? output.data_ptr() : static_cast<char*>(scratch.data_ptr()) + offset;
+    wire::reduce(group, from, to, by.count(output), by, rank, events);
+  }
+}
+
+std::string described(const Reduction& by, const at::Tensor& data) {
+  return orch_ccl::described(data) + " by " + by.name;
 }
 
 void average(const Reduction& by, at::Tensor& data, int size) {
@@ -52,6 +67,7 @@ Handle ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions
   auto data = packed(tensor);
   auto space = gathering_space(by, data, getSize());
   Operation operation{"allreduce", OpType::ALLREDUCE};
+  operation.call = described(by, data);
   operation.start = [=](const Group& group, Events& events) mutable {
     allreduce_or_gather(events, group, data, space, by);
   };
@@ -90,6 +106,8 @@ Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::Allred
     shared->push_back(bundle);
   }
   Operation operation{"allreduce_coalesced", OpType::ALLREDUCE_COALESCED};
+  for (const auto& bundle : *shared)
+    operation.call += described(bundle.by, bundle.flat) + " ";
   operation.start = [shared](const Group& group, Events& events) {
     for (auto& bundle : *shared)
       allreduce_or_gather(events, group, bundle.flat, bundle.space, bundle.by);
@@ -113,16 +131,18 @@ Handle ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opti
   check_tensor("reduce", tensor);
   const auto by = reduction_for("reduce", options.reduceOp, tensor.scalar_type());
   const int root = static_cast<int>(options.rootRank);
+  check_rank("reduce", root, getSize());
   const bool here = getRank() == root;
   auto data = packed(tensor);
   // Only the root's tensor may change; the others give oneCCL scratch memory to work in.
   auto out = here ? data : at::empty_like(data);
   auto space = gathering_space(by, data, getSize());
   Operation operation{"reduce", OpType::REDUCE};
+  operation.call = described(by, data) + " to rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) mutable {
     if (by.fold)
       return allreduce_or_gather(events, group, data, space, by);
-    wire::reduce(group, data.data_ptr(), out.data_ptr(), data.numel(), by, root, events);
+    wire::reduce(group, data.data_ptr(), out.data_ptr(), by.count(data), by, root, events);
   };
   operation.finish = [=, size = getSize()]() mutable {
     if (!here)
@@ -141,15 +161,57 @@ Handle ProcessGroupCCL::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   check_single("reduce_scatter", outputs.size());
   check_single("reduce_scatter", inputs.size());
+  check_tensor("reduce_scatter", outputs[0]);
   check_tensors("reduce_scatter", inputs[0]);
   TORCH_CHECK_VALUE(
       inputs[0].size() == static_cast<size_t>(getSize()),
       "ccl: reduce_scatter needs one input per rank (", getSize(), "), not ", inputs[0].size());
   for (const auto& input : inputs[0])
+    check_same_type("reduce_scatter", input, outputs[0]);
+  TORCH_CHECK_VALUE(
+      inputs[0][getRank()].numel() == outputs[0].numel(),
+      "ccl: reduce_scatter: this rank's input has ", inputs[0][getRank()].numel(), " elements, its output ",
+      outputs[0].numel());
+  for (const auto& input : inputs[0])
     if (input.numel() != outputs[0].numel())
-      not_implemented("reduce_scatter with inputs of different sizes: pad them, or use one reduce() per input");
+      return reduce_to_each(outputs[0], inputs[0], options);
   auto flat = flatten(inputs[0]);
   return _reduce_scatter_base(outputs[0], flat, options);
+}
+
+// The inputs have different sizes: input i is reduced to rank i.
+Handle ProcessGroupCCL::reduce_to_each(
+    at::Tensor& output, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  const auto by = reduction_for("reduce_scatter", options.reduceOp, output.scalar_type());
+  struct Part {
+    at::Tensor input, out, space;
+  };
+  auto parts = std::make_shared<std::vector<Part>>();
+  for (const auto& input : inputs) {
+    const auto from = packed(input);
+    parts->push_back({from, at::empty_like(from), gathering_space(by, from, getSize())});
+  }
+  Operation operation{"reduce_scatter", OpType::REDUCE_SCATTER};
+  operation.call = described(inputs);
+  operation.start = [parts, by](const Group& group, Events& events) {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      auto& [input, out, space] = (*parts)[rank];
+      if (by.fold)
+        wire::allgather(group, input.data_ptr(), space.data_ptr(), bytes_of(input), events);
+      else
+        wire::reduce(group, input.data_ptr(), out.data_ptr(), by.count(input), by, rank, events);
+    }
+  };
+  operation.finish = [=, rank = getRank(), size = getSize()]() mutable {
+    auto& mine = (*parts)[rank];
+    fold(by, mine.space, size, 0, mine.out);
+    average(by, mine.out, size);
+    output.copy_(mine.out.view(output.sizes()));
+  };
+  operation.outputs = {output};
+  operation.timeout = options.timeout;
+  operation.async = options.asyncOp;
+  return submit(std::move(operation));
 }
 
 Handle ProcessGroupCCL::_reduce_scatter_base(
@@ -164,8 +226,10 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
   struct Part {
     Reduction by;
     at::Tensor input, space, packed_output, output;
+    at::Tensor scratch; // like the input, if that is too long for one call
   };
   auto parts = std::make_shared<std::vector<Part>>();
+  Operation operation{"reduce_scatter", OpType::_REDUCE_SCATTER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("reduce_scatter_tensor", inputs[i]);
     check_tensor("reduce_scatter_tensor", outputs[i]);
@@ -176,15 +240,19 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
     const auto by = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
     const auto input = packed(inputs[i]);
     parts->push_back({by, input, gathering_space(by, input, getSize()), packed(outputs[i]), outputs[i]});
+    if (by.count(outputs[i]) > wire::most_elements())
+      parts->back().scratch = at::empty_like(input);
+    operation.call += described(by, input) + " ";
   }
-  Operation operation{"reduce_scatter", OpType::_REDUCE_SCATTER_BASE};
   operation.start = [parts](const Group& group, Events& events) {
     for (auto& part : *parts) {
       if (part.by.fold)
         allreduce_or_gather(events, group, part.input, part.space, part.by);
+      else if (part.scratch.defined())
+        reduce_each_part(events, group, part.input, part.packed_output, part.scratch, part.by);
       else
         wire::reduce_scatter(
-            group, part.input.data_ptr(), part.packed_output.data_ptr(), part.output.numel(), part.by, events);
+            group, part.input.data_ptr(), part.packed_output.data_ptr(), part.by.count(part.output), part.by, events);
     }
   };
   operation.finish = [parts, rank = getRank(), size = getSize()] {

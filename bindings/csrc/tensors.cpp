@@ -26,14 +26,24 @@ void check_single(const std::string& collective, size_t given) {
   TORCH_CHECK_VALUE(given == 1, "ccl: ", collective, " takes one tensor (or list) per rank, not ", given);
 }
 
+void check_rank(const std::string& collective, int64_t rank, int size) {
+  TORCH_CHECK_VALUE(
+      rank >= 0 && rank < size, "ccl: ", collective, ": there is no rank ", rank, " in this group of ", size);
+}
+
 void check_same_type(const std::string& collective, const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK_TYPE(
       a.scalar_type() == b.scalar_type(),
       "ccl: ", collective, ": input is ", a.scalar_type(), " but output is ", b.scalar_type());
 }
 
+// torch conjugates and negates lazily: the values are then not what the memory holds.
+bool in_one_piece(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
 at::Tensor packed(const at::Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : tensor.contiguous();
+  return in_one_piece(tensor) ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
 }
 
 void unpack(const at::Tensor& from, at::Tensor& to) {
@@ -49,11 +59,26 @@ at::Tensor flat_like(const at::Tensor& example, int64_t elements) {
   return at::empty({elements}, example.options().requires_grad(false).memory_format(c10::nullopt));
 }
 
-at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
+at::Tensor room_for(const std::vector<at::Tensor>& tensors) {
   int64_t elements = 0;
   for (const auto& tensor : tensors)
     elements += tensor.numel();
-  auto flat = flat_like(tensors.at(0), elements);
+  return flat_like(tensors.at(0), elements);
+}
+
+std::string described(const at::Tensor& tensor) {
+  return std::string(c10::toString(tensor.scalar_type())) + "[" + std::to_string(tensor.numel()) + "]";
+}
+
+std::string described(const std::vector<at::Tensor>& tensors) {
+  std::string out;
+  for (const auto& tensor : tensors)
+    out += (out.empty() ? "" : " ") + described(tensor);
+  return out;
+}
+
+at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
+  auto flat = room_for(tensors);
   auto* to = static_cast<char*>(flat.data_ptr());
   for (const auto& tensor : tensors) {
     const auto from = packed(tensor);
@@ -68,7 +93,7 @@ void unflatten(const at::Tensor& flat, std::vector<at::Tensor>& tensors) {
   const auto* from = static_cast<const char*>(flat.data_ptr());
   for (auto& tensor : tensors) {
     const size_t bytes = bytes_of(tensor);
-    if (bytes > 0 && tensor.is_contiguous())
+    if (bytes > 0 && in_one_piece(tensor))
       std::memcpy(tensor.data_ptr(), from, bytes);
     else if (bytes > 0)
       tensor.copy_(at::from_blob(const_cast<char*>(from), tensor.sizes(), tensor.options().requires_grad(false)));

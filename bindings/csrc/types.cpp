@@ -62,16 +62,28 @@ void divide(at::Tensor& tensor, int64_t divisor) {
     values[i] = static_cast<T>(static_cast<Wide>(values[i]) / by);
 }
 
-} // namespace
-
-void not_implemented(const std::string& message) {
-  C10_THROW_ERROR(NotImplementedError, "ccl: " + message);
+const char* name_of(Op op) {
+  switch (op) {
+    case Op::SUM: return "SUM";
+    case Op::AVG: return "AVG";
+    case Op::PRODUCT: return "PRODUCT";
+    case Op::MIN: return "MIN";
+    case Op::MAX: return "MAX";
+    case Op::BAND: return "BAND";
+    case Op::BOR: return "BOR";
+    case Op::BXOR: return "BXOR";
+    default: return "?";
+  }
 }
 
-Reduction reduction_for(const std::string& collective, const c10d::ReduceOp& op, at::ScalarType type) {
-  const Op kind = op;
+Reduction way_of(const std::string& collective, Op kind, at::ScalarType type) {
   if (type == at::kBool)
     return boolean(collective, kind);
+  if (c10::isComplexType(type) && (kind == Op::SUM || kind == Op::AVG)) {
+    auto of_parts = way_of(collective, kind, c10::toRealValueType(type));
+    of_parts.parts = 2;
+    return of_parts;
+  }
   const auto dtype = arithmetic_type(type);
   if (!dtype)
     not_implemented(
@@ -94,6 +106,18 @@ Reduction reduction_for(const std::string& collective, const c10d::ReduceOp& op,
       std::string(c10::toString(type)) + ": view the tensor as an integer type first");
 }
 
+} // namespace
+
+void not_implemented(const std::string& message) {
+  C10_THROW_ERROR(NotImplementedError, "ccl: " + message);
+}
+
+Reduction reduction_for(const std::string& collective, const c10d::ReduceOp& op, at::ScalarType type) {
+  auto reduction = way_of(collective, op, type);
+  reduction.name = name_of(op);
+  return reduction;
+}
+
 void divide_in_place(at::Tensor& tensor, int64_t divisor) {
   switch (tensor.scalar_type()) {
     case at::kFloat: return divide<float>(tensor, divisor);
@@ -105,6 +129,8 @@ void divide_in_place(at::Tensor& tensor, int64_t divisor) {
     case at::kShort: return divide<int16_t>(tensor, divisor);
     case at::kInt: return divide<int32_t>(tensor, divisor);
     case at::kLong: return divide<int64_t>(tensor, divisor);
+    case at::kComplexFloat: return divide<c10::complex<float>>(tensor, divisor);
+    case at::kComplexDouble: return divide<c10::complex<double>>(tensor, divisor);
     default: not_implemented("ReduceOp.AVG of this dtype: use ReduceOp.SUM and divide");
   }
 }

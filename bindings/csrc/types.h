@@ -19,6 +19,10 @@ struct Reduction {
   // transport): everybody's data is gathered then, and folded here.
   Fold fold = nullptr;
   bool average = false; // the sum is divided by the group's size afterwards
+  size_t parts = 1; // numbers in an element: a complex one has two
+  const char* name = "";
+
+  size_t count(const at::Tensor& tensor) const { return static_cast<size_t>(tensor.numel()) * parts; }
 };
 
 // Raises NotImplementedError (naming the alternative) for what neither oneCCL nor we can do.

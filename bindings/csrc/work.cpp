@@ -11,18 +11,22 @@ CclWork::CclWork(std::shared_ptr<Group> group, Operation operation)
     : Work(group->rank(), operation.type),
       group_(std::move(group)),
       name_(operation.name),
-      lane_{group_.get(), operation.lane, operation.peer},
+      lane_{
+          group_.get(),
+          operation.lane,
+          operation.peer,
+          operation.lane == Lane::receiving ? group_->next_receive() : 0},
       operation_(std::move(operation)),
       sequence_(operation_.lane == Lane::collective ? group_->next_sequence() : group_->sequence()),
-      timeout_(operation_.timeout.count() < 0 ? group_->timeout() : operation_.timeout),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+      timeout_(operation_.timeout.count() < 0 ? group_->timeout() : operation_.timeout) {}
 
 std::string CclWork::describe() const {
   std::string what = name_;
   if (lane_.kind == Lane::collective)
     what += " #" + std::to_string(sequence_);
   else
-    what += (lane_.kind == Lane::sending ? " to " : " from ") + group_->name_ranks({lane_.peer});
+    what += (lane_.kind == Lane::sending ? " to " : " from ") +
+        (lane_.peer == kAnyPeer ? "any rank" : group_->name_ranks({lane_.peer}));
   return what + " of " + group_->describe();
 }
 
@@ -32,12 +36,17 @@ void CclWork::start() {
 }
 
 bool CclWork::test() {
-  while (!events_.empty()) {
-    if (!events_.back().test())
+  for (;;) {
+    while (!events_.empty()) {
+      if (!events_.back().test())
+        return false;
+      events_.pop_back();
+    }
+    if (!operation_.next || operation_.next(*group_, events_))
+      return true;
+    if (events_.empty())
       return false;
-    events_.pop_back();
   }
-  return true;
 }
 
 void CclWork::finish_operation() {
@@ -54,17 +63,33 @@ void CclWork::keep_buffers_forever() {
   events_.clear();
 }
 
-void CclWork::complete(std::exception_ptr error) {
+bool CclWork::complete(std::exception_ptr error) {
   completed_at_ = Clock::now();
-  auto outputs = operation_.outputs;
   // Inputs are not needed any more; a Work object that the caller keeps should not keep them.
   operation_.start = nullptr;
+  operation_.next = nullptr;
   operation_.finish = nullptr;
   finish(error);
-  if (error)
+  std::lock_guard<std::mutex> lock(future_mutex_);
+  over_ = true;
+  return future_ != nullptr;
+}
+
+void CclWork::complete_future() {
+  if (const auto error = exception())
     future_->setErrorIfNeeded(error);
   else
-    future_->markCompleted(c10::IValue(std::move(outputs)));
+    future_->markCompleted(c10::IValue(operation_.outputs));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CclWork::getFuture() {
+  std::lock_guard<std::mutex> lock(future_mutex_);
+  if (!future_) {
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (over_)
+      complete_future();
+  }
+  return future_;
 }
 
 bool CclWork::wait(std::chrono::milliseconds timeout) {
@@ -83,6 +108,10 @@ bool CclWork::wait(std::chrono::milliseconds timeout) {
 
 void CclWork::abort() {
   Engine::get().fail_group(*group_, "aborted by the caller");
+}
+
+int CclWork::sourceRank() const {
+  return operation_.source ? *operation_.source : Work::sourceRank();
 }
 
 float CclWork::getDuration() const {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,6 @@
 
 namespace orch_ccl {
 
-using Events = std::vector<ccl::event>;
-
 // Operations of one lane run one after the other, in the order they were called; lanes do not wait for
 // each other. A group's collectives share a lane. Each direction to each peer has one of its own,
 // because two ranks that both send before they receive must not block each other.
@@ -24,23 +23,29 @@ struct Lane {
   const Group* group;
   Kind kind;
   int peer;
+  uint64_t number = 0; // of a receive: each has a lane, because a later one may be matched first
   bool operator<(const Lane& other) const {
-    return std::tie(group, kind, peer) < std::tie(other.group, other.kind, other.peer);
+    return std::tie(group, kind, peer, number) < std::tie(other.group, other.kind, other.peer, other.number);
   }
 };
 
 // One operation in three acts: start() hands it to oneCCL, which gives events; when they are done,
-// finish() puts results where the caller wants them. What the lambdas captured stays alive until then.
+// finish() puts results where the caller wants them. In between next(), where there is one, is asked
+// for more each time all events are done: it may start the next ones, or wait for something else, and
+// returns true when there is no more. What the lambdas captured stays alive until the end.
 struct Operation {
   std::string name;
   c10d::OpType type = c10d::OpType::UNKNOWN;
   Lane::Kind lane = Lane::collective;
-  int peer = -1;
-  std::function<void(const Group&, Events&)> start;
+  int peer = kAnyPeer;
+  std::function<void(Group&, Events&)> start;
+  std::function<bool(Group&, Events&)> next;
   std::function<void()> finish;
   std::vector<at::Tensor> outputs;
+  std::shared_ptr<int> source; // of a recv: where it came from
   Millis timeout{-1}; // negative: the group's
   bool async = true;
+  std::string call; // what all ranks must agree on, besides the name
 };
 
 class CclWork final : public c10d::Work {
@@ -51,17 +56,21 @@ class CclWork final : public c10d::Work {
   void synchronize() override { wait(); }
   void abort() override;
   std::vector<at::Tensor> result() override { return operation_.outputs; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  // Made when it is first asked for, so that what has no future has no callbacks either.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
   float getDuration() const override;
+  int sourceRank() const override;
 
   // For the engine, under its lock.
   void start();
   bool test();
   void finish_operation();
   void keep_buffers_forever();
-  // For the engine, without its lock: callbacks of the future run here and may call anything.
-  void complete(std::exception_ptr error);
+  // For the engine, without its lock. True if there is a future to complete as well.
+  bool complete(std::exception_ptr error);
+  // Callbacks of the future run here and may call anything, and wait for it.
+  void complete_future();
 
   Lane lane() const { return lane_; }
   bool started() const { return started_; }
@@ -92,6 +101,8 @@ class CclWork final : public c10d::Work {
   const Millis timeout_;
   const Clock::time_point submitted_ = Clock::now();
   std::atomic<Clock::time_point> completed_at_{};
+  std::mutex future_mutex_;
+  bool over_ = false;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

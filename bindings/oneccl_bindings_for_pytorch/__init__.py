@@ -57,6 +57,7 @@ def _create(options, _backend_options=None):
 def _register() -> None:
     if "ccl" not in dist.Backend.backend_list:
         dist.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])
+        dist.ProcessGroupCCL = _ccl.ProcessGroupCCL  # beside ProcessGroupGloo
         atexit.register(_ccl.before_interpreter_ends)
 
 

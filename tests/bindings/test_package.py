@@ -152,6 +152,7 @@ def environment_defaults(env: dict[str, str]) -> dict[str, str]:
 def test_defaults_under_hydra_and_under_torchrun():
     assert environment_defaults({"PMI_RANK": "0"}) == {
         "CCL_ALLREDUCE": "direct:0-33554432;ring:33554433-max",
+        "CCL_ALLTOALLV": "scatter",
         "CCL_RS_CHUNK_COUNT": "4",
         "CCL_ATL_TRANSPORT": "mpi",
         "CCL_WORKER_OFFLOAD": "0",

@@ -131,7 +131,7 @@ def test_current_gets_its_bindings_with_the_backend_ccl(tmp_path: Path) -> None:
     with_ccl = tmp_path / "current.toml"
     backends = text[text.index("backends = ") :].splitlines()[0]
     with_ccl.write_text(text.replace(backends, 'backends = ["ccl", "gloo"]'))
-    assert stack_from(with_ccl).requirements[BINDINGS] == "2.13.0+orch.1"
+    assert stack_from(with_ccl).requirements[BINDINGS] == "2.13.0+orch.2"
     with_ccl.write_text(text.replace(backends, 'backends = ["gloo"]'))
     assert BINDINGS not in stack_from(with_ccl).requirements
 

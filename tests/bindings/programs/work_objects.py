@@ -83,13 +83,17 @@ if RANK < 2:
 
 sparse = torch.eye(3).to_sparse()
 refused(NotImplementedError, "sparse=False", lambda: dist.all_reduce(sparse))
-refused(NotImplementedError, "use tag 0", lambda: dist.send(torch.ones(1), peer, tag=7))
-refused(NotImplementedError, "name the source rank", lambda: dist.recv(torch.ones(1)))
+for root in (-1, SIZE):
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    refused(
+        ValueError, f"no rank {root}", lambda: dist.group.WORLD.broadcast([torch.ones(1)], options)
+    )
 complex_tensor = torch.ones(2, dtype=torch.complex64)
 refused(
     (NotImplementedError, ValueError),
     "",
-    lambda: dist.all_reduce(complex_tensor, dist.ReduceOp.MAX),
+    lambda: dist.reduce(complex_tensor, 0, dist.ReduceOp.MAX),
 )
 half = torch.ones(2).to(torch.float8_e4m3fn)
 refused(NotImplementedError, "convert them to float32", lambda: dist.all_reduce(half))
