@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,15 @@ all:
 ALL = ("node1", "node2", "node3", "node4", "fat1", "node10", "node11", "node12")
 
 
-@pytest.fixture
-def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = tmp_path / "lab.yml"
+@pytest.fixture(scope="module")
+def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Ansible is asked once what it holds, and once for each pattern."""
+    folder = tmp_path_factory.mktemp("selection")
+    path = folder / "lab.yml"
     path.write_text(INVENTORY)
-    return path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield path
 
 
 def choose(inventory: Path, nodes: str | None, exclude: str | None = None) -> Selection:
@@ -104,7 +108,9 @@ def test_the_reason_says_how(inventory: Path) -> None:
     assert choose(inventory, "fast", "fat1").reason == "'fast' of cluster 'lab' without fat1"
 
 
-def test_an_answer_is_forgotten_when_the_inventory_changes(inventory: Path) -> None:
+def test_an_answer_is_forgotten_when_the_inventory_changes(tmp_path: Path) -> None:
+    inventory = tmp_path / "lab.yml"
+    inventory.write_text(INVENTORY)
     assert len(choose(inventory, "slow").hosts) == 3
     inventory.write_text(INVENTORY.replace("node12: {}", "node12: {}, node13: {}"))
     assert len(choose(inventory, "slow").hosts) == 4
