@@ -113,8 +113,10 @@ def test_the_data_is_balanced_and_apart() -> None:
 def test_minilm_learns_what_says_the_same(
     orch: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    done = orch("train", "glue-mrpc", "--ppn", "2", "--precision", "fp32", "--set",
-                "save_steps=0", "--json", timeout=900)  # fmt: skip
+    """Without dropout it needs fewer epochs for it than the recipe has."""
+    done = orch("train", "glue-mrpc", "--ppn", "2", "--precision", "fp32", "--set", "save_steps=0",
+                "--set", "dropout=0", "--set", "num_train_epochs=6", "--json",
+                timeout=900)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(done.stdout)["result"]
     assert result["before"]["accuracy"] < 65
