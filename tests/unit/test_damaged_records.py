@@ -4,6 +4,7 @@ does."""
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,7 +23,7 @@ from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.state import State
 from orchestrator.targets.ssh.access import ssh_config
 from orchestrator.targets.ssh.read import plan
-from tests.unit.test_flags import make_inventory, record
+from tests.unit.test_flags import make_inventory, make_records, record
 
 WHOLE = json.dumps(record(1))
 REQUEST = TrainRequest(recipe="bert-qa", inventory="./lab.yml", backend="gloo")
@@ -44,14 +45,26 @@ USELESS = {  # a record that can be read, and leads nowhere
 }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ansible is asked once what its inventory holds."""
+    return tmp_path_factory.mktemp("damaged")
+
+
 @pytest.fixture(autouse=True)
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three hosts; what is recorded of host1 is damaged by the test."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    make_inventory(tmp_path / "lab.yml", {f"host{index}": record(index) for index in range(3)})
-    return tmp_path / "lab.yml"
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    inventory = folder / "lab.yml"
+    hosts = {f"host{index}": record(index) for index in range(3)}
+    if inventory.exists():
+        shutil.rmtree(State.of(inventory).folder)
+        make_records(inventory, hosts)
+    else:
+        make_inventory(inventory, hosts)
+    return inventory
 
 
 @pytest.fixture(params=DAMAGES)

@@ -92,6 +92,10 @@ def record(index: int, flags: tuple[str, ...] = ("avx512_bf16",)) -> dict[str, A
 
 def make_inventory(path: Path, hosts: Mapping[str, Mapping[str, Any]]) -> None:
     path.write_text("all:\n  hosts:\n" + "".join(f"    {name}:\n" for name in hosts))
+    make_records(path, hosts)
+
+
+def make_records(path: Path, hosts: Mapping[str, Mapping[str, Any]]) -> None:
     for name, one in hosts.items():
         where = State.of(path).record(name)
         where.parent.mkdir(parents=True, exist_ok=True)
