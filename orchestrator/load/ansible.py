@@ -23,6 +23,8 @@ SAME = {
     "ANSIBLE_SSH_EXTRA_ARGS": "ansible_ssh_extra_args",
     "ANSIBLE_SCP_EXTRA_ARGS": "ansible_scp_extra_args",
     "ANSIBLE_SFTP_EXTRA_ARGS": "ansible_sftp_extra_args",
+    "ANSIBLE_SSH_CONTROL_PATH": "ansible_control_path",
+    "ANSIBLE_SSH_CONTROL_PATH_DIR": "ansible_control_path_dir",
     "ANSIBLE_SSH_EXECUTABLE": "ansible_ssh_executable",
     "ANSIBLE_SCP_EXECUTABLE": "ansible_scp_executable",
     "ANSIBLE_SFTP_EXECUTABLE": "ansible_sftp_executable",

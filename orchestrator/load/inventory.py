@@ -22,7 +22,7 @@ from orchestrator.model.host_names import is_host
 from orchestrator.model.printable import one_line
 from orchestrator.state import cache_home, private_folder
 
-FORMAT = 4  # of what is remembered on disk
+FORMAT = 5  # of what is remembered on disk
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
 KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
 KEPT_PREFIX = "orch_"
@@ -207,6 +207,13 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
     if words := unverified(variables):
         raise RequestError(
             one_line(f"{name}: host keys would not be verified ({words})."), hint=HINT
+        )
+    if variables.get("ansible_ssh_args"):
+        raise RequestError(
+            f"{name}: ansible_ssh_args takes the place of orch's own arguments, with which host "
+            "keys are verified and a dead link is noticed.",
+            hint="Write what you need as ansible_ssh_common_args: it is added to them, and orch's "
+            "own connections take it, too.",
         )
 
 

@@ -22,11 +22,16 @@ SSH = re.compile(r"(?:/usr/local/bin/|/usr/bin/|/bin/)?(?:ssh|scp|sftp)")
 # ssh_config(5): option -> the values with which an unknown or changed key is still refused.
 OPTION = re.compile(
     r"(StrictHostKeyChecking|UserKnownHostsFile|KnownHostsCommand|"
-    r"NoHostAuthenticationForLocalhost)\s*(?:=\s*|\s+)[\"']?([^\s\"']*)",
+    r"NoHostAuthenticationForLocalhost|ControlPath)\s*(?:=\s*|\s+)[\"']?([^\s\"']*)",
     re.IGNORECASE,
 )
-# ssh(1): -F, also behind options without an argument; and the options whose argument follows them.
+# ssh(1): -F and -S, also behind options without an argument; and the options whose argument follows
+# them.
 OTHER_CONFIGURATION = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*F")
+SHARED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*S(.*)")
+# Ansible names its shared connections by address, port and user; orch keeps those of each inventory
+# in a private folder of their own. Over one that somebody else has opened no key is looked at.
+SOCKETS = ("ansible_control_path", "ansible_control_path_dir")
 WITH_ARGUMENT = frozenset(f"-{letter}" for letter in "BbcDEeIiJLlmOoPpQRSWw")
 SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking",
             "ansible_paramiko_host_key_checking")  # fmt: skip
@@ -47,18 +52,25 @@ def unverified(variables: Mapping[str, object]) -> str:
 
 
 def found(variables: Mapping[str, object]) -> Iterator[str]:
+    yield from switched_off(variables)
+    for name in PROGRAMS:
+        if name in variables and not SSH.fullmatch(str(variables[name])):
+            yield f"{name}: {variables[name]}"
+    for name in SOCKETS:
+        if variables.get(name):
+            yield f"{name}: {variables[name]}"
+    for name in ARGUMENTS:
+        if words := unverified_arguments(str(variables.get(name) or "")):
+            yield f"{name}: {words}"
+
+
+def switched_off(variables: Mapping[str, object]) -> Iterator[str]:
     for name in SWITCHES:
         if name in variables and not is_yes(variables[name]):
             yield f"{name}: {variables[name]}"
     for name in REVERSED:
         if name in variables and str(variables[name]).strip().lower() not in ("false", "no", "0"):
             yield f"{name}: {variables[name]}"
-    for name in PROGRAMS:
-        if name in variables and not SSH.fullmatch(str(variables[name])):
-            yield f"{name}: {variables[name]}"
-    for name in ARGUMENTS:
-        if words := unverified_arguments(str(variables.get(name) or "")):
-            yield f"{name}: {words}"
 
 
 def is_yes(value: object) -> bool:
@@ -71,6 +83,8 @@ def unverified_arguments(text: str) -> str:
         return ""
     if names_configuration(text):
         return "-F names a configuration that orch has not read"
+    if names_socket(text):
+        return "-S names a connection that somebody may have opened"
     for layer in layers(text):
         for option, value in OPTION.findall(layer):
             if not keeps(option.lower(), value.lower()):
@@ -93,12 +107,25 @@ def names_configuration(text: str) -> bool:
     return False
 
 
+def names_socket(text: str) -> bool:
+    try:
+        words = iter(shlex.split(text))
+    except ValueError:
+        return False
+    for word in words:
+        if found := SHARED.match(word):
+            return (found[1] or next(words, "")) != "none"
+        if word in WITH_ARGUMENT:
+            next(words, None)
+    return False
+
+
 def keeps(option: str, value: str) -> bool:
     if option == "stricthostkeychecking":
         return value in ("yes", "true", "ask")
     if option == "nohostauthenticationforlocalhost":
         return value in ("no", "false")
-    if option == "knownhostscommand":
+    if option in ("knownhostscommand", "controlpath"):
         return value == "none"
     return value not in ("", "none") and not value.startswith("/dev/")
 

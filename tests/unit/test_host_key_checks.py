@@ -82,6 +82,33 @@ def test_whatever_is_said_is_answered(variables: dict[str, object]) -> None:
     assert isinstance(unverified(variables), str)
 
 
+SHARED = [  # connections that others may have opened, to whatever host
+    {"ansible_ssh_common_args": "-o ControlPath=/tmp/%r"},
+    {"ansible_ssh_extra_args": "-oControlPath=~/cp"},
+    {"ansible_ssh_common_args": "-S /tmp/socket"},
+    {"ansible_ssh_common_args": "-CS/tmp/socket"},
+    {"ansible_control_path": "/tmp/%%r"},
+    {"ansible_control_path_dir": "/tmp"},
+]
+
+
+@pytest.mark.parametrize("variables", SHARED, ids=str)
+def test_a_shared_connection_of_others_passes_all_host_keys(variables: dict[str, object]) -> None:
+    assert unverified(variables)
+
+
+def test_no_shared_connection_is_fine() -> None:
+    assert unverified({"ansible_ssh_common_args": "-o ControlPath=none -S none -C"}) == ""
+
+
+def test_arguments_in_the_place_of_orchs_own_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text(json.dumps({"all": {"hosts": {"node0": {"ansible_ssh_args": "-C"}}}}))
+    with pytest.raises(RequestError, match="node0: ansible_ssh_args takes") as refused:
+        read_inventory(path)
+    assert "ansible_ssh_common_args" in refused.value.hint
+
+
 VARIABLES = [
     {"ansible_host_key_checking": False},
     {"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"},
@@ -109,6 +136,8 @@ def test_an_inventory_that_turns_it_off_is_refused(
         ("ANSIBLE_SSH_ARGS", "-o StrictHostKeyChecking=no"),
         ("ANSIBLE_SSH_COMMON_ARGS", "-o StrictHostKeyChecking=accept-new"),
         ("ANSIBLE_SSH_EXECUTABLE", "/tmp/ssh"),
+        ("ANSIBLE_SSH_CONTROL_PATH", "/tmp/%%r"),
+        ("ANSIBLE_SSH_CONTROL_PATH_DIR", "/tmp"),
     ],
 )
 def test_so_is_an_environment_also_after_the_inventory_was_remembered(
