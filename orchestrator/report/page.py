@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.report import charts, spread, timeline
 from orchestrator.report.scales import time_unit
-from orchestrator.report.training import failure_lines
+from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs.measures import Measures, RankMeasures
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.provenance import Provenance, Script
@@ -66,10 +66,12 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
 
 def subtitle(run: Run, outcome: Outcome) -> str:
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.record.created))
-    nodes = len(run.nodes)
+    ranks = f"{outcome.ranks} rank{'s' * (outcome.ranks != 1)}"
+    nodes = f"{outcome.ran_on} node{'s' * (outcome.ran_on != 1)}"
+    fewer = f" of {len(run.nodes)}" if outcome.ran_on < len(run.nodes) else ""
     parts = (
         f"started {began}",
-        f"{outcome.ranks} rank{'s' * (outcome.ranks != 1)} on {nodes} node{'s' * (nodes != 1)}",
+        f"{of_planned(ranks, outcome.ranks, outcome.planned_ranks)} on {nodes}{fewer}",
         f"backend {outcome.backend}",
         f"precision {outcome.precision}",
     )

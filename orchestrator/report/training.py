@@ -111,6 +111,11 @@ def table_lines(outcome: Outcome) -> list[str]:
     return capture.get().rstrip().splitlines()
 
 
+def of_planned(words: str, count: int, planned: int) -> str:
+    """With the number that was planned, where nodes were lost."""
+    return words if count == planned else f"{words} of {planned} planned"
+
+
 def score(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
@@ -124,7 +129,7 @@ def figures(outcome: Outcome, told: Scores) -> list[tuple[str, str]]:
     ]
     return [
         *((name, f"{value:.1f}") for name, value in measured if value is not None),
-        ("ranks", str(outcome.ranks)),
+        ("ranks", of_planned(str(outcome.ranks), outcome.ranks, outcome.planned_ranks)),
         ("precision", outcome.precision),
         ("backend", outcome.backend),
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import Result
+from orch_node.protocol.events import Event, Launched, Result
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import Decision
 
@@ -36,14 +37,17 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended. Seconds; `result` holds the figures that the script reported; `notes`: what
-    could not be read."""
+    """How a run ended. `ranks` and `ran_on` (nodes): of its last attempt, which may have gone on
+    with fewer than were planned. Seconds; `result` holds the figures that the script reported;
+    `notes`: what could not be read."""
 
     run_id: str
     folder: Path
     state: str
     recipe: str
     ranks: int
+    planned_ranks: int
+    ran_on: int
     backend: str
     precision: str
     seconds: float | None
@@ -66,12 +70,16 @@ def outcome_of(run: Run) -> Outcome:
     ended = run.outcome
     failure = failure_of(ended.first_failure, run) if ended else None
     events = run.events()
+    planned = len(run.record.layout)
+    last = last_launch(events, planned)
     return Outcome(
         run_id=run.id,
         folder=run.folder.absolute(),
         state=run.state,
         recipe=run.record.recipe,
-        ranks=len(run.record.layout),
+        ranks=last.ranks if last else planned,
+        planned_ranks=planned,
+        ran_on=len(last.nodes) if last else len(run.nodes),
         backend=run.record.backend,
         precision=run.record.precision,
         seconds=ended.ended - ended.started if ended else None,
@@ -85,6 +93,12 @@ def outcome_of(run: Run) -> Outcome:
         timeline=tuple(timeline_of(events)),
         notes=(*run.problems, *notes(events)),
     )
+
+
+def last_launch(events: Sequence[Event], planned: int) -> Launched | None:
+    """The last attempt that tells of itself what can be."""
+    told = (event for event in reversed(events) if isinstance(event, Launched))
+    return next((event for event in told if 0 < event.ranks <= planned and event.nodes), None)
 
 
 def words(run: Run, failure: Failure | None) -> str:

@@ -66,13 +66,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    home = os.path.expanduser("~")
-    root = given["root"] or ("/opt/orch" if os.getuid() == 0 else os.path.join(home, "orch"))
+    try:
+        root = folder_of_orch(given["root"])
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     prefix = os.path.join(root, "stacks", given["stack"])
     probe = {
         "user": subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip(),
         "uid": os.getuid(),
-        "home": home,
+        "home": os.path.expanduser("~"),
         "root": root,
         "machine": platform.machine(),
         "python": list(sys.version_info[:3]),
@@ -108,7 +110,16 @@ def sudo_without_password() -> bool:
     return subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
 
 
+def folder_of_orch(given: str) -> str:
+    """Raises ValueError for one that would be another for every program."""
+    if given and not os.path.isabs(given):
+        raise ValueError(f"orch_root is {given!r}: give it as an absolute path")
+    home = os.path.expanduser("~")
+    return given or ("/opt/orch" if os.getuid() == 0 else os.path.join(home, "orch"))
+
+
 def existing_parent(path: str) -> str:
+    path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path

@@ -15,11 +15,12 @@ from orch_node.protocol.events import Warned
 
 from orchestrator.operations.compare import comparison
 from orchestrator.operations.report import report
-from orchestrator.report import charts, spread, timeline
+from orchestrator.report import charts, spread, timeline, training
 from orchestrator.report.comparison import as_json, text
 from orchestrator.report.scales import scale, short, thin
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
+from orchestrator.runs.outcome import outcome_of
 from tests.recorded import make_run
 
 
@@ -183,3 +184,36 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert value.keys() >= {"a", "b", "states", "differences", "figures"}
     assert value["figures"][0].keys() == {"name", "unit", "a", "b", "ratio"}
     assert "set learning_rate" in text(found)
+
+
+def with_launches(folder: Path, *sizes: int) -> Path:
+    """The run, as its attempts of so many ranks have told of themselves."""
+    launched = (
+        {"event": "launched", "rank": -1, "time": 1.0, "attempt": at, "ranks": size,
+         "nodes": [f"node{index}" for index in range(size)]}
+        for at, size in enumerate(sizes, start=1)
+    )  # fmt: skip
+    path = folder / "events.jsonl"
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in launched) + path.read_text())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [((2, 1), "1 of 2 planned"), ((2, 2), "2"), ((), "2"), ((2, 0), "2"), ((9,), "2")],
+)
+def test_the_table_says_how_many_ranks_really_ran(
+    tmp_path: Path, sizes: tuple[int, ...], told: str
+) -> None:
+    with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), *sizes)
+    outcome = outcome_of(runs.find(tmp_path, "run"))
+    (row,) = [line for line in training.text(outcome).splitlines() if "ranks" in line]
+    assert row.strip("│ ").split(None, 1)[1].strip("│ ") == told
+    found = json.loads(training.as_json(outcome))
+    assert (found["ranks"], found["planned_ranks"]) == (int(told[0]), 2)
+
+
+def test_the_page_says_so_too(tmp_path: Path) -> None:
+    with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
+    page = report(tmp_path, "run", inventory=None, output=None, tell=print).read_text()
+    assert "1 rank of 2 planned on 1 node of 2" in page
