@@ -220,3 +220,42 @@ def test_mpirun_says_that_workers_are_missing(tmp_path: Path) -> None:
     done = pod("mpirun", path, "x.py", I_MPI_HYDRA_HOST_FILE=str(tmp_path / "hostfile"))
     assert done.returncode == 78
     assert "has 1 workers, the run needs 2" in events(done.stdout)[0]["text"]
+
+
+INTRUDES = r"""
+import base64, os, pickle, sys, time
+from torch.distributed import TCPStore
+
+class Evil:
+    def __reduce__(self):
+        return os.system, (f"touch {sys.argv[2]}",)
+
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+key = "torch.rendezvous.r"
+while not store.check(["/" + key]) and not store.check([key]):
+    time.sleep(0.05)
+store.set(key, base64.b64encode(pickle.dumps(Evil())))
+"""
+
+
+def test_a_stranger_in_the_pod_network_runs_no_code_in_a_pod(tmp_path: Path) -> None:
+    """Its torchrun waits for another pod, and reads the state that somebody else has written."""
+    port, mark = free_port(), tmp_path / "PWNED"
+    elastic = {
+        "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "2", "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}", "PET_RDZV_ID": "r", "PET_MAX_RESTARTS": "0",
+    }  # fmt: skip
+    words = [sys.executable, str(NODE), "pod", "torchrun", str(config(tmp_path)), "--"]
+    pod = subprocess.Popen(
+        [*words, script(tmp_path, SHARES)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, env=os.environ | elastic,
+    )  # fmt: skip
+    intruder = [sys.executable, "-c", INTRUDES, str(port), str(mark)]
+    subprocess.run(intruder, timeout=90, check=True)
+    try:
+        said, _ = pod.communicate(timeout=60)
+    finally:
+        pod.kill()
+    assert not mark.exists()
+    assert pod.returncode not in (0, None)
+    assert "somebody who is not a node of this run" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.conftest import make_stack
 from tests.kube_schema import FILES, check, has_crds, needs_crds
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "k8s"
+DOCS = Path(__file__).parents[2] / "docs"
 QA = Recipe(
     name="qa",
     script="/here/train/qa/qa.py",
@@ -382,3 +384,28 @@ def test_any_request_makes_objects_that_the_crds_take(
     if has_crds():
         for one in made[1:]:
             check(one)
+
+
+def test_the_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
+    text = (DOCS / "kubernetes.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    policy = yaml.safe_load(text)["spec"]
+    ((peer,),) = (rule["from"] for rule in policy["ingress"])
+    for chosen in (policy["podSelector"], peer["podSelector"]):
+        assert chosen["matchLabels"].items() <= names.labels("r").items()
+    assert policy["policyTypes"] == ["Ingress"]
+    for golden in GOLDEN.glob("*.yaml"):
+        pods = list(templates(list(yaml.safe_load_all(golden.read_text()))))
+        assert pods
+        for labels in pods:
+            assert policy["podSelector"]["matchLabels"].items() <= labels.items(), golden
+
+
+def templates(value: Any) -> Iterator[dict[str, str]]:
+    """The labels of all pods that these objects make."""
+    if isinstance(value, list):
+        for one in value:
+            yield from templates(one)
+    elif isinstance(value, dict):
+        if "containers" in value.get("spec", {}):
+            yield value["metadata"]["labels"]
+        yield from templates(list(value.values()))

@@ -9,6 +9,7 @@ pod cannot run it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from orch_node.agent.processes import Process, look
 from orch_node.agent.stack_traces import ask
 from orch_node.line_pipes import LONGEST_OF_LAUNCHER
 from orch_node.pod import mpi as pod_mpi
+from orch_node.pod import rendezvous
 from orch_node.pod.relay import Relay, say
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
@@ -39,6 +41,7 @@ from orch_node.protocol.events import (
 )
 from orch_node.protocol.pod import PodConfig
 from orch_node.standalone import facts
+from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 EX_CONFIG = 78
 TICK_SECONDS = 0.1
@@ -93,7 +96,7 @@ def pod_name() -> str:
 class Torchrun:
     """torchrun and its ranks in this pod."""
 
-    def __init__(self, config: PodConfig, path: str, script: list[str]) -> None:
+    def __init__(self, config: PodConfig, path: str, script: list[str], key: bytes | None) -> None:
         self.config = config
         self.heard: float | None = None  # nothing is expected before the first rank has started
         self.wrappers: dict[int, ProcessHandle] = {}
@@ -101,15 +104,11 @@ class Torchrun:
         self.failed: float | None = None
         self.told_to_end: float | None = None
         self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
-        self.process = subprocess.Popen(
-            [
-                sys.executable, "-m", "torch.distributed.run",
-                f"--nproc_per_node={config.ppn}",
-                str(program.PROGRAM), "pod-rank", path, "--", *script,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
+        self.process = start(
+            f"--nproc_per_node={config.ppn}",
+            *(str(program.PROGRAM), "pod-rank", path, "--", *script),
+            key=key,
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.pass_on)
 
@@ -176,8 +175,27 @@ class Torchrun:
         self.process.send_signal(signal.SIGTERM)
 
 
+def start(*words: str, key: bytes | None) -> subprocess.Popen[bytes]:
+    """torchrun with these words; with a `key` it meets by orch's signed rendezvous."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    ours = [*program.command("torchrun-agent"), f"--rdzv_backend={RENDEZVOUS}"]
+    process = subprocess.Popen(
+        [*(ours if key else torchrun), *words],
+        stdin=subprocess.PIPE if key else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    if key and process.stdin:
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(key)
+    return process
+
+
 def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
-    return Torchrun(config, path, script).run()
+    try:
+        key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
+    except OSError as error:
+        refuse(f"the key of the run's rendezvous: {error}")
+    return Torchrun(config, path, script, key).run()
 
 
 def mpirun(config: PodConfig, path: str, script: list[str]) -> int:
