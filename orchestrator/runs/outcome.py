@@ -12,7 +12,7 @@ from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import Decision
 
 from orchestrator.runs.events import notes
-from orchestrator.runs.known_errors import Explanation, explain
+from orchestrator.runs.explanations import Explanation, explain
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 

@@ -36,7 +36,7 @@ from orchestrator.operations.report import report
 from orchestrator.operations.runs import listed
 from orchestrator.report import comparison as comparisons
 from orchestrator.report import listing, live, training
-from orchestrator.runs import known_errors, store
+from orchestrator.runs import explanations, store
 from orchestrator.runs.events import events_in
 from orchestrator.runs.follow import LocalRun, follow
 from orchestrator.runs.measures import measures
@@ -122,7 +122,7 @@ def test_no_line_harms_who_watches_the_ranks(lines: list[str]) -> None:
 def test_last_words_never_harm_who_judges_them(text: str, signal: str | None) -> None:
     told = [Exited(rank=0, text=text, code=1, signal=signal), Exited(rank=1, code=1)]
     assert failures.first_failure(failures.rank_ends(told), {})
-    known_errors.explain(text)
+    explanations.explain(text)
 
 
 def test_a_rank_of_many_digits_is_none() -> None:

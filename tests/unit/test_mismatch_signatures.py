@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from orchestrator.runs.known_errors import KNOWN_SIGNATURES, explain
+from orchestrator.runs.explanations import explain
+from orchestrator.runs.known_errors import KNOWN_SIGNATURES
 
 LINES = [
     (
