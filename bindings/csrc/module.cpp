@@ -51,7 +51,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   ClassOfGroups(module, "ProcessGroupCCL", py::module_::import("torch._C._distributed_c10d").attr("Backend"))
       .def(
           py::init(&construct), py::arg("store"), py::arg("rank"), py::arg("size"),
-          py::arg("timeout") = std::chrono::minutes(30), py::call_guard<py::gil_scoped_release>());
+          py::arg("timeout") = std::chrono::minutes(30), py::call_guard<py::gil_scoped_release>())
+      .def("_set_default_timeout", &orch_ccl::ProcessGroupCCL::setTimeout, py::arg("timeout"));
   module.def("create", &create, py::call_guard<py::gil_scoped_release>());
   module.def("expect_settings", &orch_ccl::expect_settings);
   module.def("before_interpreter_ends", &before_interpreter_ends, py::call_guard<py::gil_scoped_release>());

@@ -253,6 +253,8 @@ Handle ProcessGroupCCL::alltoall_base(
   auto from = packed(input);
   auto to = packed(output);
   Operation operation{"alltoall", OpType::ALLTOALL_BASE};
+  operation.sent = in;
+  operation.received = out;
   operation.start = [=](const Group& group, Events& events) {
     wire::alltoallv(group, from.data_ptr(), in, to.data_ptr(), out, events);
   };
@@ -271,7 +273,9 @@ Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::
   const auto from = flatten(inputs);
   const auto to = room_for(outputs);
   Operation operation{"alltoall", OpType::ALLTOALL};
-  operation.start = [=, in = bytes_of_each(inputs), out = bytes_of_each(outputs)](const Group& group, Events& events) {
+  operation.sent = bytes_of_each(inputs);
+  operation.received = bytes_of_each(outputs);
+  operation.start = [=, in = operation.sent, out = operation.received](const Group& group, Events& events) {
     wire::alltoallv(group, from.data_ptr(), in, to.data_ptr(), out, events);
   };
   operation.finish = [to, outputs]() mutable { unflatten(to, outputs); };

@@ -45,7 +45,9 @@ struct Operation {
   std::shared_ptr<int> source; // of a recv: where it came from
   Millis timeout{-1}; // negative: the group's
   bool async = true;
-  std::string call; // what all ranks must agree on, besides the name
+  // What the ranks must agree on, besides the name; and of an all_to_all, bytes to and from each.
+  std::string call;
+  std::vector<size_t> sent, received;
 };
 
 class CclWork final : public c10d::Work {

@@ -1,0 +1,107 @@
+"""Runs tests of PyTorch's own suite of process groups, one after the other, in this rank.
+
+    distributed_tests.py BACKEND FOLDER NAME...
+
+One line tells of each test that it begins and one how it ended. A rank whose test failed ends at once:
+what the others then wait for never comes.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import unittest
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+from start import RANK, SIZE, say
+
+BACKEND, FOLDER, NAMES = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+SECONDS = 60
+os.environ |= {"BACKEND": BACKEND, "WORLD_SIZE": str(SIZE), "TEMP_DIR": str(FOLDER)}
+os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+
+from torch.testing._internal.common_distributed import (  # noqa: E402
+    TEST_SKIPS,
+    DistTestCases,
+)
+
+for backends in DistTestCases.backend_feature.values():
+    if "gloo" in backends:
+        backends.add(BACKEND)
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.testing._internal.distributed import distributed_test  # noqa: E402
+
+CODES = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}
+
+
+class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+    pass
+
+
+def names() -> list[str]:
+    return sorted(name for name in dir(Suite) if name.startswith("test_"))
+
+
+def prepared(name: str) -> Suite:
+    folder = FOLDER / name
+    for part in ("barrier", "test_dir", "init_dir"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    os.environ["TEMP_DIR"] = str(folder)
+    distributed_test.Barrier.barrier_id = 0
+    suite = Suite(name)
+    suite.rank, suite.file_name = RANK, str(folder / "store")
+    return suite
+
+
+def run(suite: Suite, name: str) -> None:
+    seconds = distributed_test.CUSTOM_PG_TIMEOUT.get(name, SECONDS)
+    dist.init_process_group(
+        BACKEND,
+        init_method=f"file://{suite.file_name}",
+        rank=RANK,
+        world_size=SIZE,
+        timeout=timedelta(seconds=seconds),
+    )
+    suite._barrier()
+    torch.manual_seed(0)
+    getattr(suite, name)()
+    suite._barrier()
+    dist.destroy_process_group()
+
+
+def outcome(suite: Suite, name: str) -> str:
+    try:
+        run(suite, name)
+    except unittest.SkipTest as skip:
+        dist.destroy_process_group()
+        return f"skipped {skip}"
+    except SystemExit as skip:
+        if skip.code not in CODES:
+            return f"failed exit code {skip.code}"
+        dist.destroy_process_group()
+        return f"skipped {CODES[skip.code]}"
+    except Exception as error:
+        return f"failed {type(error).__name__}: {error}"
+    return "passed"
+
+
+if __name__ == "__main__":
+    if NAMES == ["--list"]:
+        print("\n".join(names()))
+        sys.exit(0)
+    torch.set_num_threads(1)
+    for name in NAMES:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            faulthandler.dump_traceback_later(SECONDS + 30, exit=True)
+            say("begins", name)
+            ended = outcome(prepared(name), name)
+            say("ends", name, " ".join(ended.split()))
+            if ended.startswith("failed"):
+                os._exit(1)
+    faulthandler.cancel_dump_traceback_later()
