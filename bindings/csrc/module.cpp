@@ -5,6 +5,7 @@
 #include "communicators.h"
 #include "engine.h"
 #include "fork_guard.h"
+#include "process_exit.h"
 #include "process_group.h"
 #include "settings.h"
 
@@ -42,6 +43,7 @@ c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> construct(
 void before_interpreter_ends() {
   if (!orch_ccl::in_forked_child() && orch_ccl::transport_started())
     orch_ccl::Engine::get().close(Millis(5000));
+  orch_ccl::leave_before_others();
 }
 
 } // namespace

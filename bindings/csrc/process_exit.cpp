@@ -118,4 +118,9 @@ void install_exit_handler() {
   std::call_once(once, [] { on_exit(leave, nullptr); });
 }
 
+void leave_before_others() {
+  if (transport_started())
+    on_exit(leave, nullptr);
+}
+
 } // namespace orch_ccl

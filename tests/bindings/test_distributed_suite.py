@@ -1,0 +1,52 @@
+"""PyTorch's own tests of process groups: what gloo passes, ccl passes, or stands in the list."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.bindings.distributed_suite import names, results
+
+LIST = Path(__file__).parent / "distributed_suite.toml"
+README = Path(__file__).parents[2] / "bindings" / "README.md"
+EXCEPTIONS = tomllib.loads(LIST.read_text())
+ALL = "ORCH_SUITE_ALL" in os.environ
+QUICK = [
+    "test_all_gather_coalesced_simple",
+    "test_all_reduce_sum_complex",
+    "test_all_to_all_single_unequal_split",
+    "test_barrier_timeout_global",
+    "test_batch_isend_irecv_gloo_tags",
+    "test_ddp_hook_parity_powerSGD",
+    "test_irecv",
+    "test_monitored_barrier_gloo_rank_0_timeout",
+    "test_reduce_sum_twice",
+    "test_send_recv_any_source",
+    "test_send_recv_with_tag",
+    "test_sparse_all_reduce_sum",
+]
+
+needs_torchs_tests = pytest.mark.skipif(
+    find_spec("expecttest") is None, reason="torch's tests need expecttest"
+)
+
+
+@needs_torchs_tests
+@pytest.mark.parametrize("way", ["ccl-mpi", "ccl-ofi"] if ALL else ["ccl-mpi"])
+def test_what_gloo_passes_ccl_passes_or_is_listed(way):
+    asked = names() if ALL else QUICK
+    gloo = results("gloo", 2, asked)
+    passed = [name for name in asked if gloo[name] == "passed"]
+    here = results(way, 2, passed)
+    failed = {name: how for name, how in here.items() if how != "passed"}
+    assert set(failed) == set(EXCEPTIONS) & set(passed), failed
+
+
+def test_the_readme_shows_the_list():
+    text = README.read_text()
+    rows = "".join(f"| {name} | {entry['reason']} |\n" for name, entry in EXCEPTIONS.items())
+    assert rows in text
