@@ -88,6 +88,12 @@ RANKS: Mapping[str, ParameterInfo] = {
     ),
     "backend": typer.Option(help="Process-group backend; default: the stack's first."),
     "ccl_workers": typer.Option(help="Cores of each rank that oneCCL keeps for communication."),
+    "fabric": typer.Option(
+        metavar="NAME",
+        help="What MPI and oneCCL talk over: tcp, psm3, verbs, efa, mlx, shm; auto, the default: "
+        "the fastest that `orch provision` has proved between all nodes, else tcp. orch_fabric of "
+        "the inventory says it for all runs.",
+    ),
 }
 PRECISION: Mapping[str, ParameterInfo] = {
     "precision": typer.Option(help="bf16 or fp32."),

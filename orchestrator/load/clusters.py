@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.fabric import asked_fabric
 from orchestrator.load.facts import NodeFacts, checked
 from orchestrator.load.inventory import read_listing
 from orchestrator.load.mpi import mpi_flavours
@@ -50,6 +51,7 @@ def cluster(
         selection=selection,
         nodes=tuple(known[host] for host in chosen if host in known),
         mpi=next(iter(mpi_flavours(chosen)), None),
+        fabric=asked_fabric(chosen),
         damaged=found.damaged,
         ssh_config="".join(f"{one}\n" for one in found.blocks.values()) or None,
     )

@@ -40,6 +40,35 @@ class Cpu(FromNode):
     numa: Number
 
 
+class NicFacts(FromNode):
+    """A network interface of hardware. `speed`: Mbit/s, 0 for unknown; `numa`: where it is near."""
+
+    speed: Count
+    numa: Number | None
+
+
+class DeviceFacts(FromNode):
+    """The fields mean what orch_node.protocol.fabrics.Device says."""
+
+    name: Token
+    driver: Token | Literal[""]
+    link: Token | Literal[""]
+    interface: Interface | Literal[""]
+    speed: Count
+    numa: Number | None
+    active: bool
+
+
+class ProofFacts(FromNode):
+    """The fields mean what orch_node.protocol.fabrics.Proof says."""
+
+    together: Digest
+    rails: Number = 1
+    gbit: float = Field(default=0.0, ge=0)
+    microseconds: float = Field(default=0.0, ge=0)
+    failed: Line = ""
+
+
 class NodeFacts(FromNode):
     """What facts.py prints. Sizes in bytes; the fields mean what model.cluster.Facts says."""
 
@@ -57,6 +86,9 @@ class NodeFacts(FromNode):
     fingerprint: Digest = ""
     mpi: dict[Token, NodePath] = Field(default_factory=dict)
     gpus: Number = 0
+    nics: dict[Interface, NicFacts] = Field(default_factory=dict)
+    devices: list[DeviceFacts] = Field(default_factory=list)
+    fabrics: dict[Token, Line] = Field(default_factory=dict)
 
 
 class NodeConnection(FromNode):
@@ -92,6 +124,7 @@ class NodeRecord(NodeFacts):
     detours: dict[HostName, Interface] = Field(default_factory=dict)
     host_keys: list[HostKey] = Field(default_factory=list)
     verified: Verified | None = None
+    proved: dict[Token, ProofFacts] = Field(default_factory=dict)
     connection: NodeConnection | None = None
     mpiexec: NodePath | None = (
         None  # the one launcher that records of before there was a choice know

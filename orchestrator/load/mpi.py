@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.launchers import DIALECTS
+from orchestrator.load.agreed import agreed
 
 VARIABLE = "orch_mpi"
 
@@ -17,13 +18,7 @@ def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     Raises RequestError.
     """
     found = {host: flavours_of(host, variables.get(VARIABLE)) for host, variables in hosts.items()}
-    if len(set(found.values())) > 1:
-        told = ", ".join(f"{host}: {' '.join(one) or 'none'}" for host, one in found.items())
-        raise RequestError(
-            f"{VARIABLE} differs between the hosts of a run ({told}).",
-            hint="One launcher starts all ranks: set it once, for all hosts.",
-        )
-    return next(iter(found.values()), ())
+    return agreed(VARIABLE, found, "One launcher starts all ranks")
 
 
 def flavours_of(host: str, value: object) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from orch_node.protocol.fabrics import Device, Proof
+
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import DamagedRecord, NodeFacts, NodeRecord, read_record
 from orchestrator.load.inventory import is_template
@@ -110,7 +112,14 @@ def parse_facts(record: NodeFacts) -> Facts:
         fingerprint=record.fingerprint,
         route=recorded.route if recorded else "",
         detours=recorded.detours if recorded else {},
+        devices=tuple(Device(**one.model_dump()) for one in record.devices),
+        fabrics=record.fabrics,
+        proved=proofs_of(recorded) if recorded else {},
     )
+
+
+def proofs_of(record: NodeRecord) -> dict[str, Proof]:
+    return {name: Proof(**one.model_dump()) for name, one in record.proved.items()}
 
 
 def mpi_of(record: NodeFacts) -> Mapping[str, str]:

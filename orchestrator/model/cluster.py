@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 
+from orch_node.protocol.fabrics import Device, Proof
+
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import fold
 
@@ -28,6 +30,9 @@ class Facts:
 
     `route`: the interface that packets to the other nodes leave by, as `orch provision` saw it;
     `detours`: peer -> interface, for those that are reached by another one.
+
+    `devices`: for RDMA; `fabrics`: fabric -> what is missing there for it, empty if nothing is;
+    `proved`: fabric -> what came of its ping-pong when the node was provisioned.
     """
 
     hostname: str
@@ -45,6 +50,9 @@ class Facts:
     route: str = ""
     detours: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
+    devices: tuple[Device, ...] = ()
+    fabrics: Mapping[str, str] = field(default_factory=dict)
+    proved: Mapping[str, Proof] = field(default_factory=dict)
 
     @property
     def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
@@ -99,7 +107,7 @@ class Selection:
 class Cluster:
     """The hosts of one inventory that were chosen, and those among them that are known.
 
-    `mpi`: the flavour that the inventory asks for. `damaged`: host -> why its record cannot be
+    `mpi`, `fabric`: what the inventory asks for. `damaged`: host -> why its record cannot be
     read, in words with the remedy; also hosts that were not chosen, as far as their records were
     looked at. `ssh_config`: how all nodes are reached; None where no such file must be written.
     """
@@ -111,6 +119,7 @@ class Cluster:
     mpi: str | None = None
     damaged: Mapping[str, str] = field(default_factory=dict)
     ssh_config: str | None = None
+    fabric: str | None = None
 
     def chosen(self) -> tuple[Node, ...]:
         """The chosen nodes. Raises PlanError for those of which nothing is known."""

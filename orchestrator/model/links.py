@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orch_node.protocol import fabrics
+from orch_node.protocol.fabrics import Device
+
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.model.hostlist import fold
@@ -14,20 +17,33 @@ ORCH_ADDRESS = "Set orch_address in the inventory to the address that the other 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins a node to its peers: an interface, its address there, and why this one."""
+    """What joins a node to its peers: an interface, its address there, and why this one.
+
+    `fabric`: what MPI and oneCCL talk over; `devices`: those that carry it, none for TCP.
+    """
 
     node: str
     interface: str
     address: str
     reason: str
+    fabric: str = fabrics.TCP
+    devices: tuple[Device, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """Variables that hold gloo, oneCCL and libfabric (below MPI) to this interface.
+        """Variables that hold gloo, oneCCL and libfabric (below MPI) to this interface and fabric.
 
         A second interface with the same address on all nodes (docker0) hangs the mpi transport
         silently unless libfabric is told which one to take.
         """
-        return {**held_to(self.interface), "FI_PROVIDER": "tcp"}
+        own = fabrics.node_variables(self.fabric, self.interface, self.devices)
+        return {**held_to(self.interface), **own}
+
+    def of_ranks(self, numa: tuple[int | None, ...], transport: str) -> tuple[dict[str, str], ...]:
+        """Variables of each rank of the node, near whose NUMA nodes `numa` its devices are."""
+        return tuple(
+            fabrics.rank_variables(self.fabric, names, transport)
+            for names in fabrics.shares(self.devices, numa)
+        )
 
 
 def held_to(interface: str) -> dict[str, str]:

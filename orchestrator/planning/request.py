@@ -50,6 +50,7 @@ class TrainRequest:
     accelerate_config: str | None = None
     backend: str | None = None
     ccl_workers: int = 0
+    fabric: str | None = None
     # Precision
     precision: str | None = None
     allow_slow_bf16: bool = False

@@ -27,6 +27,7 @@ def layout_json(
 ) -> str:
     """Every node with its variables, and every rank's placement."""
     linked = {link.node: link for link in links}
+    known = {node.name: node for node in nodes}
     written = RunLayout(
         world_size=layout.world_size,
         backend=backend.name,
@@ -36,9 +37,11 @@ def layout_json(
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
         nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
         ranks=tuple(
-            placement(place, backend, places)
-            for places in layout.by_node().values()
-            for place in places
+            placement(place, backend, places, own)
+            for name, places in layout.by_node().items()
+            for place, own in zip(
+                places, of_devices(known[name], places, linked.get(name), backend), strict=True
+            )
         ),
     )
     return run_layouts.render(written)
@@ -59,8 +62,21 @@ def node_entry(node: Node, link: Link | None) -> NodeEntry:
     )
 
 
-def placement(place: Place, backend: Backend, places: tuple[Place, ...]) -> Placement:
-    """`places`: all of its node."""
+def of_devices(
+    node: Node, places: tuple[Place, ...], link: Link | None, backend: Backend
+) -> tuple[dict[str, str], ...]:
+    """Variables that give each rank of a node the devices near its cores."""
+    if link is None or not link.devices:
+        return ({},) * len(places)
+    numa = {core.cpus[0]: core.numa for core in node.facts.cores}
+    near = tuple(numa.get(place.cpus[0]) if place.cpus else None for place in places)
+    return link.of_ranks(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
+
+
+def placement(
+    place: Place, backend: Backend, places: tuple[Place, ...], devices: Mapping[str, str]
+) -> Placement:
+    """`places`: all of its node; `devices`: variables that name its own."""
     own = local_numbers(dict(backend.env), place.local_rank, place.local_world_size)
     return Placement(
         rank=place.rank,
@@ -70,7 +86,7 @@ def placement(place: Place, backend: Backend, places: tuple[Place, ...]) -> Plac
         cpus=place.cpus,
         worker_cpus=place.worker_cpus,
         threads=place.threads,
-        env={**own, **workers(place, places)},
+        env={**own, **workers(place, places), **devices},
     )
 
 

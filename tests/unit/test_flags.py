@@ -53,6 +53,7 @@ CASES: Mapping[str, Case] = {
     "accelerate_config": ("accelerate.yaml", {"launcher": "accelerate"}),
     "backend": ("gloo", {}),
     "ccl_workers": (1, {}),
+    "fabric": ("psm3", {}),
     "precision": ("fp32", {}),
     "allow_slow_bf16": (True, {"nodes": "slow"}),
     "ipex": (True, {}),
@@ -85,7 +86,7 @@ def record(index: int, flags: tuple[str, ...] = ("avx512_bf16",)) -> dict[str, A
         "packages": dict(stack.requirements),
         "mpi": {name: f"/venv/{name}/mpiexec" for name in ("intel", "mpich", "openmpi")},
         "interfaces": {"eth0": [address]}, "route": "eth0", "address": address,
-        "root": "/opt/orch",
+        "root": "/opt/orch", "fabrics": {"psm3": ""},
         "connection": {"host": address, "port": "", "user": "", "key": "", "arguments": ""},
     }  # fmt: skip
 

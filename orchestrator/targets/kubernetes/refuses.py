@@ -17,6 +17,10 @@ REFUSES: Mapping[str, Refusal] = {
     "spare_nodes": Refusal(NODES, "On Kubernetes the scheduler finds another node by itself."),
     "queue": Refusal(NODES, "On Kubernetes pods wait for room by themselves."),
     "ccl_workers": Refusal(NODES, "Cores are set apart only where orch pins ranks."),
+    "fabric": Refusal(
+        "is for nodes behind SSH, on which it was looked for",
+        "Pods talk TCP over the cluster's own network.",
+    ),
     "accelerate_config": Refusal(
         "is for --launcher accelerate, which starts no pods",
         "Say it by flags: --nodes, --ppn, --precision.",

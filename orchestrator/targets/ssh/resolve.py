@@ -12,7 +12,7 @@ from orchestrator.model.layout import Layout
 from orchestrator.model.links import Link
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning import checks, hosts, launch
+from orchestrator.planning import checks, fabrics, hosts, launch
 from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.precision import choose_precision
@@ -76,6 +76,13 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
     everywhere = (*nodes.value, *spares.value)
     links = hosts.choose_links(everywhere)
     software = choose_software(request, inputs, everywhere)
+    over = fabrics.Over(
+        nodes=everywhere,
+        backend=software.backend.value,
+        contained=software.docker.value is not None,
+        spares=len(spares.value),
+    )
+    links = fabrics.choose_fabric(links, inputs.cluster, request.fabric, over)
     layout = choose_layout(request, nodes.value, software)
     return Resolved(
         nodes=nodes,

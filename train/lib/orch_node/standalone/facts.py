@@ -18,6 +18,7 @@ import re
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,9 +43,28 @@ MPI = {
 }
 TORCH_VERSION = re.compile(r"""^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]""", re.MULTILINE)
 SIOCGIFCONF = 0x8912  # linux/sockios.h
+ROOT = Path("/")
+# Where Intel MPI has libfabric's fi_info, its library and its providers: the wheel impi-rt, and
+# Intel's own layout. What is bin/fi_info in impi-rt 2021.18 is a script that looks for the latter.
+FI_INFO = (
+    ("bin/libfabric/fi_info", "lib", "lib"),
+    ("opt/mpi/libfabric/bin/fi_info", "opt/mpi/libfabric/lib", "opt/mpi/libfabric/lib/prov"),
+)
+# libfabric's providers for RDMA -> the kernel drivers of their devices; all but EFA's if none.
+RDMA = {
+    "psm3": (),
+    "verbs": (),
+    "efa": ("efa",),
+    "mlx": ("mlx5_core", "mlx5", "mlx4_core", "mlx4"),
+}
+# What libfabric warns of where a provider's library, or one that this wants, is not there.
+NOT_LOADED = re.compile(r"dlopen\(\S*/lib([a-z0-9]+)[^/\s]*-fi\.so\): ([^:\s]+): cannot open")
+LISTED = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
+RATE = re.compile(r"^([0-9.]+) Gb/sec")
 
 
 def gather(prefix: Path) -> dict[str, object]:
+    devices = rdma_devices()
     return {
         "schema": SCHEMA,
         "hostname": socket.gethostname(),
@@ -60,6 +80,9 @@ def gather(prefix: Path) -> dict[str, object]:
         "fingerprint": fingerprint(found),
         "mpi": launchers(prefix, found),
         "gpus": len(glob.glob("/dev/nvidia[0-9]*")),
+        "nics": nics(),
+        "devices": devices,
+        "fabrics": fabrics(fi_info(prefix), devices),
     }
 
 
@@ -192,6 +215,124 @@ def ipv6_addresses() -> list[tuple[str, str]]:
         (line.split()[-1], str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))))
         for line in lines
     ]
+
+
+def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
+    """Network interface -> its speed in Mbit/s, 0 where that is not known, and its NUMA node. Of
+    hardware alone: bridges and their like tell what they please."""
+    return {
+        path.name: {"speed": max(read_int(path / "speed", 0), 0), "numa": numa_of(path)}
+        for path in sorted((root / "sys/class/net").glob("*"))
+        if (path / "device").exists()
+    }
+
+
+def numa_of(path: Path) -> int | None:
+    """The kernel says -1 where a device is near no node, or there is but one."""
+    found = read_int(path / "device/numa_node", -1)
+    return found if found >= 0 else None
+
+
+def rdma_devices(root: Path = ROOT) -> list[dict[str, object]]:
+    return [rdma_device(path) for path in sorted((root / "sys/class/infiniband").glob("*"))]
+
+
+def rdma_device(path: Path) -> dict[str, object]:
+    """What the kernel tells of a device and its best port (Documentation/ABI/stable/
+    sysfs-class-infiniband). Speed in Mbit/s."""
+    ports = sorted((path / "ports").glob("*"), key=lambda port: not is_active(port))
+    port = ports[0] if ports else path
+    rate = RATE.match(read_line(port / "rate"))
+    driver = path / "device/driver"
+    return {
+        "name": path.name,
+        "driver": driver.resolve().name if driver.exists() else "",
+        "link": read_line(port / "link_layer"),
+        "interface": read_line(port / "gid_attrs/ndevs/0") or beside(path),
+        "speed": int(float(rate.group(1)) * 1000) if rate else 0,
+        "numa": numa_of(path),
+        "active": is_active(port),
+    }
+
+
+def is_active(port: Path) -> bool:
+    return read_line(port / "state").startswith("4:")
+
+
+def beside(path: Path) -> str:
+    """The network interface of the same piece of hardware, if it has one."""
+    return next((one.name for one in sorted((path / "device/net").glob("*"))), "")
+
+
+def read_line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def fi_info(prefix: Path) -> str:
+    """What libfabric of the stack has loaded and why not the rest: empty without one. A list of
+    what it finds on the node would be short: impi-rt 2021.18's fi_info asks for API 2.4, and its
+    psm3 and mlx have 2.1 and less, which MPI and oneCCL take."""
+    own = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    for program, libraries, providers in FI_INFO:
+        given = {
+            "LD_LIBRARY_PATH": ":".join([str(prefix / libraries), *own]),
+            "FI_PROVIDER_PATH": str(prefix / providers),
+            "FI_LOG_LEVEL": "warn",
+        }
+        if os.access(prefix / program, os.X_OK):
+            return said_by([str(prefix / program), "-l"], given)
+    return ""
+
+
+def said_by(command: list[str], given: dict[str, str]) -> str:
+    """Both its outputs; nothing of a program that does not answer."""
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    try:
+        done = subprocess.run(command, env=environment | given, capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout + done.stderr).decode(errors="replace")
+
+
+def fabrics(said: str, devices: list[dict[str, object]], root: Path = ROOT) -> dict[str, str]:
+    """Fabric -> what is missing here for it, nothing if it can be used. `said`: by fi_info. Where
+    there is no libfabric nothing is known of any."""
+    loaded = set(LISTED.findall(said))
+    if not loaded:
+        return {}
+    wanted = {name: library for name, library in NOT_LOADED.findall(said)}
+    of_software = {name: "" if name in loaded else "no such provider" for name in ("tcp", "shm")}
+    return of_software | {
+        name: without(name, loaded, wanted) or without_device(name, devices, root) for name in RDMA
+    }
+
+
+def without(name: str, loaded: set[str], wanted: dict[str, str]) -> str:
+    """The library that a provider does not find. EFA's says nothing where it has no device."""
+    if name in wanted:
+        return f"no {wanted[name]}"
+    return "" if name in loaded or name == "efa" else "no such provider"
+
+
+def without_device(name: str, devices: list[dict[str, object]], root: Path) -> str:
+    """psm3 runs on plain sockets, too."""
+    fitting = [one for one in devices if fits(name, str(one["driver"]))]
+    if not fitting:
+        drivers = f" of the driver {RDMA[name][0]}" if RDMA[name] else ""
+        return "" if name == "psm3" else f"no RDMA device{drivers}"
+    if not any(one["active"] for one in fitting):
+        return f"no active port ({' '.join(str(one['name']) for one in fitting)})"
+    opened = (root / "dev/infiniband").glob("uverbs*")
+    allowed = any(os.access(path, os.R_OK | os.W_OK) for path in opened)
+    return "" if allowed else "no /dev/infiniband/uverbs* that its user may open"
+
+
+def fits(fabric: str, driver: str) -> bool:
+    """Whether a device with this driver carries the fabric."""
+    return driver in RDMA[fabric] if RDMA[fabric] else driver != "efa"
 
 
 if __name__ == "__main__":
