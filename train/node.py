@@ -26,6 +26,8 @@ SUBCOMMANDS = {
     "damaged": "orch_node.agent.damaged_runs",
     "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",
+    "prove": "orch_node.fabric.prove",
+    "ping-pong": "orch_node.fabric.ping_pong",
     "pod": "orch_node.pod.main",
     "pod-rank": "orch_node.pod.torchrun_rank",
 }

@@ -28,9 +28,7 @@ ELEMENTS = 1 << 16
 
 def main(argv: list[str]) -> int:
     (backend,) = argv
-    os.environ["RANK"] = os.environ.get("PMI_RANK", os.environ.get("RANK", "0"))
-    os.environ["WORLD_SIZE"] = os.environ.get("PMI_SIZE", os.environ.get("WORLD_SIZE", "1"))
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, ranks = take_numbers()
     try:
         hold_to_interface()
         report = check(backend, rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
@@ -43,14 +41,22 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def hold_to_interface() -> None:
-    """Hold gloo, oneCCL and libfabric to the interface that reaches rank 0."""
+def take_numbers() -> tuple[int, int]:
+    """This rank and how many there are, from hydra or else the environment, for torch to find."""
+    os.environ["RANK"] = os.environ.get("PMI_RANK", os.environ.get("RANK", "0"))
+    os.environ["WORLD_SIZE"] = os.environ.get("PMI_SIZE", os.environ.get("WORLD_SIZE", "1"))
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def hold_to_interface() -> str:
+    """Hold gloo, oneCCL and libfabric to the interface that reaches rank 0; -> that one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((os.environ["MASTER_ADDR"], 9))  # sends nothing
         own = probe.getsockname()[0]
     name = next(name for name, address in facts.ipv4_addresses() if address == own)
     for variable in ("GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE"):
         os.environ[variable] = name
+    return name
 
 
 @contextlib.contextmanager
@@ -63,20 +69,25 @@ def alone_on_node() -> Iterator[None]:
 
 
 def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
-    with alone_on_node():
-        import torch
-
-        bindings = load_bindings() if backend == "ccl" else None
+    torch_version, bindings = load(backend)
     report = {
         "ranks": ranks,
         "backend": backend,
-        "torch": torch.__version__,
+        "torch": torch_version,
         "bindings": bindings,
     }
     if rank % per_node == 0:
         report |= check_node()
     report["host_ranks"] = all_reduce(backend, rank, ranks, per_node)
     return report
+
+
+def load(backend: str) -> tuple[str, str | None]:
+    """The versions of torch and, for ccl, of the bindings, once they are imported."""
+    with alone_on_node():
+        import torch
+
+        return str(torch.__version__), load_bindings() if backend == "ccl" else None
 
 
 def check_node() -> dict[str, object]:

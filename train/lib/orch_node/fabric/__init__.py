@@ -1,0 +1,1 @@
+"""Which fabrics carry traffic between the nodes: tried by the stack itself."""
