@@ -102,10 +102,11 @@ class NodeConnection(FromNode):
 
 
 class Verified(FromNode):
-    """What the packages were when the node computed: alone, and with all others."""
+    """What the packages were when the node computed: alone, with all others, over all fabrics."""
 
     alone: str = Field(default="", max_length=200)
     together: str = Field(default="", max_length=1 << 20)
+    fabrics: Digest = ""
 
 
 class NodeRecord(NodeFacts):
@@ -193,5 +194,8 @@ def read_record(path: Path) -> NodeRecord | None:
 
 def record_json(facts: object, node: str) -> str:
     """What is kept of a node, as text. Raises NotWhatANodeSays."""
-    record = checked(NodeRecord, facts, f"the facts of {node}")
+    return written(checked(NodeRecord, facts, f"the facts of {node}"))
+
+
+def written(record: NodeRecord) -> str:
     return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True))

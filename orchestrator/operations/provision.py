@@ -110,6 +110,7 @@ def host_of(session: Session, name: str) -> Host:
         name=name,
         port=port_of(variables),
         verified=verified.model_dump() if verified else {},
+        proved=record.model_dump(mode="json")["proved"] if record else {},
         may_become=HAS_PASSWORD in variables,
         limits=load.limits(name, variables),
     )
@@ -150,6 +151,7 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
+        "orch_fabric_version": sha256(LIB / "orch_node" / "fabric" / "ping_pong.py")[:12],
     }
 
 

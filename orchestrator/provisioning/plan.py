@@ -35,12 +35,13 @@ class ProvisionRequest:
 class Host:
     """A node of the inventory, as the other nodes reach it, and what was recorded about it.
 
-    `may_become`: Ansible is told a sudo password for it.
+    `proved`: its fabrics; `may_become`: Ansible is told a sudo password for it.
     """
 
     name: str
     port: int
     verified: Mapping[str, str]
+    proved: Mapping[str, Any] = field(default_factory=dict)
     may_become: bool = False
     limits: Limits = field(default_factory=Limits)
 
@@ -165,6 +166,7 @@ def node_variables(
             "route": route,
             "detours": detours,
             "host_keys": list(probe.host_keys),
+            "proved": dict(host.proved),
         },
     }
 

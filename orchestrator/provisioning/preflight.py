@@ -30,6 +30,9 @@ PACKAGES = {
     "dockerd": ("docker.io", "moby-engine"),
     "libhwloc.so.15": ("libhwloc15", "hwloc-libs"),
     "libtcmalloc_minimal.so.4": ("libtcmalloc-minimal4", "gperftools-libs"),
+    "libibverbs.so.1": ("libibverbs1", "libibverbs"),
+    "librdmacm.so.1": ("librdmacm1", "librdmacm"),
+    "libmlx5.so.1": ("ibverbs-providers", "libibverbs"),  # all devices' drivers, EFA's too
 }
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import find_inventory
-from orchestrator.load.facts import NotWhatANodeSays, record_json
+from orchestrator.load.facts import NotWhatANodeSays, read_record, record_json
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.printable import one_line
-from orchestrator.provisioning import playbook, probe
+from orchestrator.provisioning import playbook, probe, proofs
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.probe import Probe
@@ -142,9 +142,25 @@ class Session:
                 if result.role == "preflight":
                     seen = probe.probe_of(result.node, answer, skew(result, answer.time))
                     self.probes[result.node] = seen
+            elif result.task.startswith(proofs.TASK) and result.role == "fabric":
+                self.keep_proofs(result)
         except NotWhatANodeSays as error:
             self.fail(result.node, error.message, result.task)
             self.nodes[result.node].hint = STRANGE
+
+    def keep_proofs(self, result: TaskResult) -> None:
+        """A trial that did not end well is no failure of a node: it will be tried again."""
+        if result.result.get("rc") != 0:
+            words, _ = explain(message_of(result.result))
+            self.listener.note(f"which fabrics carry traffic could not be tried: {words}")
+            return
+        answer = proofs.parse(result.node, result.result)
+        for name, found in answer.nodes.items():
+            path = self.state.record(name)
+            if name in self.nodes and (record := read_record(path)):
+                write_private(path, proofs.with_proofs(record, found, answer.key))
+                for fabric, proof in found.items():
+                    self.listener.note(f"{name}: {fabric}: {proof.failed or 'carries traffic'}")
 
     def note_lock(self, result: TaskResult) -> None:
         """Keep in mind which nodes must be released, as far as they can be reached."""

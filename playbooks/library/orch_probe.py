@@ -49,6 +49,8 @@ probe: {description: What was found., returned: always, type: dict}
 
 PROGRAMS = ("numactl", "rsync", "ssh")
 LIBRARIES = ("libhwloc.so.15", "libtcmalloc_minimal.so.4")
+# Of nodes with RDMA devices: libfabric's providers want them, and the stack does not bring them.
+RDMA = ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1")
 FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 
@@ -138,7 +140,7 @@ def missing() -> list[str]:
     programs = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH)]
     return programs + [
         name
-        for name in LIBRARIES
+        for name in (*LIBRARIES, *(RDMA if glob.glob("/sys/class/infiniband/*") else ()))
         if not any(glob.glob(os.path.join(folder, name)) for folder in FOLDERS)
     ]
 

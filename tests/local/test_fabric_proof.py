@@ -14,12 +14,13 @@ from orch_node.fabric import prove
 from orch_node.fabric.prove import Member, Request
 from orch_node.protocol.fabrics import Device
 
-from orchestrator.load.facts import NodeRecord, checked
 from orchestrator.paths import TRAIN
+from orchestrator.provisioning import proofs
 from tests.conftest import mpi_here, need
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")
 HOSTS = ("10.213.9.1", "10.213.9.2")
+KEY = "ab" * 32
 # Instead of ssh: the last words are a host and a command, which runs in that host's namespace.
 LAUNCH = """#!/bin/sh
 while [ "${1#10.213.9.}" = "$1" ]; do shift; done
@@ -75,7 +76,7 @@ def request_(launch: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Reques
         launch=launch,
         program=(sys.executable, str(TRAIN / "node.py")),
         backend="ccl",
-        key="of these nodes",
+        key=KEY,
         seconds=120.0,
         members=tuple(
             Member(name=f"node{index}", address=host, fabrics={"verbs": ""}, devices=(card,))
@@ -103,18 +104,18 @@ def test_what_does_not_is_told_in_words(request_: Request) -> None:
 
 
 def test_the_program_answers_what_a_record_takes(request_: Request) -> None:
-    text = json.dumps(prove.values.record(request_))
+    said = prove.values.record(request_)
+    members = said.pop("members")
+    keys = {"names": "name", "addresses": "address", "fabrics": "fabrics", "devices": "devices"}
+    lists = {name: [one[key] for one in members] for name, key in keys.items()}
+    text = json.dumps({**said, **lists})
+    assert prove.request_of(text) == request_
     command = [sys.executable, str(TRAIN / "node.py"), "prove"]
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    base = {
-        "hostname": "host", "python": "3.11.2", "cpu_model": "a model", "flags": [],
-        "cpus": [{"cpu": 0, "core": 0, "socket": 0, "numa": 0}], "memory_bytes": 1,
-        "shm_bytes": 1, "libraries": {}, "interfaces": {}, "packages": {},
-    }  # fmt: skip
-    for proofs in said.values():
-        assert checked(NodeRecord, {**base, "proved": proofs}, "").proved["verbs"].failed
+    answer = proofs.parse("node0", {"stdout": done.stdout})
+    assert "fi_getinfo() failed" in answer.nodes["node1"]["verbs"].failed
+    assert answer.key == KEY
 
 
 def test_a_trial_that_hangs_is_ended(request_: Request) -> None:

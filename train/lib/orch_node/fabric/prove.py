@@ -1,5 +1,5 @@
 """Which fabrics carry traffic between the nodes: `node.py prove`, on one of them, with a request on
-its standard input; prints one JSON object: node -> fabric -> what came of it.
+its standard input; prints one JSON object, whose `nodes` are: node -> fabric -> what came of it.
 
 Every fabric for which two nodes or more have devices is tried between those that have them, with as
 many devices of each as all have, and then with one. Where that was of use, TCP is measured, too.
@@ -22,6 +22,7 @@ from orch_node.protocol.fabrics import RDMA, TCP, Device, Proof
 
 LONGEST = 300  # letters of a reason
 RANK_PROGRAM = "ping-pong"
+LISTS = ("names", "addresses", "fabrics", "devices")
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,23 @@ class Request:
 
 
 def main(argv: list[str]) -> int:
-    request = values.parse(Request, sys.stdin.read(), "the request")
-    print(json.dumps(values.record(prove(request))), flush=True)
+    request = request_of(sys.stdin.read())
+    print(json.dumps({"key": request.key, "nodes": values.record(prove(request))}), flush=True)
     return 0
+
+
+def request_of(text: str) -> Request:
+    """From JSON, in which names, addresses, fabrics and devices are lists of the same order.
+
+    Raises ProtocolError.
+    """
+    said = values.an_object(values.loads(text, "the request"), "the request")
+    lists = zip(*(said.pop(name) for name in LISTS), strict=True)
+    members = [
+        {"name": name, "address": address, "fabrics": missing, "devices": devices}
+        for name, address, missing, devices in lists
+    ]
+    return values.read(Request, {**said, "members": members}, "the request")
 
 
 def prove(request: Request) -> dict[str, dict[str, Proof]]:
