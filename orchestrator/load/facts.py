@@ -44,7 +44,7 @@ class NicFacts(FromNode):
     """A network interface of hardware. `speed`: Mbit/s, 0 for unknown; `numa`: where it is near."""
 
     speed: Count
-    numa: Number | None
+    numa: Number | None = None
 
 
 class DeviceFacts(FromNode):
@@ -55,7 +55,7 @@ class DeviceFacts(FromNode):
     link: Token | Literal[""]
     interface: Interface | Literal[""]
     speed: Count
-    numa: Number | None
+    numa: Number | None = None
     active: bool
 
 

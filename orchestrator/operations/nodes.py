@@ -9,10 +9,11 @@ from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import parse_facts
+from orchestrator.model.cluster import Facts
 from orchestrator.state import State
 
 COLUMNS = ("node", "state", "address", "interface", "cores", "numa", "memory", "bf16", "python",
-           "torch", "stack", "fingerprint")  # fmt: skip
+           "torch", "stack", "fabrics", "fingerprint")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,5 +56,16 @@ def row(name: str, record: NodeRecord) -> dict[str, Any]:
         "python": facts.python,
         "torch": facts.packages.get("torch", "none"),
         "stack": record.stack or "-",
+        "fabrics": fabrics(facts) or "-",
+        "nics": {name: nic.model_dump() for name, nic in record.nics.items()},
+        "devices": [device.model_dump() for device in record.devices],
+        "missing": {name: what for name, what in facts.fabrics.items() if what},
         "fingerprint": record.fingerprint[:12],
     }
+
+
+def fabrics(facts: Facts) -> str:
+    """Those that the node has, with what was measured between it and the others."""
+    have = [name for name, missing in facts.fabrics.items() if not missing]
+    measured = {name: f" ({one.gbit:.3g} Gbit/s)" for name, one in facts.proved.items() if one.gbit}
+    return ", ".join(f"{name}{measured.get(name, '')}" for name in have)

@@ -15,7 +15,6 @@ from orchestrator.model.links import LOOPBACK, LOOPBACK_ADDRESS, Link
 from orchestrator.model.process_group import Backend
 
 AUTO = "auto"
-OVER_LIBFABRIC = ("ccl", "mpi")
 # Debian's packages of the libraries that providers of impi-rt want and do not bring.
 BRINGS = {
     "libibverbs.so.1": "libibverbs1 ibverbs-providers",
@@ -67,16 +66,14 @@ def carries_nothing(over: Over) -> str:
     """Why no traffic would go over a fabric: none, if it would."""
     if over.contained:
         return "containers have neither the devices nor the libraries of their node"
-    if over.backend.name not in OVER_LIBFABRIC:
-        return f"the backend {over.backend.name} talks over TCP"
-    return ""
+    return "" if over.backend.name == "ccl" else f"it is for --backend ccl, not {over.backend.name}"
 
 
 def asked_for(name: str, why: str, over: Over) -> Decision:
     """Raises PlanError that names the nodes that lack it, and what is missing there."""
     flag = f"--fabric {name}"
     if name != TCP and (reason := carries_nothing(over)):
-        raise PlanError(f"{flag}: {reason}.", hint="Leave it out, or take --backend ccl on nodes.")
+        raise PlanError(f"{flag}: {reason}.", hint="Leave one of them out.")
     if name == SHM:
         check_shm(flag, over)
     if name != TCP and (missing := list(lacking(name, over))):

@@ -87,9 +87,11 @@ def test_a_port_without_a_link_and_a_device_that_may_not_be_opened(tmp_path: Pat
     assert "uverbs" in node_facts.fabrics(said("rdma-core"), devices, root)["psm3"]
 
 
-def test_nothing_is_known_without_libfabric(tmp_path: Path) -> None:
+def test_there_is_no_fabric_without_libfabric(tmp_path: Path) -> None:
     assert node_facts.fi_info(tmp_path) == ""
-    assert node_facts.fabrics("", []) == {}
+    found = node_facts.fabrics("", [])
+    assert set(found) == set(protocol.FABRICS)
+    assert set(found.values()) == {"no libfabric in the stack (fi_info)"}
 
 
 def test_a_program_that_is_no_fi_info_is_left(tmp_path: Path) -> None:
@@ -298,7 +300,7 @@ def test_what_nodes_lack_is_refused_by_their_names(asked: str, words: str, tmp_p
 
 
 def test_what_cannot_carry_a_fabric_refuses_it(e810: tuple[Node, Node]) -> None:
-    with pytest.raises(PlanError, match="the backend gloo talks over TCP"):
+    with pytest.raises(PlanError, match="it is for --backend ccl, not gloo"):
         chosen(e810, "psm3", backend=GLOO)
     with pytest.raises(PlanError, match="containers have neither the devices"):
         chosen(e810, "psm3", contained=True)

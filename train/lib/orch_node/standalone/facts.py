@@ -298,11 +298,10 @@ def said_by(command: list[str], given: dict[str, str]) -> str:
 
 
 def fabrics(said: str, devices: list[dict[str, object]], root: Path = ROOT) -> dict[str, str]:
-    """Fabric -> what is missing here for it, nothing if it can be used. `said`: by fi_info. Where
-    there is no libfabric nothing is known of any."""
+    """Fabric -> what is missing here for it, nothing if it can be used. `said`: by fi_info."""
     loaded = set(LISTED.findall(said))
     if not loaded:
-        return {}
+        return dict.fromkeys(("tcp", "shm", *RDMA), "no libfabric in the stack (fi_info)")
     wanted = {name: library for name, library in NOT_LOADED.findall(said)}
     of_software = {name: "" if name in loaded else "no such provider" for name in ("tcp", "shm")}
     return of_software | {
