@@ -24,8 +24,13 @@ from orchestrator.model.process_group import CCL, GLOO, TRANSPORTS, Backend
 from orchestrator.planning.fabrics import Over, choose_fabric
 from orchestrator.planning.hosts import choose_links
 from orchestrator.planning.run_files import layout_json
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.versions.stack import Stack
 from tests.conftest import make_cluster, make_facts, make_node
 from tests.nodes_with_fabrics import facts_of, lay_out, said
+from tests.unit.test_plan_train import CCL as BINDINGS
+from tests.unit.test_plan_train import GOLDEN, QA, REMOTE, REQUEST
 
 OVER_MPI = replace(CCL, env=(*TRANSPORTS["mpi"], *CCL.env))
 OVER_OFI = replace(CCL, env=(*TRANSPORTS["ofi"], *CCL.env))
@@ -174,7 +179,9 @@ def e810(tmp_path: Path) -> tuple[Node, Node]:
 def node(index: int, tree: str, fi_info: str, folder: Path) -> Node:
     base = replace(make_facts(numa=2), interfaces={"eth1": (f"10.0.0.{index}",)})
     found = facts_of(tree, fi_info, folder / f"node{index}", base)
-    return make_node(f"node{index}", found, address=f"10.0.0.{index}", via=("ssh",))
+    return make_node(
+        f"node{index}", found, address=f"10.0.0.{index}", via=("ssh", "--", f"node{index}")
+    )
 
 
 def proved(nodes: tuple[Node, ...], **proofs: Proof) -> tuple[Node, ...]:
@@ -269,6 +276,14 @@ def test_each_rank_gets_the_device_near_its_cores(e810: tuple[Node, Node]) -> No
         layout_json(ranks_on(nodes, 2), OVER_MPI, nodes, (), chosen(one_rail).value)
     )
     assert {rank["env"]["PSM3_NIC"] for rank in written["ranks"]} == {"irdma-cvl01tf2"}
+
+
+def test_golden_plan_of_two_nodes_over_psm3(e810: tuple[Node, Node], test_stack: Stack) -> None:
+    """On the way from what nodes say to the ranks' environment, and into the record of the run."""
+    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
+    inputs = Inputs(cluster=make_cluster(*proved(e810, psm3=PSM3, tcp=TCP)), recipe=QA, stack=stack)
+    plan = plan_train(REQUEST, inputs, REMOTE)
+    assert plan.describe() == (GOLDEN / "two-nodes-psm3.sh").read_text()
 
 
 def test_a_fabric_that_is_asked_for_needs_no_proof(e810: tuple[Node, Node]) -> None:

@@ -1,0 +1,55 @@
+"""Real ranks over the fabrics that this machine has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.load.clusters import local_facts
+
+SCRIPT = """
+import os, torch, torch.distributed as dist
+dist.init_process_group()
+total = torch.ones(1 << 18)
+dist.all_reduce(total)
+assert (total == dist.get_world_size()).all()
+print("over", dist.get_backend(), os.environ["FI_PROVIDER"], flush=True)
+"""
+Orch = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.parametrize(
+    ("fabric", "launcher"),
+    [("tcp", "mpirun"), ("shm", "mpirun"), ("psm3", "mpirun"), ("psm3", "torchrun")],
+)
+def test_ranks_talk_over_what_was_asked_for(
+    fabric: str, launcher: str, orch: Orch, tmp_path: Path
+) -> None:
+    """psm3 runs over sockets here, which needs a library of the system: libibverbs1."""
+    if missing := local_facts(sys.executable).fabrics[fabric]:
+        pytest.skip(f"{fabric}: {missing}")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = orch("train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"fabric: {fabric} (as asked)" in done.stdout + done.stderr
+    (run,) = (tmp_path / "runs").glob("*-script-*")
+    logs = [path.read_text() for path in sorted((run / "ranks").glob("*.log"))]
+    assert len(logs) == 2
+    assert all(f"over ccl {fabric}" in log for log in logs)
+    decisions = json.loads((run / "run.json").read_text())["decisions"]
+    assert {"topic": "fabric", "value": fabric, "reason": "as asked"} in decisions
+
+
+def test_what_this_machine_lacks_is_refused(orch: Orch) -> None:
+    facts = local_facts(sys.executable)
+    if not facts.fabrics["efa"]:
+        pytest.skip("this machine has an EFA device")
+    done = orch("train", "bert-qa", "--fabric", "efa", "--dry-run")
+    assert done.returncode == 2
+    assert f"--fabric efa: node0: {facts.fabrics['efa']}." in done.stderr
