@@ -136,6 +136,14 @@ KNOWN_SIGNATURES = (
         "`orch train` needs neither.",
     ),
     Signature(
+        name="no such fabric",
+        pattern=r"OFI fi_getinfo\(\) failed|can't create providers for name \w",
+        cause="libfabric finds nothing on this node of the fabric that FI_PROVIDER names: its "
+        "device, or a library that its provider wants.",
+        cure="`orch nodes INVENTORY --json` says what is missing; --fabric auto takes what all "
+        "nodes have, --fabric tcp what every node has.",
+    ),
+    Signature(
         name="no transport",
         pattern=r"could not initialize any transport library|failed to initialize ATL",
         cause="oneCCL could not start its transport (Intel MPI or libfabric).",

@@ -167,7 +167,9 @@ def test_psm3_without_devices_runs_over_sockets() -> None:
     assert protocol.node_variables("psm3", "eth1", ()) == {
         "FI_PROVIDER": "psm3", "PSM3_HAL": "sockets", "PSM3_NIC": "eth1",
     }  # fmt: skip
-    assert protocol.node_variables("psm3", "eth1", (device("a"),)) == {"FI_PROVIDER": "psm3"}
+    assert protocol.node_variables("psm3", "eth1", (device("a"),)) == {
+        "FI_PROVIDER": "psm3", "RDMAV_FORK_SAFE": "1",
+    }  # fmt: skip
 
 
 @pytest.fixture

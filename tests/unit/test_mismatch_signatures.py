@@ -117,6 +117,18 @@ LINES = [
     ("no mpirun", "bash: line 1: mpirun: command not found", "mpirun is not on PATH"),
     ("no mpirun", "mpirun: 62: mpiexec.hydra: not found", "mpiexec.hydra is not on PATH"),
     (
+        "no such fabric",
+        "find_provider(3064)..........: OFI fi_getinfo() failed "
+        "(ofi_init.c:3064:find_provider:No data available)",
+        "of the fabric that FI_PROVIDER names",
+    ),
+    (
+        "no such fabric",
+        "2026:11:22-13:49:59: 4069:[1] |CCL_ERROR| atl_ofi_helper.cpp:1253 "
+        "atl_ofi_get_prov_list: can't create providers for name verbs",
+        "of the fabric that FI_PROVIDER names",
+    ),
+    (
         "no transport",
         "RuntimeError: oneCCL: api_wrapper.cpp:39 api_wrappers_init: EXCEPTION: could not "
         "initialize any transport library",

@@ -73,8 +73,12 @@ def dealt(group: Sequence[T], position: int, of: int) -> tuple[T, ...]:
 
 def node_variables(fabric: str, interface: str, devices: Sequence[Device]) -> dict[str, str]:
     """Of all ranks of a node. `devices`: those of the fabric; psm3 without any runs over sockets of
-    the interface, which it does not do unasked, and never over the loopback one."""
-    found = {"FI_PROVIDER": fabric}
+    the interface, which it does not do unasked, and never over the loopback one.
+
+    Ranks fork workers that load data: before Linux 5.12 their first write takes the memory that a
+    device knows away from the rank, unless ibv_fork_init(3) was called, as the variable has it.
+    """
+    found = {"FI_PROVIDER": fabric, **({"RDMAV_FORK_SAFE": "1"} if devices else {})}
     if fabric == "psm3" and not devices:
         found["PSM3_HAL"] = "sockets"
         if interface != "lo":
