@@ -21,6 +21,7 @@ from orchestrator.model.decision import Choice
 from orchestrator.model.layout import lay_out as ranks_on
 from orchestrator.model.links import Link
 from orchestrator.model.process_group import CCL, GLOO, TRANSPORTS, Backend
+from orchestrator.operations import nodes
 from orchestrator.planning.fabrics import Over, choose_fabric
 from orchestrator.planning.hosts import choose_links
 from orchestrator.planning.run_files import layout_json
@@ -107,14 +108,29 @@ def test_a_program_that_is_no_fi_info_is_left(tmp_path: Path) -> None:
     assert node_facts.fi_info(tmp_path) == ""
 
 
+OLD = {
+    "hostname": "host", "python": "3.11.2", "cpu_model": "a model", "flags": [],
+    "cpus": [{"cpu": 0, "core": 0, "socket": 0, "numa": 0}], "memory_bytes": 1,
+    "shm_bytes": 1, "libraries": {}, "interfaces": {}, "packages": {},
+}  # fmt: skip
+
+
 def test_records_of_before_load() -> None:
-    old = {
-        "hostname": "host", "python": "3.11.2", "cpu_model": "a model", "flags": [],
-        "cpus": [{"cpu": 0, "core": 0, "socket": 0, "numa": 0}], "memory_bytes": 1,
-        "shm_bytes": 1, "libraries": {}, "interfaces": {}, "packages": {},
-    }  # fmt: skip
-    record = checked(NodeRecord, old, "")
+    record = checked(NodeRecord, OLD, "")
     assert (record.devices, record.fabrics, record.proved) == ([], {}, {})
+    assert nodes.row("node0", record)["fabrics"] == "-"
+
+
+def test_nodes_are_shown_with_what_they_have_and_what_was_measured() -> None:
+    proof = {"together": "ab" * 32, "rails": 2, "gbit": 92.34, "microseconds": 3.2, "failed": ""}
+    its = {
+        "fabrics": {"tcp": "", "psm3": "", "verbs": "no librdmacm.so.1"},
+        "proved": {"psm3": proof}, "nics": {"eth0": {"speed": 25_000, "numa": None}},
+    }  # fmt: skip
+    row = nodes.row("node0", checked(NodeRecord, OLD | its, ""))
+    assert row["fabrics"] == "tcp, psm3 (92.3 Gbit/s)"
+    assert row["missing"] == {"verbs": "no librdmacm.so.1"}
+    assert row["nics"] == its["nics"]
 
 
 def device(

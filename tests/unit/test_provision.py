@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,11 +13,12 @@ from orchestrator import load
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.provisioning.names import has_names, names
 from orchestrator.provisioning.plan import Host, Platform, ProvisionRequest, plan_provision, routes
-from orchestrator.provisioning.preflight import problems
-from orchestrator.provisioning.probe import Peer, Probe
+from orchestrator.provisioning.preflight import PACKAGES, problems
+from orchestrator.provisioning.probe import Missable, Peer, Probe
 from orchestrator.provisioning.report import Change, NodeReport, Report, changes_of, explain
 from orchestrator.provisioning.wheelhouse import alone, platform_tags
 from orchestrator.report.provision import text
+from tests.roles.modules import load_module
 
 STACK = load.stack("current")
 LIMITS = {name: Limits() for name in ("node0", "node1")}
@@ -237,3 +238,9 @@ def test_two_who_want_the_same_wheels_make_them_one_after_the_other(
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_all_that_a_probe_misses_is_a_package_of_both_families() -> None:
+    module = load_module("orch_probe")
+    looked_for = {*module.PROGRAMS, *module.LIBRARIES, *module.RDMA, "dockerd"}
+    assert looked_for == set(get_args(Missable)) == set(PACKAGES)
