@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.load.clusters import local_facts
+from tests.local.grounds import Ground
 
 SCRIPT = """
 import os, torch, torch.distributed as dist
@@ -44,6 +45,21 @@ def test_ranks_talk_over_what_was_asked_for(
     assert all(f"over ccl {fabric}" in log for log in logs)
     decisions = json.loads((run / "run.json").read_text())["decisions"]
     assert {"topic": "fabric", "value": fabric, "reason": "as asked"} in decisions
+
+
+@pytest.mark.parametrize("fabric", ["tcp", "psm3"])
+def test_two_hosts_talk_over_what_both_have_or_are_told_what_they_lack(
+    fabric: str, two: Ground
+) -> None:
+    script = two.folder / "talking.py"
+    script.write_text(SCRIPT)
+    if missing := local_facts(sys.executable).fabrics[fabric]:
+        done = two.orch("train", str(script), *two.flags, "--fabric", fabric, "--dry-run")
+        assert f"--fabric {fabric}: node0: {missing}; node1: {missing}." in done.stderr
+        return
+    cell = two.start(str(script), "--fabric", fabric)
+    assert cell.code == 0
+    assert all(f"over ccl {fabric}" in log for log in cell.logs.values())
 
 
 def test_what_this_machine_lacks_is_refused(orch: Orch) -> None:

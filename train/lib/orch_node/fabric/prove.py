@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from orch_node.protocol.fabrics import RDMA, TCP, Device, Proof
 
 LONGEST = 300  # letters of a reason
 RANK_PROGRAM = "ping-pong"
+TELLING = re.compile(r"failed|Error|ERROR")
 LISTS = ("names", "addresses", "fabrics", "devices")
 
 
@@ -155,7 +157,7 @@ def reason(said: str, code: int | None) -> str:
     if code is None:
         return "no answer in time"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    telling = [line for line in lines if "failed" in line or "Error" in line or "ERROR" in line]
+    telling = [line for line in lines if TELLING.search(line)]
     chosen = (telling or lines or [f"exit code {code}"])[-1]
     return "".join(letter if letter.isprintable() else "?" for letter in chosen)[:LONGEST]
 
