@@ -6,8 +6,8 @@ from pathlib import Path
 
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.load.records import parse_facts
 from orchestrator.load.facts import NodeFacts, checked
+from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 
 GOLDEN = Path(__file__).parent / "golden" / "fabrics"

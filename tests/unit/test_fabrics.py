@@ -15,7 +15,7 @@ from orch_node.standalone import facts as node_facts
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.fabric import asked_fabric
-from orchestrator.load.facts import NodeRecord, checked
+from orchestrator.load.facts import NodeRecord, checked, read_record, record_json
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.layout import lay_out as ranks_on
@@ -119,6 +119,14 @@ def test_records_of_before_load() -> None:
     record = checked(NodeRecord, OLD, "")
     assert (record.devices, record.fabrics, record.proved) == ([], {}, {})
     assert nodes.row("node0", record)["fabrics"] == "-"
+
+
+def test_a_device_near_no_numa_node_is_read_again_as_it_was_written(tmp_path: Path) -> None:
+    devices = node_facts.rdma_devices(lay_out("rxe", tmp_path))
+    its = {"devices": devices, "nics": {"eth0": {"speed": 25_000, "numa": None}}}
+    (tmp_path / "record.json").write_text(record_json(OLD | its, "node0"))
+    record = read_record(tmp_path / "record.json")
+    assert record == checked(NodeRecord, OLD | its, "")
 
 
 def test_nodes_are_shown_with_what_they_have_and_what_was_measured() -> None:
