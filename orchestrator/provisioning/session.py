@@ -11,7 +11,13 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import find_inventory
-from orchestrator.load.facts import NotWhatANodeSays, read_record, record_json
+from orchestrator.load.facts import (
+    DamagedRecord,
+    NotWhatANodeSays,
+    ProofFacts,
+    read_record,
+    record_json,
+)
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning import playbook, probe, proofs
@@ -156,11 +162,20 @@ class Session:
             return
         answer = proofs.parse(result.node, result.result)
         for name, found in answer.nodes.items():
-            path = self.state.record(name)
-            if name in self.nodes and (record := read_record(path)):
-                write_private(path, proofs.with_proofs(record, found, answer.key))
-                for fabric, proof in found.items():
-                    self.listener.note(f"{name}: {fabric}: {proof.failed or 'carries traffic'}")
+            if name in self.nodes:
+                self.keep_proof(name, found, answer.key)
+
+    def keep_proof(self, name: str, found: Mapping[str, ProofFacts], key: str) -> None:
+        path = self.state.record(name)
+        try:
+            record = read_record(path)
+        except DamagedRecord as error:
+            self.listener.note(error.describe())
+            return
+        if record:
+            write_private(path, proofs.with_proofs(record, found, key))
+        for fabric, proof in found.items():
+            self.listener.note(f"{name}: {fabric}: {proof.failed or 'carries traffic'}")
 
     def note_lock(self, result: TaskResult) -> None:
         """Keep in mind which nodes must be released, as far as they can be reached."""

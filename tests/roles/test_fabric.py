@@ -94,6 +94,16 @@ def test_what_was_proved_is_kept_in_the_records(session: Session) -> None:
     assert session.nodes["node0"].hint == STRANGE
 
 
+def test_a_damaged_record_is_named_and_left(session: Session) -> None:
+    record(session)
+    session.state.record("node0").write_text("{")
+    notes: list[str] = []
+    session.listener.note = notes.append
+    say(session, "Try the fabrics", "fabric", said_of(node0={}), "command")
+    assert session.state.record("node0").read_text() == "{"
+    assert "node0.json" in notes[0]
+
+
 @pytest.mark.parametrize(
     "words", ["", "no JSON", "[]", '{"key": "x", "nodes": {}}',
               json.dumps({"key": KEY, "nodes": {"node0": {"psm3": {"together": "{{ 1 }}"}}}})],
