@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import jinja2
-
 from orchestrator.errors import PlanError
 from orchestrator.model.command import Command
 from orchestrator.versions.stack import Stack
@@ -28,6 +26,8 @@ class Image:
     uid: int = 1000
 
     def dockerfile(self) -> str:
+        import jinja2  # planning needs the names of images alone, and is quicker without it
+
         environment = jinja2.Environment(  # nosec B701
             loader=jinja2.PackageLoader("orchestrator"),
             undefined=jinja2.StrictUndefined,
