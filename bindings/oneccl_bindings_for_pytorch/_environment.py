@@ -9,8 +9,8 @@ from collections.abc import Mapping
 ALLREDUCE = "direct:0-33554432;ring:33554433-max"
 # Of the ring: one part is added up while another is on its way (1 Gbit/s, 100 MB: 1 % less time).
 RING_CHUNKS = "4"
-# By its own choice each rank of an uneven all_to_all may take another algorithm, by how much it sends,
-# and wait for ever; and MPI's counts bytes in an int.
+# By oneCCL's choice each rank of an uneven all_to_all may take another algorithm, by how much it
+# sends, and wait for ever; and MPI's counts bytes in an int.
 ALLTOALLV = "scatter"
 UNDER_MPI = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK")
 

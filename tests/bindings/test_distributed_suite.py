@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-import tomllib
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.bindings.distributed_suite import names, results
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 LIST = Path(__file__).parent / "distributed_suite.toml"
 README = Path(__file__).parents[2] / "bindings" / "README.md"

@@ -2,8 +2,8 @@
 
     distributed_tests.py BACKEND FOLDER NAME...
 
-One line tells of each test that it begins and one how it ended. A rank whose test failed ends at once:
-what the others then wait for never comes.
+One line tells of each test that it begins and one how it ended. A rank whose test failed ends at
+once: what the others then wait for never comes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(suite: Suite, name: str) -> None:
 
 
 def left_out(name: str) -> str:
-    """Why the suite does not run it on gloo. On ccl also those run that are meant for gloo alone."""
+    """Why the suite does not run it on gloo. On ccl also those run that are for gloo alone."""
     test = getattr(Suite, name)
     if BACKEND == "gloo" and getattr(test, "__unittest_skip__", False):
         return f"skipped {test.__unittest_skip_why__}"

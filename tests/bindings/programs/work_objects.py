@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -84,11 +85,10 @@ if RANK < 2:
 sparse = torch.eye(3).to_sparse()
 refused(NotImplementedError, "sparse=False", lambda: dist.all_reduce(sparse))
 for root in (-1, SIZE):
-    options = dist.BroadcastOptions()
-    options.rootRank = root
-    refused(
-        ValueError, f"no rank {root}", lambda: dist.group.WORLD.broadcast([torch.ones(1)], options)
-    )
+    at = dist.BroadcastOptions()
+    at.rootRank = root
+    words = f"no rank {root} in this group"
+    refused(ValueError, words, partial(dist.group.WORLD.broadcast, [torch.ones(1)], at))
 complex_tensor = torch.ones(2, dtype=torch.complex64)
 refused(
     (NotImplementedError, ValueError),
