@@ -49,6 +49,12 @@ def test_exit_codes_do_not_lie(launch, by, how):
     assert outcome.seconds < 20
 
 
+@pytest.mark.parametrize("by", ["mpi", "bare"])
+def test_what_other_libraries_do_at_exit_does_not_end_a_success_in_an_abort(launch, by):
+    outcome = launch("endings.py", "abort-at-exit", by=by, timeout=40)
+    assert outcome.code == 0, outcome.text
+
+
 def test_a_rank_that_ends_later_is_waited_for(launch):
     outcome = launch("endings.py", "slow-end", timeout=40)
     assert outcome.code == 0, outcome.text

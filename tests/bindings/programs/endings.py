@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -52,6 +53,12 @@ if how == "pending":
 if how == "destroy-then-raise":
     dist.destroy_process_group()
     raise RuntimeError("after destroy")
+if how == "abort-at-exit":
+    # As a library does that was first used after the group was made, and whose threads still run.
+    libc = ctypes.CDLL(None)
+    libc.__cxa_atexit(ctypes.cast(libc.abort, ctypes.c_void_p), None, None)
+    dist.destroy_process_group()
+    sys.exit(0)
 if how == "slow-end":
     dist.destroy_process_group()
     time.sleep(3 if RANK == 0 else 0)
