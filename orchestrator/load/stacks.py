@@ -72,8 +72,12 @@ def stack_names() -> list[str]:
 def all_stacks() -> tuple[Stack, ...]:
     """All of them: `current` first, then from the newest torch to the oldest."""
     found = [stack(name) for name in stack_names()]
-    found.sort(key=lambda one: [int(part) for part in one.torch.split(".")], reverse=True)
+    found.sort(key=age, reverse=True)
     return tuple(found)
+
+
+def age(stack: Stack) -> tuple[bool, list[int]]:
+    return stack.name == "current", [int(part) for part in stack.torch.split(".")]
 
 
 def stack(name: str) -> Stack:

@@ -8,10 +8,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
@@ -21,7 +24,7 @@ from orchestrator.paths import SHARE
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
 from orchestrator.state import cache_home, private_folder
-from orchestrator.versions.stack import BINDINGS, Stack
+from orchestrator.versions.stack import BINDINGS, TORCH, Stack, same_version
 
 UV = "uv==0.13.8"
 FORMAT = 1  # part of a wheelhouse's name: another format is another wheelhouse
@@ -135,11 +138,23 @@ def fetch(stack: Stack, platform: Platform, folder: Path, own: tuple[str, ...]) 
     alone = [requirements[name] for name in stack.without_dependencies if name in requirements]
     rest = [line for line in requirements.values() if line not in alone]
     links = [option for found in own for option in ("--find-links", found)]
-    indexes = [option for index in stack.indexes for option in (f"--{index.option}", index.url)]
-    extra = indexes if any(index.only_there for index in stack.indexes) else []
+    extra = places(stack)
     pip(folder, [*links, *extra, *platform_options(platform), *rest, UV])
     if alone:
         pip(folder, [*links, *extra, *platform_options(platform), "--no-deps", *alone])
+
+
+def places(stack: Stack) -> list[str]:
+    """pip's options for the stack's indexes, where one has what no other has."""
+    indexes = [option for index in stack.indexes for option in (f"--{index.option}", index.url)]
+    return indexes if any(index.only_there for index in stack.indexes) else []
+
+
+def torch_is_here(stack: Stack) -> bool:
+    try:
+        return same_version(version(TORCH), stack.torch)
+    except PackageNotFoundError:
+        return False
 
 
 def platform_options(platform: Platform) -> list[str]:
@@ -166,8 +181,10 @@ def pip(folder: Path, arguments: list[str]) -> None:
     run(command("download", "--quiet", "--dest", str(folder), *arguments))
 
 
-def run(argv: list[str]) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+def run(argv: list[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    done = subprocess.run(
+        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | variables
+    )
     if done.returncode == 0:
         return
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -214,10 +231,10 @@ def own_wheels(stack: Stack, find_links: tuple[str, ...]) -> tuple[str, ...]:
     """Folders of wheels that no index has; the bindings are built if they must be."""
     if not needs_build(stack, find_links):
         return find_links
-    return (*find_links, str(build_bindings()))
+    return (*find_links, str(build_bindings(stack)))
 
 
-def build_bindings() -> Path:
+def build_bindings(stack: Stack) -> Path:
     source = SHARE / "bindings"
     if not (source / "pyproject.toml").exists():
         raise RequestError(
@@ -225,16 +242,25 @@ def build_bindings() -> Path:
             hint="Build them in a checkout (`pip wheel --no-deps ./bindings`), and give the "
             "folder of the wheel: --find-links.",
         )
-    target = cache() / f"bindings-{sources_digest()}"
+    target = cache() / f"bindings-{stack.torch}-{sources_digest()}"
     with alone("bindings"):  # all builds share the folder `build` beside the sources
         if not any(target.glob("*.whl")):
-            build(source, target)
+            build(source, target, stack)
     return target
 
 
-def build(source: Path, target: Path) -> None:
+def build(source: Path, target: Path, stack: Stack) -> None:
+    """For the stack's torch: the one of this environment, or one that is fetched for the build."""
     staging = target.with_name(f"{target.name}.{os.getpid()}")
-    run(command("wheel", "--quiet", "--no-deps", "--wheel-dir", str(staging), str(source)))
+    asked = ["--quiet", "--no-deps", "--wheel-dir", str(staging), str(source)]
+    if torch_is_here(stack):
+        run(command("wheel", *asked))
+    else:
+        with tempfile.TemporaryDirectory(prefix="torch-", dir=cache()) as folder:
+            wanted = (f"{TORCH}=={stack.torch}", "setuptools>=77", "numpy")
+            run(command("install", "--quiet", "--target", folder, *places(stack), *wanted))
+            path = {"PYTHONPATH": folder}
+            run(command("wheel", "--no-build-isolation", *asked), path)
     shutil.rmtree(target, ignore_errors=True)
     staging.replace(target)
 

@@ -47,7 +47,7 @@ class Debian:
     """Raises RuntimeError where the bindings do not build."""
 
     def __init__(self, suite: str, image: str) -> None:
-        self.suite, self.image = suite, image
+        self.suite, self.image, self.origin = suite, image, f"Debian {suite}"
         self.built = BUILT / suite
         self.build()
 
@@ -83,7 +83,9 @@ class Debian:
         }  # fmt: skip
         given = [f"--env={name}={value}" for name, value in VARIABLES.items()]
         asked = [*self.container(mounts), *given, "--workdir", "/tmp", self.image]
-        return program.judged(*result([*asked, *program.command("/mpi/bin/mpiexec.hydra")]))
+        return program.judged(
+            *result([*asked, *program.command("/mpi/bin/mpiexec.hydra", "/programs")])
+        )
 
     def python(self, code: str) -> str:
         given = ("--env", "PYTHONPATH=/built", "--env", "LD_LIBRARY_PATH=/mpi/lib")

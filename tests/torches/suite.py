@@ -29,8 +29,8 @@ class Program:
     def __str__(self) -> str:
         return f"{self.what}, {self.by}"
 
-    def command(self, hydra: str) -> list[str]:
-        python = ["python3", f"/programs/{self.name}.py", *self.arguments]
+    def command(self, hydra: str, programs: str) -> list[str]:
+        python = ["python3", f"{programs}/{self.name}.py", *self.arguments]
         return (
             [hydra, "-n", "2", *python] if self.by == "mpi" else ["sh", "-c", BARE, "sh", *python]
         )

@@ -61,10 +61,10 @@ def test_the_current_stack_with_its_bindings_fits() -> None:
             "pip install intel-extension-for-pytorch==2.6.0, as in 'intel-2.6'",
         ),
         (
-            {"torch": "2.14.0+cpu", "bindings": "2.13.0+orch.1"},
-            "oneccl_bind_pt 2.13.0+orch.1 with torch 2.14.0+cpu",
+            {"torch": "2.16.0+cpu", "bindings": "2.13.0+orch.1"},
+            "oneccl_bind_pt 2.13.0+orch.1 with torch 2.16.0+cpu",
             "is an ImportError",
-            "no stack has torch 2.14.0+cpu; the nearest is 'current'",
+            "no stack has torch 2.16.0+cpu; the nearest is 'torch-2.15'",
         ),
         (
             {"torch": "1.12.1+cpu", "bindings": "1.12.0+cpu"},

@@ -18,7 +18,7 @@ from orchestrator.versions.matrix import XPU_ONLY_BINDINGS, index_of
 from orchestrator.versions.stack import BINDINGS, IPEX, PARITY_PERCENT, Stack, minor
 
 STACKS_LOADED = load.all_stacks()
-INTEL = [stack for stack in STACKS_LOADED if stack.name != "current"]
+INTEL = [stack for stack in STACKS_LOADED if stack.name.startswith(("intel-", "torch-ccl-"))]
 WITH_BINDINGS = [stack for stack in INTEL if stack.bindings]
 
 # torch -> (IPEX, oneccl_bind_pt, oneCCL), as the documents settle it.
@@ -55,8 +55,16 @@ def test_every_row_of_the_matrix_is_a_stack() -> None:
     assert found == MATRIX
 
 
+@pytest.mark.parametrize("minor_release", range(6, 16))
+def test_every_torch_that_the_bindings_build_for_has_a_stack(minor_release: int) -> None:
+    ours = [s for s in STACKS_LOADED if s.bindings and s.bindings.built_by == "orch"]
+    found = [s for s in ours if minor(s.torch) == (2, minor_release)]
+    assert [s.bindings.version for s in found if s.bindings] == [f"{found[0].torch}+orch.2"]
+    assert found[0].backends == ("ccl", "gloo")
+
+
 def test_the_newest_comes_first() -> None:
-    assert [s.name for s in STACKS_LOADED[:3]] == ["current", "intel-2.8", "intel-2.7"]
+    assert [s.name for s in STACKS_LOADED[:3]] == ["current", "torch-2.15", "torch-2.14"]
     assert STACKS_LOADED[-1].name == "torch-ccl-1.10"
 
 
@@ -211,5 +219,5 @@ def test_only_intels_bindings_have_their_setvars_sourced() -> None:
     for stack in STACKS_LOADED:
         if stack.bindings and "ccl" in stack.backends:
             found = ccl_of(stack).setvars
-            ours = stack.name == "current"
+            ours = stack.bindings.built_by == "orch"
             assert found == ("" if ours else f"{stack.bindings.module}/env/setvars.sh")

@@ -24,7 +24,9 @@ LINUX = Here(python="3.11.2", system="Linux", machine="x86_64")
 @pytest.mark.parametrize(
     ("mix", "name"),
     [
-        (Mix(torch="2.7"), "intel-2.7"),
+        (Mix(torch="2.7"), "torch-2.7"),
+        (Mix(torch="2.9"), "torch-2.9"),
+        (Mix(torch="2.7", ipex="2.7"), "intel-2.7"),
         (Mix(torch="2.7.0", ipex="2.7.0", bindings="2.7.0+cpu"), "intel-2.7"),
         (Mix(ipex="2.8"), "intel-2.8"),
         (Mix(torch="2.13"), "current"),
@@ -44,10 +46,10 @@ def test_a_set_that_fits(mix: Mix, name: str) -> None:
     [
         (Mix(torch="2.6", ipex="2.7"), ["intel-2.6", "intel-2.7"]),
         (Mix(torch="2.13", ipex="2.8"), ["current", "intel-2.8"]),
-        (Mix(torch="2.7.1", ipex="2.7.0"), ["intel-2.7"]),
+        (Mix(torch="2.7.1", ipex="2.7.0"), ["torch-2.7", "intel-2.7"]),
         (Mix(torch="1.12.1", bindings="1.12.10"), ["intel-1.12.1", "intel-1.12"]),
         (Mix(torch="1.12.1", bindings="1.12.0"), ["intel-1.12.1", "intel-1.12"]),
-        (Mix(torch="2.9"), ["intel-2.8"]),
+        (Mix(torch="2.16"), ["torch-2.15"]),
         (Mix(torch="1.9", bindings="1.9"), ["torch-ccl-1.10"]),
     ],
 )
@@ -99,7 +101,7 @@ def test_bindings_of_a_torch(bindings: str, torch: str, fits: bool) -> None:
     ("torch", "name"),
     [
         (None, "current"),
-        ("2.12.0+cpu", "current"),
+        ("2.12.0+cpu", "torch-2.12"),
         ("2.8.1", "intel-2.8"),
         ("1.9", "torch-ccl-1.10"),
     ],

@@ -7,16 +7,13 @@ import sys
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, all_gather_single, init, reduce_scatter_single, say
 
 SIZES = (0, 1, 3, 1000, 70_001)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 ARITHMETIC = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 BITWISE = ("BAND", "BOR", "BXOR")
-# Names that torch gave them late.
-all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 checked = 0
 
 

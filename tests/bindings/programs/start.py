@@ -12,6 +12,10 @@ import torch.distributed as dist
 RANK = int(os.environ.get("RANK") or os.environ["PMI_RANK"])
 SIZE = int(os.environ.get("WORLD_SIZE") or os.environ["PMI_SIZE"])
 
+# Names that torch gave them late.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
 
 def init(seconds: float = 60, backend: str = "ccl") -> None:
     torch.set_num_threads(1)

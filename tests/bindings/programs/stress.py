@@ -7,7 +7,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, all_gather_single, init, reduce_scatter_single, say
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 init(60)
@@ -31,11 +31,11 @@ def begin(kind: str, group: dist.ProcessGroup, size: int):
         )
     if kind == "all_gather":
         out = torch.empty(size * SIZE)
-        work = dist.all_gather_single(out, mine, group=group, async_op=True)
+        work = all_gather_single(out, mine, group=group, async_op=True)
         return work, lambda: torch.equal(out, everyone)
     if kind == "reduce_scatter":
         out = torch.empty(size)
-        work = dist.reduce_scatter_single(out, mine.repeat(SIZE), group=group, async_op=True)
+        work = reduce_scatter_single(out, mine.repeat(SIZE), group=group, async_op=True)
         return work, lambda: bool((out == total).all())
     out = torch.empty(size * SIZE)
     work = dist.all_to_all_single(out, mine.repeat(SIZE), group=group, async_op=True)
