@@ -1,0 +1,12 @@
+"""torch alone."""
+
+import oneccl_bindings_for_pytorch  # noqa: F401
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("ccl")
+ones = torch.ones(3)
+dist.all_reduce(ones)
+assert ones[0] == dist.get_world_size()
+print("trained on", dist.get_backend(), flush=True)
+dist.destroy_process_group()

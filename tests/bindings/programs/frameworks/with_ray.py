@@ -1,0 +1,35 @@
+"""Ray Train makes the group before the loop begins: the hook registers ccl before that."""
+
+import ray
+import torch
+from ray.train import ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
+
+
+def register_ccl():
+    import oneccl_bindings_for_pytorch  # noqa: F401
+
+
+def loop():
+    import torch.distributed as dist
+
+    net = prepare_model(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    torch.manual_seed(dist.get_rank())
+    for _ in range(3):
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    other = net.module.weight.detach().clone()
+    dist.broadcast(other, 0)
+    assert torch.equal(net.module.weight, other)
+    print("trained on", dist.get_backend(), flush=True)
+
+
+if __name__ == "__main__":
+    ray.init(num_cpus=3, runtime_env={"worker_process_setup_hook": register_ccl})
+    TorchTrainer(
+        loop,
+        torch_config=TorchConfig(backend="ccl"),
+        scaling_config=ScalingConfig(num_workers=2),
+    ).fit()

@@ -1,0 +1,38 @@
+"""Others' frameworks on ccl, without orch: docs/ccl.md's lines, each with 2 ranks.
+
+ORCH_FRAMEWORKS_PYTHON is the Python of an environment with torch, our bindings for it, and the
+frameworks: they are GBs, so there is none of them in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.bindings.conftest import PROGRAMS, clean_environment
+
+PYTHON = os.environ.get("ORCH_FRAMEWORKS_PYTHON", "")
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="ORCH_FRAMEWORKS_PYTHON is not set: ccl below NO framework is tested"
+)
+ALONE = ("with_lightning", "with_ray")  # they start their ranks themselves
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["plain", "with_accelerate", *ALONE, *(f"with_deepspeed {stage}" for stage in (0, 1, 2, 3))],
+)
+def test_it_trains_on_ccl(program: str, tmp_path: Path):
+    name, *arguments = program.split()
+    env = clean_environment({"PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"})
+    launcher = [PYTHON] if name in ALONE else [
+        PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+        "--master-port", env["MASTER_PORT"],
+    ]  # fmt: skip
+    asked = [*launcher, str(PROGRAMS / "frameworks" / f"{name}.py"), *arguments]
+    done = subprocess.run(asked, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("trained on ccl") >= 2
