@@ -146,20 +146,23 @@ bool Engine::progress(std::vector<Done>& done) {
 }
 
 void Engine::settle(std::vector<Done>& done) {
+  size_t settled = 0;
   for (auto& [work, error] : done) {
     if (error)
       work->group().mark_broken(work->name() + ": " + text_of(error));
     if (work->complete(error))
-      call_elsewhere([this, work = std::move(work)] { complete_future(*work); });
+      call_elsewhere([this, work = std::move(work)]() mutable { complete_future(std::move(work)); });
     else
-      --unsettled_;
+      ++settled;
   }
-  done.clear();
+  done.clear(); // before close() may go on: tensors of Python cannot be destroyed after its end
+  unsettled_ -= settled;
 }
 
-void Engine::complete_future(CclWork& work) {
+void Engine::complete_future(WorkPtr work) {
   if (!closed_)
-    work.complete_future();
+    work->complete_future();
+  work.reset();
   --unsettled_;
 }
 

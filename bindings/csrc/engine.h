@@ -43,7 +43,7 @@ class Engine {
   void communicate();
   bool progress(std::vector<Done>& done);
   void settle(std::vector<Done>& done);
-  void complete_future(CclWork& work);
+  void complete_future(WorkPtr work);
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,3 +1,5 @@
+#include <thread>
+
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -40,9 +42,15 @@ c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> construct(
   return create(store, rank, size, timeout, "unnamed", {});
 }
 
+// A thread that wants the interpreter after its end is killed by it, and C++ calls that terminate(). Those
+// of gloo let go of their last tensors a moment after the collective is over: they get that moment.
+constexpr auto kMoment = Millis(50);
+
 void before_interpreter_ends() {
-  if (!orch_ccl::in_forked_child() && orch_ccl::transport_started())
-    orch_ccl::Engine::get().close(Millis(5000));
+  if (orch_ccl::in_forked_child() || !orch_ccl::transport_started())
+    return;
+  orch_ccl::Engine::get().close(Millis(5000));
+  std::this_thread::sleep_for(kMoment);
   orch_ccl::leave_before_others();
 }
 

@@ -119,8 +119,7 @@ void install_exit_handler() {
 }
 
 void leave_before_others() {
-  if (transport_started())
-    on_exit(leave, nullptr);
+  on_exit(leave, nullptr);
 }
 
 } // namespace orch_ccl
