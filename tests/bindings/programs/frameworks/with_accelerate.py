@@ -17,5 +17,5 @@ for _ in range(5):
     optimizer.zero_grad()
 first, second = accelerator.gather(net.module.weight.detach())
 assert torch.equal(first, second)
-print("trained on", dist.get_backend(), flush=True)
+print(f"trained on {dist.get_backend()}\n", end="", flush=True)
 accelerator.end_training()  # destroys the group

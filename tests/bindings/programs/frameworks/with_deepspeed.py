@@ -26,4 +26,4 @@ for _ in range(3):
     data = torch.randn(4, 8).to(next(engine.parameters()).dtype)
     engine.backward(engine(data).float().square().mean())
     engine.step()
-print("trained on", dist.get_backend(), flush=True)
+print(f"trained on {dist.get_backend()}\n", end="", flush=True)

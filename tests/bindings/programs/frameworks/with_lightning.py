@@ -23,7 +23,7 @@ class Net(lightning.LightningModule):
         other = self.layer.weight.detach().clone()
         dist.broadcast(other, 0)
         assert torch.equal(self.layer.weight, other)
-        print("trained on", dist.get_backend(), flush=True)
+        print(f"trained on {dist.get_backend()}\n", end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def loop():
     other = net.module.weight.detach().clone()
     dist.broadcast(other, 0)
     assert torch.equal(net.module.weight, other)
-    print("trained on", dist.get_backend(), flush=True)
+    print(f"trained on {dist.get_backend()}\n", end="", flush=True)
 
 
 if __name__ == "__main__":
