@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from orchestrator import load, screen
-from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.errors import ExecuteError, OrchError, PlanError
 from orchestrator.files import PUBLIC, write_whole
 from orchestrator.load.clusters import local_facts
 from orchestrator.load.records import OWN_STACK
@@ -41,7 +42,8 @@ OF_CUDA = ("nvidia-", "cuda-", "triton")
 
 
 def set_up(stack: Stack, prefix: Path) -> None:
-    """Raises ExecuteError."""
+    """Raises ExecuteError, PlanError."""
+    need_python(stack)
     install_torch(stack)
     say(describe_torch())
     if own_bindings(stack):
@@ -52,6 +54,16 @@ def set_up(stack: Stack, prefix: Path) -> None:
     pip("install", *(f"{name}=={version}" for name, version in rest.items()))
     if alone:
         pip("install", "--no-deps", *alone)
+
+
+def need_python(stack: Stack) -> None:
+    """Before hundreds of MB are fetched of which the last do not fit. Raises PlanError."""
+    here = platform.python_version()
+    if not stack.runs_on_python(here):
+        raise PlanError(
+            f"Stack '{stack.name}' needs Python {stack.python}, and {sys.prefix} has {here}.",
+            hint=f"Delete {sys.prefix} and name such a Python: `make setup PYTHON=python3.12`.",
+        )
 
 
 def install_torch(stack: Stack) -> None:

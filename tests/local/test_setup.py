@@ -6,12 +6,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from orchestrator import load
+from orchestrator.errors import PlanError
 from orchestrator.operations import setup
 from orchestrator.provisioning.wheelhouse import sources_digest
 from orchestrator.versions.stack import Index
@@ -39,6 +42,16 @@ def served(tmp_path: Path) -> Iterator[Index]:
     yield index(f"http://127.0.0.1:{server.server_address[1]}")
     server.shutdown()
     server.server_close()
+
+
+def test_a_python_that_the_stack_does_not_fit_is_told_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "pip", lambda *words: pytest.fail(f"pip {words}"))
+    stack = replace(load.stack("current"), python=">=3.99")
+    with pytest.raises(PlanError, match=r"needs Python >=3.99, and \S+ has 3\.") as refused:
+        setup.set_up(stack, tmp_path)
+    assert "make setup PYTHON=" in refused.value.hint
 
 
 def test_an_index_that_has_the_small_build(served: Index) -> None:
