@@ -77,7 +77,7 @@ def test_every_launcher_starts_the_same_ranks_and_a_failure_is_named(
     mpi_here(words[words.index("--mpi") + 1] if "--mpi" in words else "intel")
     monkeypatch.setattr(matrix, "SEEN", SEEN)  # libraries of the image have other paths
     monkeypatch.delenv("ORCH_WRITE_MATRIX", raising=False)
-    matrix.check(ground.start, starter, backend, nodes=1)
+    matrix.check(ground.start, starter, backend, planned=("127.0.0.1",))
     found = SEEN[backend, 1, 0]
     assert found["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
 
