@@ -267,8 +267,16 @@ def build(source: Path, target: Path, stack: Stack) -> None:
 
 def sources_digest() -> str:
     total = hashlib.sha256()
-    for path in sorted((SHARE / "bindings").rglob("*")):
-        made = "build" in path.parts or path.name == "_built.py"  # by setup.py
-        if path.suffix in {".cpp", ".h", ".c", ".py", ".toml"} and not made:
-            total.update(str(path.relative_to(SHARE)).encode() + path.read_bytes())
+    for path in sources(SHARE / "bindings"):
+        total.update(str(path.relative_to(SHARE)).encode() + path.read_bytes())
     return total.hexdigest()[:12]
+
+
+def sources(bindings: Path) -> Iterator[Path]:
+    """What the bindings are built from, in a fixed order."""
+    for path in sorted(bindings.rglob("*")):
+        made = (
+            "build" in path.relative_to(bindings).parts or path.name == "_built.py"
+        )  # by setup.py
+        if path.suffix in {".cpp", ".h", ".c", ".py", ".toml"} and not made:
+            yield path

@@ -18,10 +18,10 @@ from sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"
-# Of the group of all containers, in either version of control groups: 16 times the default.
+# Of the group of all containers, in either version of control groups: 4 times the default.
 SHARES = {
-    Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 16384,
-    Path("/sys/fs/cgroup/docker/cpu.weight"): 1600,
+    Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096,
+    Path("/sys/fs/cgroup/docker/cpu.weight"): 400,
 }
 # One node with a core of its own, unless the environment says otherwise.
 CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"

@@ -20,7 +20,7 @@ from start import RANK, SIZE, init, say
 
 KIND, ASYNC, CHOSEN = sys.argv[1], sys.argv[2] == "async", sys.argv[3:]
 SHORT = timedelta(seconds=1)
-LONG = timedelta(seconds=20)
+LONG = timedelta(seconds=60)
 OTHER = 1 - RANK
 Group = dist.ProcessGroup
 # begins the operation on tensors of so many elements, with this root: -> Work
@@ -206,7 +206,7 @@ ONE_BY_ONE = {
     "callback": callback,
 }
 
-init(20)
+init(60)
 if KIND in AT_ONCE:
     AT_ONCE[KIND]()
 else:

@@ -1,0 +1,26 @@
+"""What orch's own wheel carries of the bindings: all that says whether they were built already."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from orchestrator.provisioning.wheelhouse import sources
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def test_the_wheel_has_all_sources_of_the_bindings() -> None:
+    """Else orch from its wheel would build them again, and be another orch than the checkout."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    found = [path.relative_to(CHECKOUT) for path in sources(CHECKOUT / "bindings")]
+    assert len(found) > 20
+    carried = {Path(name) for name in wheel}
+    missing = [path for path in found if not carried & {path, *path.parents}]
+    assert missing == []
