@@ -15,7 +15,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kube:
     except ImportError:
         raise RequestError(
             "--on k8s needs the package `kubernetes`, which is not installed.",
-            hint="pip install 'orch[k8s]'",
+            hint="pip install 'kubernetes>=37,<38'",
         ) from None
     config: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()
