@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from orchestrator.provisioning.wheelhouse import sources_digest
 from tests.bindings.conftest import PROGRAMS, clean_environment, commands, wait_all
 
 CHECKOUT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ SUPPRESSIONS = Path(__file__).parent / "tsan.txt"
 def build(kind: str) -> Path:
     """-> the folder to put on PYTHONPATH. Made anew where the sources are others than last time."""
     folder, stamp = BUILT / kind, BUILT / f"{kind}.of"
-    digest = sources()
+    digest = sources_digest()
     if stamp.exists() and stamp.read_text() == digest:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -36,13 +36,6 @@ def build(kind: str) -> Path:
     assert done.returncode == 0, done.stdout + done.stderr
     stamp.write_text(digest)
     return folder
-
-
-def sources() -> str:
-    digest = hashlib.sha256()
-    for path in (BINDINGS / "setup.py", *sorted((BINDINGS / "csrc").iterdir())):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def runtime(kind: str) -> str:

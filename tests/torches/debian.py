@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from orchestrator.provisioning.wheelhouse import sources_digest
 from tests.torches.suite import Program
 
 HERE = Path(__file__).resolve().parent
@@ -53,7 +53,7 @@ class Debian:
 
     def build(self) -> None:
         """Anew where the sources, or the image, are others than last time."""
-        stamp, made_of = self.built.with_suffix(".of"), f"{self.image} {sources()}"
+        stamp, made_of = self.built.with_suffix(".of"), f"{self.image} {sources_digest()}"
         if stamp.exists() and stamp.read_text() == made_of:
             return
         shutil.rmtree(self.built, ignore_errors=True)
@@ -121,15 +121,3 @@ def oneccl() -> Path:
         text=True,
     )
     return Path(done.stdout.splitlines()[-1])
-
-
-def sources() -> str:
-    digest = hashlib.sha256()
-    files = [
-        *BINDINGS.glob("*.py"),
-        *(BINDINGS / "csrc").iterdir(),
-        *BINDINGS.glob("oneccl_*/*.py"),
-    ]
-    for path in sorted(path for path in files if path.name != "_built.py"):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
