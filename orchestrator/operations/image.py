@@ -14,6 +14,7 @@ from orchestrator.files import sha256
 from orchestrator.model.command import Command
 from orchestrator.paths import TRAIN
 from orchestrator.provisioning import wheelhouse
+from orchestrator.provisioning.bytecode import NAME as BYTECODE
 from orchestrator.provisioning.plan import Platform
 from orchestrator.versions.image import GLIBC, Image, python_of
 
@@ -32,6 +33,8 @@ def lay_out(image: Image, context: Path, find_links: tuple[str, ...], python: st
     for old in wheels.iterdir():
         old.unlink()
     for wheel in house.lock:
+        if wheel.name == BYTECODE:
+            continue  # pip compiles as it installs, and knows nothing of dates
         link(house.folder / wheel.file, wheels / wheel.file)
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
     (context / "Dockerfile").write_text(image.dockerfile())

@@ -21,13 +21,15 @@ from packaging.utils import canonicalize_name
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import sha256, write_whole
 from orchestrator.paths import SHARE
+from orchestrator.provisioning.bytecode import NAME as BYTECODE
+from orchestrator.provisioning.bytecode import can_compile, write_bytecode
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
 from orchestrator.state import cache_home, private_folder
-from orchestrator.versions.stack import BINDINGS, TORCH, Stack, same_version
+from orchestrator.versions.stack import BINDINGS, MPI_WHEELS, TORCH, Stack, same_version
 
 UV = "uv==0.13.8"
-FORMAT = 1  # part of a wheelhouse's name: another format is another wheelhouse
+FORMAT = 2  # part of a wheelhouse's name: another format is another wheelhouse
 LOCK = "lock.json"
 
 
@@ -59,7 +61,7 @@ class Wheelhouse:
     def variables(self, own: frozenset[str]) -> dict[str, object]:
         """`own`: packages whose wheels no index has."""
         return {
-            "own": sorted(own & {wheel.name for wheel in self.lock}),
+            "own": sorted((own | {BYTECODE}) & {wheel.name for wheel in self.lock}),
             "folder": str(self.folder),
             "lock": [asdict(wheel) for wheel in self.lock],
             "uv": asdict(self.uv),
@@ -88,9 +90,27 @@ def make(folder: Path, stack: Stack, platform: Platform, find_links: tuple[str, 
     for wheel in folder.glob("*.new"):
         wheel.unlink()
     fetch(stack, platform, folder, own_wheels(stack, find_links))
+    add_bytecode(folder, platform)
     wheels = [describe(path) for path in sorted(folder.glob("*.whl"))]
     write_whole(folder / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
     return Wheelhouse(folder=folder, wheels=tuple(wheels))
+
+
+def add_bytecode(folder: Path, platform: Platform) -> None:
+    """Where nodes have another Python than this machine, they compile for themselves."""
+    wheels = [path for path in sorted(folder.glob("*.whl")) if is_imported(path)]
+    if can_compile(platform.python):
+        named = "\n".join(path.name for path in wheels)
+        write_bytecode(folder, wheels, hashlib.sha256(named.encode()).hexdigest()[:12])
+
+
+def is_imported(wheel: Path) -> bool:
+    """Whether it is a package of the environment, and no program or MPI beside it."""
+    return package_of(wheel) not in {"uv", BYTECODE, *MPI_WHEELS}
+
+
+def package_of(wheel: Path) -> str:
+    return canonicalize_name(wheel.name.partition("-")[0])
 
 
 def is_ready(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> bool:
@@ -197,9 +217,9 @@ def run(argv: list[str], variables: Mapping[str, str] = MappingProxyType({})) ->
 
 
 def describe(path: Path) -> Wheel:
-    name, version, *_ = path.name.split("-")
+    _, version, *_ = path.name.split("-")
     return Wheel(
-        name=canonicalize_name(name),
+        name=package_of(path),
         version=version,
         file=path.name,
         sha256=sha256(path),
@@ -218,11 +238,7 @@ def needs_build(stack: Stack, find_links: tuple[str, ...]) -> bool:
 
 def own_packages(stack: Stack, find_links: tuple[str, ...]) -> frozenset[str]:
     """Names of the packages whose wheels are here and at no index."""
-    given = {
-        canonicalize_name(path.name.partition("-")[0])
-        for folder in find_links
-        for path in Path(folder).glob("*.whl")
-    }
+    given = {package_of(path) for folder in find_links for path in Path(folder).glob("*.whl")}
     built = {canonicalize_name(BINDINGS)} if needs_build(stack, find_links) else set()
     return frozenset(given | built)
 

