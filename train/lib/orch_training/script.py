@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -16,7 +17,11 @@ from orch_training.errors import RecipeError
 
 
 def run_script(run: Callable[[], None]) -> int:
-    """-> exit code. Leaves a process group that `run` has made."""
+    """-> exit code. Leaves a process group that `run` has made. Where a script has let Python look
+    for no garbage while it imports, that begins here, and leaves out what was imported."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     if not sys.stderr.isatty():
         disable_progress_bar()  # of loading and saving weights
     group_is_ours = not (dist.is_available() and dist.is_initialized())

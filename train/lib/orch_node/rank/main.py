@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import importlib
 import json
 import logging
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> None:
         check_environment(environment)
         spec = read_spec(run_dir)
         check_preload(environment.get("LD_PRELOAD", ""), repair(node, spec))
-        torch = importlib.import_module("torch")
+        torch = import_torch()
         check_torch(node, torch.__version__, spec)
         torch.set_num_threads(placement.threads)
         join(torch, layout, environment)
@@ -78,6 +79,16 @@ def main(argv: list[str]) -> None:
     old_names.install()
     run_script(argv)
     leave(torch, layout.backend)
+
+
+def import_torch() -> ModuleType:
+    """An import leaves no garbage: looking for it would only take time, now and whenever all
+    objects are looked at again."""
+    gc.disable()
+    torch = importlib.import_module("torch")
+    gc.freeze()
+    gc.enable()
+    return torch
 
 
 def run_script(argv: list[str]) -> None:
