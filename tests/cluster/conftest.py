@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import processes
-from sites import Site
+
+from tests.cluster.lab import processes
+from tests.cluster.sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
 STATE = CHECKOUT / "cluster/.state"

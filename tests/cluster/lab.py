@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sites import ORCH, Site
+from tests.cluster.sites import ORCH, Site
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
 ON_TWO = ("--nodes", "2", "--ppn", "1")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
-    from conftest import TestCluster
+    from tests.cluster.conftest import TestCluster
 
 TOKEN = "hf_neverToBeSeenInAnyLog"
 ROOT = "/home/vagrant/orch"

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import CPUSETS, TestCluster, keeps_cluster
+
+from tests.cluster.conftest import CPUSETS, TestCluster, keeps_cluster
 
 pytestmark = pytest.mark.cluster
 

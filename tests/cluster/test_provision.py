@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CPUSETS
-from lab import ON_TWO, small
-from sites import LOCK, ROOT, SITE, TOKEN, Site, drift, nodes_of, on, wait_for
+
+from tests.cluster.conftest import CPUSETS
+from tests.cluster.lab import ON_TWO, small
+from tests.cluster.sites import LOCK, ROOT, SITE, TOKEN, Site, drift, nodes_of, on, wait_for
 
 pytestmark = pytest.mark.cluster
 

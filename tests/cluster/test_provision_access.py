@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sites import ROOT, Site, drift, nodes_of, on
+
+from tests.cluster.sites import ROOT, Site, drift, nodes_of, on
 
 pytestmark = pytest.mark.cluster
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sites import LOCK, ROOT, Site, nodes_of, on, wait_for
+
+from tests.cluster.sites import LOCK, ROOT, Site, nodes_of, on, wait_for
 
 pytestmark = pytest.mark.cluster
 

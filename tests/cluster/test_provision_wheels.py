@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import CHECKOUT
-from sites import ROOT, SITE, Site, drift, nodes_of, on
+
+from tests.cluster.conftest import CHECKOUT
+from tests.cluster.sites import ROOT, SITE, Site, drift, nodes_of, on
 
 pytestmark = pytest.mark.cluster
 

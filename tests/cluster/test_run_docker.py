@@ -7,11 +7,11 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from conftest import docker
-from lab import ask, await_nothing_left, start
-from sites import SITE, TOKEN, Site, nodes_of, on
 
 from tests import images, matrix
+from tests.cluster.conftest import docker
+from tests.cluster.lab import ask, await_nothing_left, start
+from tests.cluster.sites import SITE, TOKEN, Site, nodes_of, on
 
 pytestmark = pytest.mark.cluster
 NODES = ("node0", "node1")

@@ -8,7 +8,8 @@ import subprocess
 import time
 
 import pytest
-from lab import (
+
+from tests.cluster.lab import (
     ON_TWO,
     altered,
     ask,
@@ -21,7 +22,7 @@ from lab import (
     small,
     start,
 )
-from sites import ROOT, SITE, Site
+from tests.cluster.sites import ROOT, SITE, Site
 
 pytestmark = pytest.mark.cluster
 NAMED_SECONDS = 5.0  # a rank that fails is named within so many

@@ -9,8 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
-from lab import ON_TWO, ask, await_nothing_left, faulty, pid_of, processes, send, small, start
-from sites import ORCH, Site
+
+from tests.cluster.lab import (
+    ON_TWO,
+    ask,
+    await_nothing_left,
+    faulty,
+    pid_of,
+    processes,
+    send,
+    small,
+    start,
+)
+from tests.cluster.sites import ORCH, Site
 
 pytestmark = pytest.mark.cluster
 LONG = ("--steps", "100000")

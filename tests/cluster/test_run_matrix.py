@@ -6,10 +6,10 @@ import json
 import subprocess
 
 import pytest
-from lab import ON_TWO
-from sites import ORCH, Site
 
 from tests import matrix
+from tests.cluster.lab import ON_TWO
+from tests.cluster.sites import ORCH, Site
 
 pytestmark = pytest.mark.cluster
 FLAVOURS = ["intel", "mpich", "openmpi"]
