@@ -7,7 +7,7 @@ import hashlib
 import os
 import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -36,6 +36,14 @@ def digest_of(file: BinaryIO) -> str:
     while block := file.read(CHUNK):
         total.update(block)
     return total.hexdigest()
+
+
+def short_digest(paths: Iterable[Path], base: Path) -> str:
+    """Of these files' names below `base` and what is in them; 12 hexadecimal digits."""
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(str(path.relative_to(base)).encode() + path.read_bytes())
+    return total.hexdigest()[:12]
 
 
 def other_owner(path: Path) -> str:

@@ -11,8 +11,8 @@ from orchestrator.errors import RequestError
 from orchestrator.files import sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
-from orchestrator.paths import LIB, STANDALONE, TRAIN
-from orchestrator.provisioning import wheelhouse
+from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
+from orchestrator.provisioning import trial, wheelhouse
 from orchestrator.provisioning.plan import Host, ProvisionPlan, ProvisionRequest, plan_provision
 from orchestrator.provisioning.report import Change, Report
 from orchestrator.provisioning.session import Listener, Session, open_session
@@ -151,7 +151,7 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
-        "orch_fabric_version": sha256(LIB / "orch_node" / "fabric" / "ping_pong.py")[:12],
+        "orch_fabric_version": trial.version(SHARE),
     }
 
 

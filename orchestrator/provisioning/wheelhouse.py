@@ -19,7 +19,7 @@ from types import MappingProxyType
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.files import sha256, write_whole
+from orchestrator.files import sha256, short_digest, write_whole
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.bytecode import NAME as BYTECODE
 from orchestrator.provisioning.bytecode import can_compile, write_bytecode
@@ -282,10 +282,7 @@ def build(source: Path, target: Path, stack: Stack) -> None:
 
 
 def sources_digest() -> str:
-    total = hashlib.sha256()
-    for path in sources(SHARE / "bindings"):
-        total.update(str(path.relative_to(SHARE)).encode() + path.read_bytes())
-    return total.hexdigest()[:12]
+    return short_digest(sources(SHARE / "bindings"), SHARE)
 
 
 def sources(bindings: Path) -> Iterator[Path]:
