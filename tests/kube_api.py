@@ -17,8 +17,10 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import kubernetes.client
 import yaml
 
+from orchestrator.targets.kubernetes.api.client import Kube
 from tests.kube_http import KINDS, TOKEN, Handler, Json
 
 GROUPS = {
@@ -61,6 +63,7 @@ class State:
     version: int = 100
     forgotten: int = 0  # resource versions below are 410
     drop_streams: int = 0  # so many watches and logs end in the middle
+    break_execs: int = 0  # so many programs' output ends without saying how they ended
     denied: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
     groups: dict[str, dict[str, list[str]]] = field(default_factory=lambda: copy.deepcopy(GROUPS))
 
@@ -166,3 +169,11 @@ def stamp() -> str:
     now = time.time_ns()
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9))
     return f"{seconds}.{now % 10**9:09d}Z"
+
+
+def client_of(url: str) -> Kube:
+    """As `connect` makes one of a kubeconfig."""
+    configuration = kubernetes.client.Configuration(host=url)
+    configuration.api_key = {"authorization": f"Bearer {TOKEN}"}
+    configuration.retries = False
+    return Kube(kubernetes.client.ApiClient(configuration), "team", "lab")

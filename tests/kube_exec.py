@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import select
 import struct
 import subprocess
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 STDOUT, STDERR, ERROR = 1, 2, 3
 PROTOCOL = "v4.channel.k8s.io"
+FRAME = 32 * 1024  # of the real server: what one read of the program's output gives
 
 
 def serve(request: Any, query: dict[str, list[str]]) -> None:
@@ -26,13 +29,43 @@ def serve(request: Any, query: dict[str, list[str]]) -> None:
     for name, value in headers.items():
         request.send_header(name, value)
     request.end_headers()
-    done = subprocess.run(query["command"], capture_output=True, stdin=subprocess.DEVNULL)
-    for channel, data in ((STDOUT, done.stdout), (STDERR, done.stderr)):
-        for at in range(0, len(data), 30_000):
-            send(request, 2, bytes([channel]) + data[at : at + 30_000])
-    send(request, 2, bytes([ERROR]) + json.dumps(ending(done.returncode)).encode())
-    send(request, 8, struct.pack(">H", 1000))
-    request.close_connection = True
+    try:
+        code = run(request, query["command"])
+        if broken(request):
+            return
+        send(request, 2, bytes([ERROR]) + json.dumps(ending(code)).encode())
+        send(request, 8, struct.pack(">H", 1000))
+    except OSError:  # whoever listened has gone
+        pass
+    finally:
+        request.close_connection = True
+
+
+def broken(request: Any) -> bool:
+    with request.api.changed:
+        left = request.api.state.break_execs
+        request.api.state.break_execs = max(0, left - 1)
+    return bool(left)
+
+
+def run(request: Any, command: list[str]) -> int:
+    """Each piece of its output is sent as it is read, as by the API server."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **options) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        channels = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+        try:
+            while channels:
+                for file in select.select(list(channels), [], [])[0]:
+                    data = os.read(file, FRAME)
+                    if data:
+                        send(request, 2, bytes([channels[file]]) + data)
+                    else:
+                        del channels[file]
+        finally:
+            process.kill()
+    return process.returncode
 
 
 def ending(code: int) -> dict[str, Any]:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import Answer, program
+from orchestrator.targets.kubernetes.api.channels import STDERR, STDOUT, Channels
 from orchestrator.targets.kubernetes.api.client import Kube
 
-TICK_SECONDS = 1.0
 QUIET_SECONDS = 120.0
+CHUNK = 1 << 20
 LARGEST_ANSWER = 1 << 28  # bytes of a program's output: the list of a million files
+LARGEST_ERROR = 1 << 16
 # -I -S: whatever the image has in its site-packages is not imported.
 COPY = (
     "import shutil,sys\n"
     "with open(sys.argv[1],'rb') as file:\n"
     "    file.seek(int(sys.argv[2]))\n"
-    "    shutil.copyfileobj(file,sys.stdout.buffer)\n"
+    "    shutil.copyfileobj(file,sys.stdout.buffer,1<<20)\n"
 )
 
 
@@ -31,47 +32,58 @@ class PodExec:
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
         """Run a program there to its end. Raises ExecuteError."""
-        stream = self.open(argv)
-        out, err = bytearray(), bytearray()
+        said = {STDOUT: bytearray(), STDERR: bytearray()}
         deadline = time.monotonic() + seconds
-        try:
-            while stream.is_open() or stream.peek_stdout() or stream.peek_stderr():
-                stream.update(timeout=TICK_SECONDS)
-                out += stream.read_stdout() if stream.peek_stdout() else b""
-                err += stream.read_stderr() if stream.peek_stderr() else b""
-                if len(out) + len(err) > LARGEST_ANSWER:
+        with self.opened(argv) as channels:
+            for channel, data in channels.frames():
+                if channel in said:
+                    said[channel] += data
+                if sum(map(len, said.values())) > LARGEST_ANSWER:
                     raise ExecuteError(f"The answer of {self.pod} has no end, and was cut off.")
                 if time.monotonic() > deadline:
                     raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.")
-            code = self.code_of(stream)
-        finally:
-            stream.close()
-        return Answer(code=code, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+            code = channels.code()
+        out, err = (text.decode(errors="replace") for text in said.values())
+        return Answer(code=code, out=out, err=err)
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """The file's bytes from `offset` on. Raises ExecuteError."""
-        stream = self.open(("python3", "-I", "-S", "-c", COPY, path, str(offset)))
-        try:
-            heard = time.monotonic()
-            while stream.is_open() or stream.peek_stdout():
-                stream.update(timeout=TICK_SECONDS)
-                if stream.peek_stdout():
-                    heard = time.monotonic()
-                    yield stream.read_stdout()
-                if time.monotonic() - heard > QUIET_SECONDS:
-                    raise ConnectionLost(f"{self.pod} has sent nothing for {QUIET_SECONDS:.0f} s.")
-            if self.code_of(stream) != 0:
-                said = bytes(stream.read_stderr() or b"").decode(errors="replace").strip()
+        """The file's bytes from `offset` on, about a megabyte at a time. Raises ExecuteError, after
+        what has come until then was given."""
+        pending, errors = bytearray(), bytearray()
+        with self.opened(("python3", "-I", "-S", "-c", COPY, path, str(offset))) as channels:
+            try:
+                for channel, data in self.heard(channels):
+                    if channel == STDOUT:
+                        pending += data
+                    elif channel == STDERR and len(errors) < LARGEST_ERROR:
+                        errors += data
+                    if len(pending) >= CHUNK:
+                        yield bytes(pending)
+                        pending.clear()
+            except ConnectionLost:
+                yield bytes(pending)  # the next time goes on behind it
+                raise
+            yield bytes(pending)
+            if channels.code() != 0:
+                said = errors.decode(errors="replace").strip()
                 raise ExecuteError(f"{path} cannot be read: {said.splitlines()[-1:]}.")
-        finally:
-            stream.close()
 
-    def open(self, argv: tuple[str, ...]) -> Any:
+    def heard(self, channels: Channels) -> Iterator[tuple[int, bytes]]:
+        """Its frames. Raises ConnectionLost also where nothing comes for too long."""
+        heard = time.monotonic()
+        for channel, data in channels.frames():
+            if data:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > QUIET_SECONDS:
+                raise ConnectionLost(f"{self.pod} has sent nothing for {QUIET_SECONDS:.0f} s.")
+            yield channel, data
+
+    def opened(self, argv: tuple[str, ...]) -> Channels:
         from kubernetes import client
         from kubernetes.stream import stream
 
         core = client.CoreV1Api(self.cluster.client)
-        return self.cluster.attempt(
+        found = self.cluster.attempt(
             lambda: stream(
                 core.connect_get_namespaced_pod_exec,
                 self.pod, self.cluster.namespace, command=list(argv),
@@ -79,13 +91,7 @@ class PodExec:
                 binary=True, _preload_content=False,
             )
         )  # fmt: skip
-
-    def code_of(self, stream: Any) -> int:
-        """Raises ConnectionLost where the stream ended without saying how."""
-        try:
-            return int(stream.returncode)
-        except (TypeError, KeyError, IndexError, ValueError):
-            raise ConnectionLost(f"The connection to {self.pod} ended.") from None
+        return Channels(found.sock, self.pod)
 
     def close(self) -> None:
         """Nothing is open."""
