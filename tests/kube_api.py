@@ -64,6 +64,7 @@ class State:
     forgotten: int = 0  # resource versions below are 410
     drop_streams: int = 0  # so many watches and logs end in the middle
     break_execs: int = 0  # so many programs' output ends without saying how they ended
+    restricted: bool = False  # the namespace enforces Pod Security's profile of that name
     denied: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
     groups: dict[str, dict[str, list[str]]] = field(default_factory=lambda: copy.deepcopy(GROUPS))
 

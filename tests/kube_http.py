@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests import kube_exec
+from tests import kube_exec, kube_pod_security
 
 TOKEN = "good-token"
 Json = dict[str, Any]
@@ -305,6 +305,9 @@ class Handler(BaseHTTPRequestHandler):
                 f'Apply failed with 1 conflict: conflict with "{owners[taken[0]]}": {taken[0]}'
             )
             return self.answer(409, status(409, message))
+        if plural == "pods" and not known and self.api.state.restricted:
+            if message := kube_pod_security.violation(name, body["spec"]):
+                return self.answer(403, status(403, message))
         made = merged(known, body)
         if self.query.get("dryRun"):
             return self.answer(200, made)

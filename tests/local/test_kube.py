@@ -470,6 +470,7 @@ def test_outputs_come_through_a_pod_that_is_removed_again(
     output = tmp_path / "volume" / "runs" / run / "output"
     (output / "model").mkdir(parents=True)
     (output / "model" / "weights").write_bytes(os.urandom(200_000))
+    api.state.restricted = True
     end = background(orch, "fetch", run)
     (name,) = api.await_(lambda: api.names("pods"))
     made = api.get("pods", name)

@@ -23,12 +23,16 @@ from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import literal
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import amount
-from orchestrator.targets.kubernetes.plan import KubeSite, plan_kube
+from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
+from orchestrator.targets.kubernetes.manifests.volume_pod import reader_pod
+from orchestrator.targets.kubernetes.plan import KubeSite, location, plan_kube
 from orchestrator.targets.kubernetes.resolve import Inputs
 from orchestrator.targets.kubernetes.run_record import short, whole
 from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.setup import probe_pod
 from orchestrator.versions.stack import Bindings, Stack
 from tests.conftest import make_stack
+from tests.kube_pod_security import violation
 from tests.kube_schema import FILES, check, has_crds, needs_crds
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "k8s"
@@ -155,6 +159,31 @@ def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
     assert text.count('"runAsNonRoot": true') == len(found)
     assert text.count('"orch/run": "20260101-120000-qa-0000"') == len(made) + len(found)
     assert text.count('"medium": "Memory"') == len(found)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
+    launcher, changes = CASES[case]
+    full = replace(SETTINGS, **changes)
+    made = objects(decide(launcher, kube=full))
+    others = (
+        reader_pod(location("r", launcher, full), "r"),
+        probe_pod(full),
+        shared_runtime(full),
+    )
+    specs = [*pod_specs([*made, *others])]
+    assert len(specs) >= 4
+    assert [violation("x", spec) for spec in specs] == [""] * len(specs)
+
+
+def pod_specs(made: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(made, dict):
+        if "containers" in made:
+            yield made
+        made = list(made.values())
+    if isinstance(made, list):
+        for one in made:
+            yield from pod_specs(one)
 
 
 def test_more_than_one_rank_in_a_pod_is_torchruns_business() -> None:

@@ -13,7 +13,7 @@ from orchestrator.targets.kubernetes import checks
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.checks import Finding
-from orchestrator.targets.kubernetes.manifests import names, setup
+from orchestrator.targets.kubernetes.manifests import names, security, setup
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.settings import KubeSettings
@@ -135,7 +135,7 @@ def probe_pod(settings: KubeSettings) -> Object:
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 1,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": settings.uid},
+            "securityContext": security.of_pod(settings.uid),
             **({"imagePullSecrets": pull} if pull else {}),
             **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
             "containers": [
@@ -144,6 +144,7 @@ def probe_pod(settings: KubeSettings) -> Object:
                     "image": settings.image,
                     "command": [settings.python, f"{settings.root}/train/node.py"],
                     "resources": {"requests": dict(small), "limits": small},
+                    "securityContext": security.of_container(),
                 }
             ],
         },

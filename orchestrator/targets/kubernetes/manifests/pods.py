@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests import names, security
 from orchestrator.targets.kubernetes.manifests.job import KubeJob, items, literal
 from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN
 
@@ -17,10 +17,7 @@ def pod_template(job: KubeJob, container: Object) -> Object:
             "containers": [container],
             "volumes": volumes(job),
             "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": settings.uid,
-                "runAsGroup": settings.uid,
-                "fsGroup": settings.uid,
+                **security.of_pod(settings.uid),
                 "fsGroupChangePolicy": "OnRootMismatch",
             },
             "terminationGracePeriodSeconds": 30,
@@ -53,7 +50,7 @@ def container(job: KubeJob, *, name: str, mode: str) -> Object:
         "env": [{"name": key, "value": literal(value)} for key, value in environment(job).items()],
         "resources": resources(settings.cpu, settings.memory),
         "volumeMounts": mounts(job),
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": security.of_container(),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.location import JobLocation
-from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests import names, security
 
 SUFFIX = "-reader"
 LIVES_SECONDS = 3600
@@ -23,12 +23,7 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
             "restartPolicy": "Never",
             "activeDeadlineSeconds": LIVES_SECONDS,
             "terminationGracePeriodSeconds": 1,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": place.uid,
-                "runAsGroup": place.uid,
-                "fsGroup": place.uid,
-            },
+            "securityContext": security.of_pod(place.uid),
             **({"imagePullSecrets": pull} if pull else {}),
             "containers": [
                 {
@@ -39,6 +34,7 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
                     "volumeMounts": [
                         {"name": "orch-data", "mountPath": place.mount, "readOnly": True}
                     ],
+                    "securityContext": security.of_container(),
                 }
             ],
             "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": place.claim}}],
