@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ class Operator:
         self.api = api
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.threads: list[threading.Thread] = []
+        self.starts = 0  # how often a job's pods were made
 
     def run(self, plural: str, port: int) -> str:
         """Take up the next job of a kind; -> its name."""
@@ -28,6 +30,13 @@ class Operator:
         job = self.api.get(plural, name)
         assert job is not None
         self.api.put(plural, {**job, "status": conditions("Created")})
+        self.start_pods(plural, job, port)
+        return name
+
+    def start_pods(self, plural: str, job: Json, port: int) -> None:
+        name = job["metadata"]["name"]
+        self.starts += 1
+        self.processes, self.threads = {}, []
         template, count, per_pod = pods_of(self.api, job)
         self.lay_files(template)
         pet = {
@@ -46,8 +55,7 @@ class Operator:
             else:
                 self.start(job, template, f"{name}-worker-{index}", pet)
         self.api.put(plural, {**job, "status": conditions("Created", "Running")})
-        threading.Thread(target=self.end, args=(plural, name), daemon=True).start()
-        return name
+        threading.Thread(target=self.end, args=(plural, name, port), daemon=True).start()
 
     def lay_files(self, template: Json) -> None:
         """The ConfigMap's items, where it is mounted."""
@@ -98,7 +106,7 @@ class Operator:
         if self.api.get("pods", name):
             self.api.put("pods", {**pod, "status": status})
 
-    def end(self, plural: str, name: str) -> None:
+    def end(self, plural: str, name: str, port: int) -> None:
         for thread in self.threads:
             thread.join()
         codes = [process.returncode for process in self.processes.values()]
@@ -106,6 +114,21 @@ class Operator:
         if job:
             last = "Failed" if any(codes) else "Succeeded"
             self.api.put(plural, {**job, "status": conditions("Created", "Running", last)})
+            self.live_on(plural, job, port)
+
+    def live_on(self, plural: str, job: Json, port: int) -> None:
+        """The time to live of a TrainJob's JobSet: Kubernetes deletes it, with its pods, and the
+        trainer (2.1.0) makes another for the job that is still there."""
+        if plural != "trainjobs":
+            return
+        runtime = self.api.get("trainingruntimes", job["spec"]["runtimeRef"]["name"])
+        ttl = (runtime or {})["spec"]["template"]["spec"].get("ttlSecondsAfterFinished")
+        if ttl is None:
+            return
+        time.sleep(ttl)
+        for pod in self.processes:
+            self.api.remove("pods", pod)
+        self.start_pods(plural, job, port)
 
     def kill_deleted(self) -> None:
         """End the processes of pods that were deleted, as a kubelet does."""

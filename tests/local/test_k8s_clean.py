@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kube_api import Api
-from tests.local.test_kube import Orch, api, orch, started
+from tests.local.test_kube import TRAIN, Orch, api, orch, own_script, started
 
 __all__ = ["api", "orch"]
 OLD = "2026-01-02T03:04:05Z"
@@ -52,3 +54,47 @@ def test_only_what_no_job_needs_is_taken_away(api: Api, orch: Orch, tmp_path: Pa
     assert api.names("pods") == []
     assert api.names("pytorchjobs") == [job]
     assert orch("clean", "--inventory", "k8s", "--check").returncode == 0
+
+
+def condition(kind: str, when: str) -> dict[str, Any]:
+    return {"type": kind, "status": "True", "message": "", "lastTransitionTime": when}
+
+
+@pytest.mark.parametrize("launcher", ["trainjob", "mpijob"])
+@pytest.mark.parametrize("way", ["clean", "train"])
+def test_a_job_goes_when_its_time_to_live_is_over(
+    api: Api, orch: Orch, tmp_path: Path, launcher: str, way: str
+) -> None:
+    """The operators of these kinds keep it, or what they have made of it, or train again."""
+    more = ("--launcher", launcher, "--backend", "gloo", "--detach")
+    for ttl in ("60", "99999999", "60"):
+        done = orch("train", own_script(tmp_path), *TRAIN, *more, "--k8s", f"ttl={ttl}")
+        assert done.returncode == 0, done.stderr
+    plural = f"{launcher}s"
+    jobs = {name: api.get(plural, name) for name in api.names(plural)}
+    ended, kept, runs = [], [], {}
+    for name, job in jobs.items():
+        assert job is not None
+        runs[name] = job["metadata"]["labels"]["orch/run"]
+        ttl = job["metadata"]["annotations"]["orch/ttl"]
+        if ttl == "60" and not ended:
+            api.put(plural, {**job, "status": {"conditions": [condition("Complete", OLD)]}})
+            ended.append(name)
+            continue
+        kept.append(name)
+        if ttl != "60":
+            api.put(plural, {**job, "status": {"conditions": [condition("Failed", OLD)]}})
+    if way == "clean":
+        looked = orch("clean", "--inventory", "k8s", "--check", "--json")
+        (node,) = json.loads(looked.stdout)["nodes"]
+        (told,) = node["left"]
+        assert told.startswith(f"{runs[ended[0]]}: ")
+        assert orch("clean", "--inventory", "k8s").returncode == 0
+        assert api.names(plural) == sorted(kept)
+    else:
+        assert orch("train", own_script(tmp_path), *TRAIN, *more).returncode == 0
+        assert set(kept) < set(api.names(plural))
+        assert ended[0] not in api.names(plural)
+    gone = [name for kind in ("configmaps", "trainingruntimes") for name in api.names(kind)
+            if name.startswith(ended[0])]  # fmt: skip
+    assert gone == []

@@ -137,12 +137,13 @@ def test_a_run_from_beginning_to_end(api: Api, orch: Orch, tmp_path: Path, launc
     operator = Operator(api)
     end = background(
         orch, "train", own_script(tmp_path, text), *TRAIN, "--launcher", launcher,
-        "--backend", "gloo", "--", "$(HOME)", "two words",
+        "--backend", "gloo", "--k8s", "ttl=0", "--", "$(HOME)", "two words",
     )  # fmt: skip
     operator.run(f"{launcher}s", free_port())
     done = end()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all 2 ranks joined on gloo" in done.stderr
+    assert operator.starts == 1
     shown = orch("logs")
     assert shown.stdout.count("sum 2.0 ['$(HOME)', 'two words']") == 2
     listed = json.loads(orch("runs", "--json").stdout)["runs"]

@@ -1,18 +1,19 @@
-"""`orch clean` on Kubernetes: objects of runs whose job is gone, and pods that read for them."""
+"""`orch clean` on Kubernetes: objects of runs whose job is gone, pods that read for them, and jobs
+whose time to live is over where no operator ends them."""
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Iterator
 
+from orchestrator.errors import OrchError
 from orchestrator.planning.manifest import Object
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from orchestrator.targets.kubernetes.status import pod_state
+from orchestrator.targets.kubernetes.status import ended_at, pod_state, seconds
 
 NEW_SECONDS = 600.0  # younger ones may belong to a run that is just being started
 
@@ -22,10 +23,9 @@ def clean(cluster: Kube, *, look: bool) -> CleanupReport:
     began = time.monotonic()
     found = list(leftovers(cluster))
     if not look:
-        for kind, one in found:
-            path = f"{cluster.core_path(kind)}/{one['metadata']['name']}"
-            cluster.delete(path, one["metadata"]["uid"])
-    told = tuple(described(kind, one) for kind, one in found)
+        for one in found:
+            remove(cluster, one)
+    told = tuple(described(one) for one in found)
     node = NodeCleanup(
         node=cluster.namespace,
         state="left" if look and told else "clean",
@@ -37,26 +37,47 @@ def clean(cluster: Kube, *, look: bool) -> CleanupReport:
     return CleanupReport(run_id="", seconds=round(time.monotonic() - began, 2), nodes=(node,))
 
 
-def leftovers(cluster: Kube) -> Iterator[tuple[str, Object]]:
-    """(kind, object): what a job owns goes with it by itself."""
-    living = runs_with_jobs(cluster)
+def remove(cluster: Kube, one: Object) -> None:
+    cluster.delete(f"{cluster.path_of(one)}/{one['metadata']['name']}", one["metadata"]["uid"])
+
+
+def remove_expired(cluster: Kube) -> None:
+    """Jobs whose time is over; whoever starts a run may not be allowed to, which is no error."""
+    try:
+        for one in jobs_of(cluster):
+            if is_expired(one):
+                remove(cluster, one)
+    except OrchError:
+        pass
+
+
+def leftovers(cluster: Kube) -> Iterator[Object]:
+    """What a job owns goes with it by itself."""
+    jobs = list(jobs_of(cluster))
+    yield from filter(is_expired, jobs)
+    living = {run_of(job) for job in jobs}
     for kind in ("Pod", "ConfigMap"):
         for one in cluster.objects(kind, names.selector()):
             ended = kind == "Pod" and pod_state(one).state in ("done", "failed")
             alone = run_of(one) not in living or ended
             if alone and not one["metadata"].get("ownerReferences") and age(one) > NEW_SECONDS:
-                yield kind, one
+                yield {**one, "kind": kind}
 
 
-def runs_with_jobs(cluster: Kube) -> set[str]:
-    found = set()
+def jobs_of(cluster: Kube) -> Iterator[Object]:
+    """All jobs of orch's in the namespace."""
     for kind in KINDS.values():
         try:
-            jobs = cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())
+            yield from cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())
         except NotThere:  # this cluster does not have such jobs
             continue
-        found |= {run_of(job) for job in jobs}
-    return found
+
+
+def is_expired(job: Object) -> bool:
+    """Whether it has ended, and its time to live after that is over."""
+    ttl = (job["metadata"].get("annotations") or {}).get(names.TTL, "")
+    ended = ended_at(job)
+    return ended is not None and str(ttl).isdecimal() and time.time() - ended >= int(ttl)
 
 
 def run_of(one: Object) -> str:
@@ -65,11 +86,9 @@ def run_of(one: Object) -> str:
 
 def age(one: Object) -> float:
     """Seconds since it was made."""
-    made = one["metadata"].get("creationTimestamp")
-    if made is None:
-        return 0.0
-    return time.time() - datetime.datetime.fromisoformat(made.replace("Z", "+00:00")).timestamp()
+    made = seconds(one["metadata"].get("creationTimestamp"))
+    return 0.0 if made is None else time.time() - made
 
 
-def described(kind: str, one: Object) -> str:
-    return f"{run_of(one)}: {kind} {one['metadata']['name']}"
+def described(one: Object) -> str:
+    return f"{run_of(one)}: {one['kind']} {one['metadata']['name']}"

@@ -14,6 +14,7 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
+from orchestrator.targets.kubernetes.leftovers import remove_expired
 from orchestrator.targets.kubernetes.location import JobLocation, location_of
 from orchestrator.targets.kubernetes.objects import delete_objects
 
@@ -24,6 +25,7 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     plan = seen(plan, cluster)
     record = plan.run
     store.create(plan, folder)
+    remove_expired(cluster)
     try:
         execute(plan, {}, cluster)
     except OrchError:

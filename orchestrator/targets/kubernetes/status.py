@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -144,6 +145,23 @@ def job_state(job: Json) -> JobState:
     if condition(status, "Suspended"):
         return JobState(state="suspended", words="suspended: a queue holds it back, or somebody")
     return JobState(state="running")
+
+
+def ended_at(job: Json) -> float | None:
+    """When it was done or failed, in seconds since 1970; None if it was not, or does not say."""
+    status = job.get("status", {})
+    found = next((one for kind in (*DONE, "Failed") if (one := condition(status, kind))), None)
+    return seconds((found or {}).get("lastTransitionTime"))
+
+
+def seconds(stamp: str | None) -> float | None:
+    """2026-01-01T12:00:00Z, as seconds since 1970."""
+    if not stamp:
+        return None
+    try:
+        return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
 
 
 def unseen(job: Json) -> bool:

@@ -52,6 +52,10 @@ class KubeJob:
             "labels": names.labels(self.run_id),
         }
 
+    def metadata_to_expire(self) -> Object:
+        """Of a job whose operator does not end it by its time to live: `orch clean` does."""
+        return self.metadata() | {"annotations": {names.TTL: str(self.settings.ttl)}}
+
     def pod_command(self, mode: str) -> list[str]:
         """The program of a pod: train/node.py of the image."""
         settings = self.settings

@@ -13,11 +13,12 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
         {
             "apiVersion": "kubeflow.org/v2beta1",
             "kind": "MPIJob",
-            "metadata": job.metadata(),
+            "metadata": job.metadata_to_expire(),
             "spec": {
                 "mpiImplementation": job.settings.mpi or "Intel",
                 "slotsPerWorker": job.ppn,
                 "sshAuthMountPath": job.settings.ssh_folder,
+                # The operator's time to live is about the launcher's pod alone.
                 # Restarts are the supervisor's: the launcher itself ends once.
                 "runPolicy": run_policy(job) | {"backoffLimit": 0},
                 "mpiReplicaSpecs": {

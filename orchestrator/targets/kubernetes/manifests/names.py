@@ -18,6 +18,7 @@ JOB_MAX = 42
 OWNER = "app.kubernetes.io/managed-by"
 MANAGER = "orch"
 RUN = "orch/run"
+TTL = "orch/ttl"  # an annotation: seconds that a finished job is kept, where orch ends it
 
 
 def is_dns_label(text: str) -> bool:

@@ -41,7 +41,7 @@ def train_job(job: KubeJob) -> Object:
     return {
         "apiVersion": API,
         "kind": "TrainJob",
-        "metadata": job.metadata(),
+        "metadata": job.metadata_to_expire(),
         "spec": {
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
@@ -66,7 +66,7 @@ def training_runtime(job: KubeJob) -> Object:
                 "spec": {
                     # The trainer's service resolves workers before they are ready.
                     "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-                    "ttlSecondsAfterFinished": job.settings.ttl,
+                    # No time to live: the trainer would make the job anew, and train again.
                     "failurePolicy": {"maxRestarts": 0 if job.settings.mpi else job.max_restarts},
                     **success,
                     "replicatedJobs": jobs,
