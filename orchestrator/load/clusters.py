@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.fabric import asked_fabric
@@ -17,7 +17,7 @@ from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.records import OWN_STACK, parse_facts, recorded
 from orchestrator.load.selection import select, title
 from orchestrator.model.cluster import Cluster, Facts, Node
-from orchestrator.paths import INVENTORY, STANDALONE
+from orchestrator.paths import INVENTORY
 from orchestrator.state import State
 
 
@@ -91,7 +91,5 @@ def this_machine(name: str, variables: Mapping[str, Any], stack: str) -> Node:
 
 def local_facts(python: str) -> Facts:
     """Facts of this machine and of the environment that `python` belongs to."""
-    prefix = Path(python).parent.parent
-    command = [sys.executable, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
-    return parse_facts(checked(NodeFacts, json.loads(done.stdout), "the facts of this machine"))
+    found = facts.gather(Path(python).parent.parent)
+    return parse_facts(checked(NodeFacts, found, "the facts of this machine"))
