@@ -1,17 +1,22 @@
-"""Programs that start where Python has imported torch and transformers already.
+"""Programs that start where Python has imported torch already.
 
-A rank of a recipe spends most of a small test's time on these imports. Here one process has them,
-and forks for each program; what it forks has its own arguments, environment, folder, files and
-random numbers, and ends as a Python of its own would. That a recipe starts without this is tested
-too: `jobs.started(..., warm=False)`, and every run of it by orch.
+A rank spends most of a small test's time on imports. Here one process has them, and forks for each
+program; what it forks has its own arguments, environment, folder, files and random numbers, and
+ends as a Python of its own would. That programs start without this is tested too: recipes with
+`jobs.started(..., warm=False)` and in every run by orch, those of the bindings with
+`launch(..., warm=False)`, under each launcher.
 
-The server: `python tests/warm.py SOCKET`. A client sends one request with the files for the
-program's output; it is told the program's number, and its exit code when it has ended.
+The server: `python tests/warm.py KIND SOCKET`. A client sends one request with files and the
+numbers that they have in the program; it is told the program's number, and its exit code when it
+has ended. A client that goes takes its program with it. Clients: Program here, for tests, and
+tests/warm_client.py, for launchers.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import gc
 import importlib
 import json
 import os
@@ -27,17 +32,26 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# All that the recipes import of packages, and what transformers imports late.
-MODULES = (
-    "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.tensorboard", "transformers",
-    "transformers.models.bert.modeling_bert", "transformers.trainer", "accelerate",
-    "pyarrow.parquet",
-)  # fmt: skip
+# All that recipes import of packages, and what transformers imports late; and what the programs of
+# the bindings' tests import, but for one.
+MODULES = {
+    "recipes": (
+        "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.tensorboard",
+        "transformers", "transformers.models.bert.modeling_bert", "transformers.trainer",
+        "accelerate", "pyarrow.parquet",
+    ),
+    "bindings": (
+        "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo",
+        "torch.distributed.checkpoint", "torch.distributed.fsdp", "oneccl_bindings_for_pytorch",
+    ),
+}  # fmt: skip
 NAMES = ("Trainer", "TrainingArguments", "AutoTokenizer", "HfArgumentParser")
+CLIENT = Path(__file__).with_name("warm_client.py")
 # Read by libraries as they are loaded, so all programs of a server have these in common.
 COMMON = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -45,14 +59,16 @@ COMMON = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM
 # --- the server -----------------------------------------------------------------------------
 
 
-def serve(path: str) -> None:
-    for name in MODULES:
+def serve(kind: str, path: str) -> None:
+    for name in MODULES[kind]:
         importlib.import_module(name)
-    for name in NAMES:
-        getattr(sys.modules["transformers"], name)
+    if "transformers" in sys.modules:
+        for name in NAMES:
+            getattr(sys.modules["transformers"], name)
     threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
     # jemalloc, pyarrow's allocator, starts its thread again in a child.
     assert threads <= {Path("/proc/self/comm").read_text().strip(), "jemalloc_bg_thd"}, threads
+    gc.freeze()  # what all have in common is neither looked at nor copied
     own = list(sys.path)
     wake, waker = socket.socketpair()
     waker.setblocking(False)
@@ -63,31 +79,49 @@ def serve(path: str) -> None:
         server.bind(path)
         server.listen(64)
         while os.getppid() != 1:
-            ready, _, _ = select.select([server, wake], [], [], 5.0)
+            ready, _, _ = select.select([server, wake, *clients.values()], [], [], 5.0)
             if wake in ready:
                 wake.recv(4096)
                 tell_of_ends(clients)
+            end_those_of(clients, ready)
             if server in ready:
                 client, _ = server.accept()
                 pid = fork(client, [server, wake, waker, *clients.values()], own)
-                clients[pid] = client
-                client.sendall(f"{pid}\n".encode())
+                if pid:
+                    clients[pid] = client
+                    client.sendall(f"{pid}\n".encode())
 
 
 def tell_of_ends(clients: dict[int, socket.socket]) -> None:
-    while clients:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
         if pid == 0:
             return
-        with clients.pop(pid) as client:
-            try:
-                client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-            except OSError:
-                pass  # nobody waits for it
+        if pid in clients:
+            with clients.pop(pid) as client:
+                try:
+                    client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+                except OSError:
+                    pass  # nobody waits for it
+
+
+def end_those_of(clients: dict[int, socket.socket], ready: list[socket.socket]) -> None:
+    """The programs of clients that are gone."""
+    for pid, client in list(clients.items()):
+        if client in ready:
+            os.kill(pid, signal.SIGKILL)
+            clients.pop(pid).close()
 
 
 def fork(client: socket.socket, others: list[socket.socket], path: list[str]) -> int:
-    request, files, _, _ = socket.recv_fds(client, 1 << 20, 2)
+    """-> the number of the program; 0 if the client wanted none."""
+    words, files, _, _ = socket.recv_fds(client, 1 << 20, 200)
+    if not words:
+        client.close()
+        return 0
     pid = os.fork()
     if pid:
         for file in files:
@@ -97,14 +131,27 @@ def fork(client: socket.socket, others: list[socket.socket], path: list[str]) ->
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for one in (client, *others):
         one.close()
-    for number, file in enumerate(files, start=1):
+    request = json.loads(words)
+    place(files, request["files"])
+    prepare(request, path)
+    if request["as_any"]:
+        be_main(sys.argv[0])
+        sys.exit()  # and all that follows is as in any Python
+    os._exit(program(sys.argv[0]))
+
+
+def place(files: list[int], numbers: list[int]) -> None:
+    """Give the files these numbers."""
+    above = max(numbers) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, above) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(moved, numbers, strict=True):
         os.dup2(file, number)
         os.close(file)
-    os._exit(program(json.loads(request), path))
 
 
-def program(request: dict[str, Any], path: list[str]) -> int:
-    """Be this program; -> its exit code."""
+def prepare(request: dict[str, Any], path: list[str]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -113,7 +160,19 @@ def program(request: dict[str, Any], path: list[str]) -> int:
     seed_anew()
     sys.argv = request["argv"]
     sys.path[:] = [str(Path(sys.argv[0]).parent), *path[1:]]
-    code = outcome_of(sys.argv[0])
+
+
+def be_main(script: str) -> None:
+    os.setsid()
+    main = types.ModuleType("__main__")
+    main.__file__ = script
+    sys.modules["__main__"] = main  # where it stays until the interpreter ends
+    exec(compile(Path(script).read_text(), script, "exec"), vars(main))
+
+
+def program(script: str) -> int:
+    """-> its exit code."""
+    code = outcome_of(script)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -147,38 +206,50 @@ def outcome_of(script: str) -> int:
 
 
 class Warm:
-    """The server of this process, started by the first who wants it."""
+    """A server of this process, started by the first who wants it."""
 
-    process: subprocess.Popen[bytes] | None = None
-    folder: tempfile.TemporaryDirectory[str]
+    def __init__(self, kind: str, *options: str) -> None:
+        self.kind, self.options = kind, options
+        self.process: subprocess.Popen[bytes] | None = None
 
-    @classmethod
-    def connect(cls) -> socket.socket:
-        if cls.process is None:
-            cls.folder = tempfile.TemporaryDirectory(prefix="warm-")
-            command = [sys.executable, __file__, f"{cls.folder.name}/socket"]
-            with open(f"{cls.folder.name}/said", "wb") as log:
-                cls.process = subprocess.Popen(command, env={**os.environ, **COMMON}, stderr=log)
-            atexit.register(cls.end)
+    def connect(self) -> socket.socket:
+        if self.process is None:
+            self.start()
+        assert self.process
         deadline = time.monotonic() + 300
         while True:
             client = socket.socket(socket.AF_UNIX)
             try:
-                client.connect(f"{cls.folder.name}/socket")
+                client.connect(f"{self.folder.name}/socket")
                 return client
             except (FileNotFoundError, ConnectionRefusedError):
                 client.close()
-                said = Path(cls.folder.name, "said").read_text()
-                assert cls.process.poll() is None, said
+                said = Path(self.folder.name, "said").read_text()
+                assert self.process.poll() is None, said
                 assert time.monotonic() < deadline, said
                 time.sleep(0.05)
 
-    @classmethod
-    def end(cls) -> None:
-        if cls.process is not None:
-            cls.process.kill()
-            cls.process.wait()
-            cls.folder.cleanup()
+    def start(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="warm-")
+        command = [sys.executable, *self.options, __file__, self.kind, f"{self.folder.name}/socket"]
+        with open(f"{self.folder.name}/said", "wb") as log:
+            self.process = subprocess.Popen(command, env={**os.environ, **COMMON}, stderr=log)
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.folder.cleanup()
+
+    def command(self) -> list[str]:
+        """What a launcher starts in the place of Python; the server is there."""
+        self.connect().close()
+        return [sys.executable, "-IS", str(CLIENT), f"{self.folder.name}/socket"]
+
+
+RECIPES = Warm("recipes")
+BINDINGS = Warm("bindings", "-u")  # what a rank has printed when it is killed counts
 
 
 class Program:
@@ -197,9 +268,9 @@ class Program:
         self.returncode: int | None = None
         self.said: list[str] = []
         self.files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
-        self.socket = Warm.connect()
+        self.socket = RECIPES.connect()
         request = {"argv": argv, "env": dict(env), "cwd": str(cwd or Path.cwd()),
-                   "file_limit": file_limit}  # fmt: skip
+                   "files": [1, 2], "file_limit": file_limit, "as_any": False}  # fmt: skip
         numbers = [file.fileno() for file in self.files]
         socket.send_fds(self.socket, [json.dumps(request).encode()], numbers)
         self.answers = self.socket.makefile()
@@ -232,4 +303,4 @@ class Program:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2])

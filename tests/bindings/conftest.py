@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
+from tests.warm import BINDINGS
 
 PORTS = 4  # in a row: a program may serve one store after another
 PROGRAMS = Path(__file__).parent / "programs"
@@ -61,18 +62,18 @@ def clean_environment(extra: dict[str, str]) -> dict[str, str]:
 
 
 def commands(
-    by: str, ranks: int, program: list[str], env: dict[str, str]
+    by: str, ranks: int, program: list[str], env: dict[str, str], warm: bool = False
 ) -> list[tuple[list[str], dict[str, str]]]:
     """One (command, environment) per process that the test itself starts."""
+    asked = [*(BINDINGS.command() if warm else [sys.executable]), *program]
     if by == "mpi":
-        return [([str(BIN / "mpiexec.hydra"), "-n", str(ranks), sys.executable, *program], env)]
+        return [([str(BIN / "mpiexec.hydra"), "-n", str(ranks), *asked], env)]
     if by == "torchrun":
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-        return [([*launcher, "--master-port", env["MASTER_PORT"], *program], env)]
+        return [([*launcher, "--master-port", env["MASTER_PORT"], "--no-python", *asked], env)]
     local = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     return [
-        ([sys.executable, *program], env | local | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(ranks)
+        (asked, env | local | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)
     ]
 
 
@@ -97,17 +98,25 @@ def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:
 
 @pytest.fixture
 def launch(tmp_path):
-    """launch("program.py", *args, ranks=2, by="mpi"|"torchrun"|"bare") -> Outcome."""
+    """launch("program.py", *args, ranks=2, by="mpi"|"torchrun"|"bare") -> Outcome.
+
+    `warm`: see tests/warm.py; else each rank is a Python of its own."""
 
     def run(
-        program: str, *args: str, ranks: int = 2, by: str = "mpi", timeout: float = 60, env=None
+        program: str,
+        *args: str,
+        ranks: int = 2,
+        by: str = "mpi",
+        timeout: float = 60,
+        env: dict[str, str] | None = None,
+        warm: bool = True,
     ) -> Outcome:
         begun = time.monotonic()
         full = clean_environment(env or {})
         started = []
         logs = []
         for number, (command, variables) in enumerate(
-            commands(by, ranks, [str(PROGRAMS / program), *args], full)
+            commands(by, ranks, [str(PROGRAMS / program), *args], full, warm)
         ):
             logs.append(tmp_path / f"{program}-{len(list(tmp_path.iterdir()))}-{number}.log")
             with logs[-1].open("wb") as log:
