@@ -26,7 +26,8 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
 	$(BIN)/orch train bert-qa --ppn $(RANKS) --allow-slow-bf16 --fresh
 
 test: .venv/.dev machine wheels    ## run all tests
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --durations $(SLOWEST)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
+		--durations $(SLOWEST)
 
 test-unit: .venv/.dev    ## run the tests of single modules: under a minute
 	@tests/prepare unit

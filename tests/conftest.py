@@ -29,6 +29,9 @@ HOSTILE = (
 
 
 TESTS = Path(__file__).parent
+# Groups of tests that are one lane's, and the folders of those that take no time.
+LONGEST = ("cluster", "recipes", "other torches")
+QUICK = ("unit", "roles")
 INTERN = sys.intern  # Ansible puts one of its own there, which torch's compiler does not know
 
 
@@ -50,6 +53,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares(item):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+    if in_lane():
+        items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """What takes long and stays in one lane comes first; what takes little fills up the end."""
+    group = item.get_closest_marker("xdist_group")
+    if group and group.args[0] in LONGEST:
+        return LONGEST.index(group.args[0])
+    return len(LONGEST) + (item.path.relative_to(TESTS).parts[0] in QUICK)
+
+
+def in_lane() -> bool:
+    return "PYTEST_XDIST_WORKER" in os.environ
 
 
 def pytest_collection_finish() -> None:
@@ -63,8 +80,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The lane of the cluster takes longest, and mostly waits: it goes first when it does not."""
-    lane = "PYTEST_XDIST_WORKER" in os.environ
-    if lane and not item.get_closest_marker("cluster") and os.nice(0) == 0:
+    if in_lane() and not item.get_closest_marker("cluster") and os.nice(0) == 0:
         os.nice(5)
 
 
