@@ -59,6 +59,12 @@ class Cell:
     report: dict[str, Any]
     logs: dict[int, str]
 
+    @classmethod
+    def of(cls, code: int, report: dict[str, Any]) -> Cell:
+        logs = Path(report["folder"], "ranks").glob("rank-*.log")
+        texts = {int(path.stem[5:]): path.read_text(errors="replace") for path in logs}
+        return cls(code=code, report=report, logs=texts)
+
     def said(self, word: str, rank: int) -> Any:
         lines = self.logs[rank].splitlines()
         found = [line[len(word) + 1 :] for line in lines if line.startswith(f"{word} ")]

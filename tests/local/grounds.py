@@ -31,12 +31,7 @@ class Ground:
         asked = (script, *words[:split], *self.flags, "--fresh", "--json", *words[split:])
         done = self.orch("train", *asked)
         assert done.stdout.startswith("{"), done.stderr
-        report = json.loads(done.stdout)
-        lines = self.orch("logs", report["run_id"], "--json").stdout.splitlines()
-        logs: dict[int, str] = {}
-        for line in map(json.loads, lines):
-            logs[line["rank"]] = logs.get(line["rank"], "") + line["line"] + "\n"
-        return matrix.Cell(code=done.returncode, report=report, logs=logs)
+        return matrix.Cell.of(done.returncode, json.loads(done.stdout))
 
     def orch(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
