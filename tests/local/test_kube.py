@@ -67,7 +67,8 @@ def own_script(tmp_path: Path, text: str = "print('hello')\n") -> str:
     return "own.py"
 
 
-TRAIN = ("--on", "k8s", "--nodes", "2", "--ppn", "1")
+ANY = ("--on", "k8s", "--nodes", "2", "--ppn", "1")
+TRAIN = (*ANY, "--launcher", "pytorchjob")
 
 
 def started(api: Api, orch: Orch, tmp_path: Path, *more: str) -> tuple[str, str]:

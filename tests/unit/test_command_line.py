@@ -20,6 +20,7 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
     for name in ("ORCH_K8S_FILE", "ORCH_RUNS_DIR", "ORCH_RECIPE_PATH"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     (tmp_path / "own.py").write_text("")
 
 
@@ -40,7 +41,7 @@ def refused(*words: str) -> str:
         ((*K8S, "--inventory", "nosuch", "--accelerate-config", "/nonexistent"),
          "--inventory is for nodes behind SSH. --accelerate-config is for --launcher accelerate"),
         ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: there is no"),
-        ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks of a PyTorchJob"),
+        ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks unless --launcher is given"),
         ((*K8S, "--min-nodes", "1"), "min_nodes without --max-restarts"),
         ((*K8S, "-o", "yaml", "--json"), "-o yaml is the plan's manifest: not with --json"),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml is the plan's manifest: for --dry-run"),
@@ -70,7 +71,7 @@ def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
     assert "-o yaml is for --on k8s: this plan is a shell script" in refused(*own, "-o", "yaml")
     for more in (("--json",), ("-o", "json")):
         assert json.loads(orch(*own, *more).stdout)["kind"] == "plan"
-    assert "kind: PyTorchJob" in orch(*K8S, "-o", "yaml").stdout
+    assert "kind: TrainJob" in orch(*K8S, "-o", "yaml").stdout
 
 
 def test_the_environment_names_a_file_for_pods_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ CASES: Mapping[str, Case] = {
     "runs_dir": (PurePath("unfinished"), {}),
 }
 OTHERWISE: Mapping[tuple[str, str], Case] = {
-    ("kubernetes", "launcher"): ("trainjob", {}),
+    ("kubernetes", "launcher"): ("mpijob", {}),
     ("kubernetes", "mpi"): ("openmpi", {"launcher": "mpijob"}),
     ("kubernetes", "allow_slow_bf16"): (True, {}),
     ("kubernetes", "inventory"): ("lab.yml", {}),
@@ -217,7 +217,8 @@ def test_a_recipe_of_ones_own_travels_whole_to_pods() -> None:
     ("asked", "words"),
     [
         ({"mpi": "mpich", "launcher": "mpijob"}, "--mpi mpich: pods have intel or openmpi"),
-        ({"mpi": "intel"}, "torchrun starts the ranks of a PyTorchJob"),
+        ({"mpi": "intel"}, "torchrun starts the ranks unless --launcher is given"),
+        ({"mpi": "intel", "launcher": "pytorchjob"}, "torchrun starts the ranks of a PyTorchJob"),
         ({"min_nodes": 3, "max_restarts": 1}, "min_nodes = 3, but --nodes is 2"),
         ({"min_nodes": 1}, "min_nodes without --max-restarts"),
         ({"min_nodes": 1, "max_restarts": 1, "launcher": "mpijob"}, "only a PyTorchJob"),

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from orchestrator.errors import PlanError
+from orchestrator.targets.kubernetes.default_kind import PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
 from orchestrator.targets.kubernetes.settings import KubeSettings
@@ -79,6 +80,17 @@ def kinds_findings(served: Mapping[str, tuple[str, ...]], wanted: str | None) ->
             )
         )
     return found
+
+
+def default_finding(served: Mapping[str, tuple[str, ...]]) -> Finding:
+    """Which kind a run becomes without --launcher, and why."""
+    here = tuple(name for name in PREFERRED if KINDS[name].version in served.get(name, ()))
+    try:
+        found = default_kind(Installed(launchers=here))
+    except PlanError as error:
+        return Finding(topic="default", state="miss", words=error.message, cure=error.hint)
+    (told,) = found.decisions
+    return Finding(topic="default", state="ok", words=f"--launcher {found.value}: {told.reason}")
 
 
 def rights_finding(denied: Iterable[tuple[str, str, str, str]], who: str) -> Finding:

@@ -12,6 +12,8 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.resume import plan_or_resume
 from orchestrator.targets.identity import new_identity
+from orchestrator.targets.kubernetes import installed
+from orchestrator.targets.kubernetes.default_kind import Installed
 from orchestrator.targets.kubernetes.load import kube_settings
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.options import KubeOptions
@@ -21,7 +23,7 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 
 
 def plan(request: TrainRequest) -> Plan:
-    """Read the files, decide. Asks no cluster."""
+    """Read the files, decide. Of the cluster it asks at most which kinds of jobs it has."""
     inputs = read(request)
     values = inputs.recipe.settings(request.preset, inputs.settings)
     site = new_site(inputs.recipe, values, inputs.kube)
@@ -37,6 +39,7 @@ def read(request: TrainRequest) -> Inputs:
         stack=load.stack(request.stack),
         kube=kube,
         settings=chosen_settings(request.settings, recipe, kube),
+        installed=installed.ask(kube) if request.launcher is None else Installed(),
     )
 
 

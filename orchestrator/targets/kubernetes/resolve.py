@@ -15,25 +15,29 @@ from orchestrator.planning import precision as precisions
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.training import Training
 from orchestrator.targets.kubernetes import run_record
+from orchestrator.targets.kubernetes.default_kind import Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.versions.stack import Stack
 
-DEFAULT = "pytorchjob"
+TORCHRUN_ONLY = ("pytorchjob",)
+ELASTIC = "pytorchjob"
 MOST_PODS = 5000
 MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # as --mpi says it -> as the operators do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a request names, as read from files. `settings`: those of --set; `kube`: of the pods."""
+    """What a request names, as read from files. `settings`: those of --set; `kube`: of the pods;
+    `installed`: what the cluster has, asked where the request leaves the launcher open."""
 
     recipe: Recipe
     stack: Stack
     kube: KubeSettings
     settings: Mapping[str, Value] = field(default_factory=dict)
+    installed: Installed = field(default_factory=Installed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +60,10 @@ class Resolved:
 def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
     """Raises PlanError, RequestError."""
     check_numbers(request)
-    name = request.launcher or DEFAULT
     kube = with_flags(request, inputs.kube)
     kube.check()
-    launcher, mpi = choose_launcher(name, kube)
+    launcher, mpi = choose_launcher(request.launcher, kube, inputs.installed)
+    name = launcher.value
     stack, backend = choose_stack(request, inputs, hydra=mpi == MPI["intel"])
     precision = choose_precision(inputs.recipe, request)
     layout = choose_layout(request, name, kube)
@@ -68,7 +72,7 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
         launcher=launcher,
         mpi=mpi,
         layout=layout,
-        least=least_nodes(inputs.recipe, request, kube, len(layout.value.nodes)),
+        least=least_nodes(inputs.recipe, request, kube, len(layout.value.nodes), name),
         stack=stack,
         backend=backend,
         precision=precision,
@@ -112,21 +116,31 @@ def check_once(request: TrainRequest, flag: str, name: str) -> None:
         raise PlanError(f"{flag} and --k8s {name} are the same.", hint="Leave one of them out.")
 
 
-def choose_launcher(name: str, kube: KubeSettings) -> tuple[Choice[str], str | None]:
+def choose_launcher(
+    asked: str | None, kube: KubeSettings, installed: Installed
+) -> tuple[Choice[str], str | None]:
     """The kind of the job, and the MPI that starts its ranks, if it is one. Raises PlanError."""
-    if name not in KINDS:
+    if asked is not None and asked not in KINDS:
         raise PlanError(
-            f"--launcher {name} does not run on Kubernetes.", hint=did_you_mean(name, KINDS)
+            f"--launcher {asked} does not run on Kubernetes.", hint=did_you_mean(asked, KINDS)
         )
-    if name == DEFAULT and kube.mpi:
+    if kube.mpi and (asked is None or asked in TORCHRUN_ONLY):
+        which = f"of a {KINDS[asked].kind}" if asked else "unless --launcher is given"
         raise PlanError(
-            f"mpi {kube.mpi}: torchrun starts the ranks of a PyTorchJob.",
+            f"mpi {kube.mpi}: torchrun starts the ranks {which}.",
             hint="--launcher mpijob has MPI; or leave --mpi (and mpi of orch-k8s.toml) out.",
         )
-    kind, mpi = KINDS[name], kube.mpi or (MPI["intel"] if name == "mpijob" else None)
-    value = f"{kind.kind} {kind.group}/{kind.version}"
-    why = f"{mpi} MPI" if mpi else "torchrun"
-    return Choice(name, (Decision(topic="launcher", value=value, reason=why),)), mpi
+    found = Choice(asked) if asked else default_kind(installed, elastic=kube.min_nodes is not None)
+    kind = KINDS[found.value]
+    mpi = kube.mpi or (MPI["intel"] if found.value == "mpijob" else None)
+    told = Decision(
+        topic="launcher",
+        value=f"{kind.kind} {kind.group}/{kind.version}",
+        reason="; ".join(
+            [f"{mpi} MPI" if mpi else "torchrun", *(d.reason for d in found.decisions)]
+        ),
+    )
+    return Choice(found.value, (told,)), mpi
 
 
 def choose_stack(
@@ -175,13 +189,14 @@ def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> C
     return Choice(layout, tell_pods(layout, kube))
 
 
-def least_nodes(recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int) -> int:
+def least_nodes(
+    recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int, name: str
+) -> int:
     """How few pods an elastic run goes on with. Raises PlanError."""
     least = kube.min_nodes
     if least is None:
         return nodes
-    name = request.launcher or DEFAULT
-    if name != DEFAULT:
+    if name != ELASTIC:
         raise PlanError(
             f"min_nodes = {least}: only a PyTorchJob goes on with fewer pods.",
             hint=f"Leave --min-nodes and min_nodes out, or --launcher {name}.",

@@ -13,6 +13,7 @@ from orchestrator.targets.kubernetes import checks
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.checks import Finding
+from orchestrator.targets.kubernetes.installed import versions
 from orchestrator.targets.kubernetes.manifests import names, security, setup
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
@@ -47,28 +48,14 @@ def check(
     yield Finding(topic="API", state="ok", words=f"Kubernetes {version}: {where}")
     served = {launcher: versions(cluster, launcher) for launcher in KINDS}
     yield from checks.kinds_findings(served, request.launcher)
+    if request.launcher is None:
+        yield checks.default_finding(served)
     yield checks.rights_finding(denied(cluster, request, served), cluster.namespace)
     yield checks.claim_finding(claim(cluster, settings), settings, request.pods)
     nodes = listed_nodes(cluster)
     yield checks.nodes_finding(nodes, settings, request.pods)
     yield checks.flags_finding(nodes, settings)
     yield image(cluster, settings, pull=request.pull)
-
-
-def versions(cluster: Kube, launcher: str) -> tuple[str, ...]:
-    """The versions of the kind's group that have its resource."""
-    kind = KINDS[launcher]
-    try:
-        group = cluster.get(f"/apis/{kind.group}")
-        found = [one["version"] for one in group.get("versions") or ()]
-        return tuple(one for one in found if has(cluster, f"{kind.group}/{one}", kind.plural))
-    except NotThere:
-        return ()
-
-
-def has(cluster: Kube, group_version: str, plural: str) -> bool:
-    resources = cluster.get(f"/apis/{group_version}").get("resources") or ()
-    return any(one["name"] == plural for one in resources)
 
 
 def denied(

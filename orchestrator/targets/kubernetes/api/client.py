@@ -43,6 +43,7 @@ class Kube:
         self.client = client
         self.namespace = namespace
         self.context = context
+        self.tries = TRIES
         self.custom = kubernetes.CustomObjectsApi(client)
         self.failures: tuple[type[Exception], ...] = (
             kubernetes.ApiException,
@@ -203,13 +204,13 @@ class Kube:
 
     def attempt(self, act: Callable[[], Result]) -> Result:
         """Do it, again where the API is busy; raises errors in the users' words."""
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(self.tries)):
             try:
                 return act()
             except self.failures as error:
                 if not left or not passing(error):
                     raise words(error, self.context or "the cluster") from None
-                time.sleep(pause(error, TRIES - left - 1))
+                time.sleep(pause(error, self.tries - left - 1))
         raise AssertionError
 
 
