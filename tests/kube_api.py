@@ -25,6 +25,7 @@ from tests.kube_http import KINDS, TOKEN, Handler, Json
 
 GROUPS = {
     "kubeflow.org": {"v1": ["pytorchjobs"], "v2beta1": ["mpijobs"]},
+    "batch": {"v1": ["jobs"]},
     "trainer.kubeflow.org": {"v1alpha1": ["trainjobs", "trainingruntimes"]},
 }
 

@@ -18,7 +18,7 @@ KINDS = {
     "configmaps": "ConfigMap", "secrets": "Secret", "pods": "Pod", "events": "Event",
     "persistentvolumeclaims": "PersistentVolumeClaim", "nodes": "Node",
     "pytorchjobs": "PyTorchJob", "mpijobs": "MPIJob", "trainjobs": "TrainJob",
-    "trainingruntimes": "TrainingRuntime",
+    "trainingruntimes": "TrainingRuntime", "jobs": "Job", "services": "Service",
 }  # fmt: skip
 PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"

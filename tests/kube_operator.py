@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class Operator:
-    """Runs the pods of a PyTorchJob or a TrainJob (torch) as processes of this machine."""
+    """Runs the pods of a PyTorchJob, a TrainJob (torch) or a Job as processes of this machine."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -49,7 +49,13 @@ class Operator:
             "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port),
         }  # fmt: skip
         for index in range(count):
-            if plural == "trainjobs":  # the trainer numbers its pods
+            if plural == "jobs":  # Kubernetes numbers the pods, and a service names them
+                meet = {
+                    "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+                    "JOB_COMPLETION_INDEX": str(index),
+                }
+                self.start(job, template, f"{name}-{index}-abcde", meet)
+            elif plural == "trainjobs":  # the trainer numbers its pods
                 own = {**static, "PET_NODE_RANK": str(index)}
                 self.start(job, template, f"{name}-node-0-{index}-abcde", own)
             else:
@@ -86,11 +92,13 @@ class Operator:
         running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
         self.api.say(name)
         self.api.put("pods", {**pod, "status": running})
-        thread = threading.Thread(target=self.read, args=(pod, process), daemon=True)
+        last_failure = job["kind"] == "Job" and not job["spec"]["backoffLimit"]
+        thread = threading.Thread(target=self.read, args=(pod, process, last_failure), daemon=True)
         thread.start()
         self.threads.append(thread)
 
-    def read(self, pod: Json, process: subprocess.Popen[str]) -> None:
+    def read(self, pod: Json, process: subprocess.Popen[str], last_failure: bool) -> None:
+        """`last_failure`: the Job ends with the first pod that fails, and its pods with it."""
         name = pod["metadata"]["name"]
         assert process.stdout is not None
         with process.stdout:
@@ -98,6 +106,8 @@ class Operator:
                 self.api.say(name, line.rstrip("\n"))
         code = process.wait()
         self.api.say(name, end=True)
+        for other in self.processes.values() if code and last_failure else ():
+            other.terminate()
         ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
         status = {
             "phase": "Failed" if code else "Succeeded",
@@ -111,7 +121,10 @@ class Operator:
             thread.join()
         codes = [process.returncode for process in self.processes.values()]
         job = self.api.get(plural, name)
-        if job:
+        if job and plural == "jobs":  # which has no condition while it runs
+            last = "Failed" if any(codes) else "Complete"
+            self.api.put(plural, {**job, "status": conditions(last)})
+        elif job:
             last = "Failed" if any(codes) else "Succeeded"
             self.api.put(plural, {**job, "status": conditions("Created", "Running", last)})
             self.live_on(plural, job, port)
@@ -150,6 +163,13 @@ def owner(job: Json) -> Json:
 
 def pods_of(api: Api, job: Json) -> tuple[Json, int, int]:
     """(template, pods, ranks in each)."""
+    if job["kind"] == "Job":
+        spec = job["spec"]
+        assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
+        service = api.get("services", spec["template"]["spec"]["subdomain"])
+        assert service is not None
+        assert service["spec"]["selector"].items() <= spec["template"]["metadata"]["labels"].items()
+        return spec["template"], spec["completions"], 0
     if job["kind"] == "PyTorchJob":
         worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
         return worker["template"], worker["replicas"], int(job["spec"]["nprocPerNode"])

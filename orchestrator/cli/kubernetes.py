@@ -34,7 +34,7 @@ SettingsFile = Annotated[
 TRAIN = TargetFlags(
     on=KubeOptions.on,
     summary="Run it as pods of a Kubernetes cluster.",
-    launchers=("trainjob", "pytorchjob", "mpijob"),  # KINDS, not imported here
+    launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # KINDS, not imported here
     group=Group(
         kind=KubeOptions,
         panels={
@@ -56,7 +56,7 @@ TRAIN = TargetFlags(
 @app.command()
 def check(
     launcher: Annotated[
-        str | None, typer.Option(help="trainjob, pytorchjob or mpijob; default: any.")
+        str | None, typer.Option(help="trainjob, pytorchjob, mpijob or job; default: any.")
     ] = None,
     nodes: Annotated[int, typer.Option(help="How many pods a run will have.")] = 1,
     pull: Annotated[

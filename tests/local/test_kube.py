@@ -128,7 +128,7 @@ def test_a_dry_run_asks_no_cluster_and_prints_what_kubectl_takes(
     assert both.returncode == 2
 
 
-@pytest.mark.parametrize("launcher", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize("launcher", ["pytorchjob", "trainjob", "job"])
 def test_a_run_from_beginning_to_end(api: Api, orch: Orch, tmp_path: Path, launcher: str) -> None:
     """Real torchrun, two pods as processes of this machine, gloo between them."""
     text = (

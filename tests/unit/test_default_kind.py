@@ -36,6 +36,8 @@ def launcher_of(plan: Plan) -> tuple[str, str]:
         (Installed(launchers=("trainjob",)), "TrainJob", "torchrun; the cluster has it"),
         (Installed(launchers=("pytorchjob",)), "PyTorchJob",
          "torchrun; the cluster has no TrainJob"),
+        (Installed(launchers=("job",)), "Job",
+         "torchrun; the cluster has no TrainJob and no PyTorchJob"),
         (Installed(unknown="no cluster could be asked (x)"), "TrainJob",
          "torchrun; assumed: no cluster could be asked (x)"),
     ],

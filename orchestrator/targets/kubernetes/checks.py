@@ -31,6 +31,7 @@ RIGHTS = (
     ("get", "", "pods/exec", "orch fetch"),
     ("get", "", "persistentvolumeclaims", "orch k8s check"),
 )
+SERVICE_VERBS = ("create", "patch", "list", "delete")
 JOB_VERBS = ("create", "patch", "get", "list", "delete")
 # As Node Feature Discovery labels nodes.
 BF16_LABELS = (
@@ -58,9 +59,18 @@ class Finding:
 
 def rights_for(kind: Kind) -> tuple[tuple[str, str, str, str], ...]:
     own = tuple((verb, kind.group, kind.plural, f"a {kind.kind}") for verb in JOB_VERBS)
+    if kind.launcher == "job":
+        return (*own, *((verb, "", "services", "names of its pods") for verb in SERVICE_VERBS))
     if kind.launcher != "trainjob":
         return own
     return (*own, *((verb, kind.group, "trainingruntimes", "its runtime") for verb in JOB_VERBS))
+
+
+def in_question(served: Mapping[str, tuple[str, ...]], wanted: str | None) -> list[str]:
+    """The launchers that a user will take. Every cluster has plain Jobs; they are asked for, or
+    are what is left."""
+    kubeflow = [one for one in KINDS if one != "job" and served.get(one)]
+    return [wanted] if wanted else kubeflow or ["job"]
 
 
 def kinds_findings(served: Mapping[str, tuple[str, ...]], wanted: str | None) -> list[Finding]:

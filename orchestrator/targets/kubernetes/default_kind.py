@@ -9,7 +9,8 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
 # The trainer is what Kubeflow develops; its v1 operator, which has PyTorchJob, comes to its end.
-PREFERRED = ("trainjob", "pytorchjob")
+# Where there is neither, pods are enough.
+PREFERRED = ("trainjob", "pytorchjob", "job")
 ELASTIC = "pytorchjob"
 
 
@@ -43,8 +44,8 @@ def why(found: str, installed: Installed, *, elastic: bool) -> str:
     missing = [KINDS[one].kind for one in PREFERRED[: PREFERRED.index(found)]]
     if missing:
         return f"the cluster has no {' and no '.join(missing)}"
-    others = [KINDS[one].kind for one in PREFERRED if one != found and one in installed.launchers]
-    return f"the cluster has it{', and it outlives ' + others[0] if others else ''}"
+    outlives = ", and it outlives PyTorchJob" if "pytorchjob" in installed.launchers else ""
+    return f"the cluster has it{outlives}"
 
 
 def told(launcher: str, reason: str) -> Choice[str]:

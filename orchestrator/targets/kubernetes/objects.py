@@ -38,7 +38,7 @@ def delete_objects(cluster: Kube, at: JobLocation, run_id: str) -> None:
         for one in cluster.list_custom(at.group, at.version, runtimes, selector):
             base = path[: -len(at.plural)] + runtimes
             remove_ours(cluster, base, one, run_id)
-    for kind in ("Pod", "ConfigMap"):
+    for kind in ("Pod", "ConfigMap", *(["Service"] if at.launcher == "job" else [])):
         for one in cluster.objects(kind, selector):
             if kind == "Pod" and one["metadata"].get("ownerReferences"):
                 continue  # the job's own end with it, in their order

@@ -22,7 +22,7 @@ from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.versions.stack import Stack
 
-TORCHRUN_ONLY = ("pytorchjob",)
+TORCHRUN_ONLY = ("pytorchjob", "job")
 ELASTIC = "pytorchjob"
 MOST_PODS = 5000
 MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # as --mpi says it -> as the operators do

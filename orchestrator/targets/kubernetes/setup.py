@@ -62,7 +62,7 @@ def denied(
     cluster: Kube, request: CheckRequest, served: dict[str, tuple[str, ...]]
 ) -> list[tuple[str, str, str, str]]:
     """The rights that are needed and not there."""
-    launchers = [request.launcher] if request.launcher else [one for one in KINDS if served[one]]
+    launchers = checks.in_question(served, request.launcher)
     wanted = [*checks.RIGHTS, *(r for one in launchers for r in checks.rights_for(KINDS[one]))]
     return [right for right in wanted if not allowed(cluster, *right[:3])]
 

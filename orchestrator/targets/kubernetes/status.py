@@ -37,6 +37,8 @@ def node_of(pod: str) -> str:
         return match.group(1)
     if match := re.search(r"-(node|launcher)-0-(\d+)(?:-[a-z0-9]{5})?$", pod):
         return f"node-{match.group(2)}" if match.group(1) == "node" else "launcher"
+    if match := re.fullmatch(r"orch-.+-(\d+)-[a-z0-9]{5}", pod):
+        return f"worker-{match.group(1)}"  # of an Indexed Job
     return pod
 
 

@@ -26,11 +26,11 @@ QUIET_SECONDS = 330.0
 TRIES = 5
 CORE = {
     "ConfigMap": "configmaps", "Secret": "secrets", "Pod": "pods",
-    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "PersistentVolumeClaim": "persistentvolumeclaims", "Service": "services",
 }  # fmt: skip
 CUSTOM = {
     "PyTorchJob": "pytorchjobs", "MPIJob": "mpijobs", "TrainJob": "trainjobs",
-    "TrainingRuntime": "trainingruntimes",
+    "TrainingRuntime": "trainingruntimes", "Job": "jobs",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests import mpijob, pytorchjob, trainjob
+from orchestrator.targets.kubernetes.manifests import indexedjob, mpijob, pytorchjob, trainjob
 from orchestrator.targets.kubernetes.manifests.job import KubeJob
 
 
@@ -50,5 +50,14 @@ KINDS = {
         plural="trainjobs",
         launch=trainjob.launch,
         comes_with="Kubeflow Trainer v2",
+    ),
+    "job": Kind(
+        launcher="job",
+        kind="Job",
+        group="batch",
+        version="v1",
+        plural="jobs",
+        launch=indexedjob.launch,
+        comes_with="Kubernetes itself",
     ),
 }

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
@@ -24,8 +25,8 @@ from orch_node import program
 from orch_node.agent.processes import Process, look
 from orch_node.agent.stack_traces import ask
 from orch_node.line_pipes import LONGEST_OF_LAUNCHER
+from orch_node.pod import indexed, rendezvous
 from orch_node.pod import mpi as pod_mpi
-from orch_node.pod import rendezvous
 from orch_node.pod.relay import Relay, say
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
@@ -93,10 +94,19 @@ def pod_name() -> str:
     return pod_mpi.node_name(os.uname().nodename)
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """How torchrun meets its peers: the key of orch's signed rendezvous, None for torch's own, and
+    what no operator has told it."""
+
+    key: bytes | None
+    options: list[str]
+
+
 class Torchrun:
     """torchrun and its ranks in this pod."""
 
-    def __init__(self, config: PodConfig, path: str, script: list[str], key: bytes | None) -> None:
+    def __init__(self, config: PodConfig, path: str, script: list[str], meeting: Meeting) -> None:
         self.config = config
         self.heard: float | None = None  # nothing is expected before the first rank has started
         self.wrappers: dict[int, ProcessHandle] = {}
@@ -105,9 +115,10 @@ class Torchrun:
         self.told_to_end: float | None = None
         self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
         self.process = start(
+            *meeting.options,
             f"--nproc_per_node={config.ppn}",
             *(str(program.PROGRAM), "pod-rank", path, "--", *script),
-            key=key,
+            key=meeting.key,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.pass_on)
@@ -195,7 +206,11 @@ def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
     except OSError as error:
         refuse(f"the key of the run's rendezvous: {error}")
-    return Torchrun(config, path, script, key).run()
+    try:
+        meeting = indexed.options()
+    except TimeoutError as error:
+        refuse(str(error))
+    return Torchrun(config, path, script, Meeting(key, meeting)).run()
 
 
 def mpirun(config: PodConfig, path: str, script: list[str]) -> int:

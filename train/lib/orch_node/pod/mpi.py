@@ -47,9 +47,13 @@ class MpiError(Exception):
 
 
 def node_name(host: str) -> str:
-    """orch-x-worker-3 and orch-x-node-0-3 as the plan names them: worker-3, node-3."""
-    match = re.search(r"-(worker|node)(?:-0)?-(\d+)$", host.partition(".")[0])
-    return f"{match.group(1)}-{match.group(2)}" if match else host
+    """orch-x-worker-3, orch-x-node-0-3 and orch-x-3 (of an Indexed Job) as the plan names them:
+    worker-3, node-3."""
+    name = host.partition(".")[0]
+    if match := re.search(r"-(worker|node)(?:-0)?-(\d+)$", name):
+        return f"{match.group(1)}-{match.group(2)}"
+    match = re.fullmatch(r"orch-.+-(\d+)", name)
+    return f"worker-{match.group(1)}" if match else host
 
 
 def rank_variables(
