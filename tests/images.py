@@ -51,7 +51,7 @@ def with_stack(folder: Path) -> str:
     image = image_of(load.stack("current"), tag=BUILT, base=BASE, engine="docker")
     context = folder / "context"
     operation.lay_out(image, context, (), "3.11")
-    for wheel in (context / "wheels").iterdir():
+    for wheel in (context / "wheels").rglob("*.whl"):
         if wheel.name.startswith(LEFT_OUT):
             wheel.unlink()
     operation.build(image, context)

@@ -1,4 +1,4 @@
-"""`orch image build`, `orch image save`."""
+"""`orch image build`, `orch image save`, `orch image push`."""
 
 from __future__ import annotations
 
@@ -77,3 +77,22 @@ def save(
     digest = operation.save(made, path)
     value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
     say(json.dumps(value) if as_json else f"{path} sha256:{digest}")
+
+
+@app.command()
+def push(
+    stack: StackName = "current",
+    tag: Tag = None,
+    engine: Engine = "docker",
+    as_json: AsJson = False,
+) -> None:
+    """Push an image to the registry that its name begins with; tells its digest there."""
+    from orchestrator import load
+    from orchestrator.operations import image as operation
+    from orchestrator.report.listing import SCHEMA
+    from orchestrator.versions.image import image_of
+
+    made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
+    digest = operation.push(made)
+    value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
+    say(json.dumps(value) if as_json else f"{made.tag} {digest}")

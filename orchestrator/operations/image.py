@@ -1,23 +1,28 @@
-"""`orch image`: lay out a context, let the engine build it, save it to a file."""
+"""`orch image`: lay out a context, let the engine build it, save it to a file, push it."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import sha256
 from orchestrator.model.command import Command
-from orchestrator.paths import TRAIN
+from orchestrator.paths import STANDALONE, TRAIN
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.bytecode import NAME as BYTECODE
 from orchestrator.provisioning.plan import Platform
+from orchestrator.provisioning.sbom import sbom
+from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.versions.image import GLIBC, Image, python_of
 
+LARGE_BYTES = 20_000_000  # of a wheel
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -28,16 +33,22 @@ def lay_out(image: Image, context: Path, find_links: tuple[str, ...], python: st
         python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC
     )
     house = wheelhouse.prepare(stack, target, find_links)
-    wheels = context / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    for old in wheels.iterdir():
-        old.unlink()
-    for wheel in house.lock:
-        if wheel.name == BYTECODE:
-            continue  # pip compiles as it installs, and knows nothing of dates
-        link(house.folder / wheel.file, wheels / wheel.file)
+    # Byte code is compiled in the image: pip knows nothing of dates.
+    wheels = tuple(wheel for wheel in house.lock if wheel.name != BYTECODE)
+    lay_wheels(house.folder, wheels, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
+    shutil.copyfile(STANDALONE / "slim.py", context / "slim.py")
+    (context / "sbom.json").write_text(json.dumps(sbom(image.tag, wheels), indent=1) + "\n")
     (context / "Dockerfile").write_text(image.dockerfile())
+
+
+def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:
+    """The large ones, torch before all, apart: they change seldom, and are a layer of their own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for wheel in wheels:
+        part = folder / ("large" if wheel.size >= LARGE_BYTES else "other")
+        part.mkdir(parents=True, exist_ok=True)
+        link(house / wheel.file, part / wheel.file)
 
 
 def link(source: Path, target: Path) -> None:
@@ -62,6 +73,16 @@ def save(image: Image, path: Path) -> str:
     """-> SHA-256 of the file. Raises ExecuteError."""
     run(image.save(str(path)))
     return sha256(path)
+
+
+def push(image: Image) -> str:
+    """-> the name by digest that the registry has given it. Raises ExecuteError."""
+    run(
+        image.push(),
+        hint="The engine said why, above. The name begins with its registry (--tag "
+        f"registry.example/orch:current); `{image.engine} login` makes you known there.",
+    )
+    return run(image.digest(), capture=True).strip()
 
 
 def run(command: Command, *, capture: bool = False, hint: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The image of a stack: its Dockerfile, and the commands that build and save it. Pure."""
+"""The image of a stack: its Dockerfile, and the commands that build, save and push it. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Image:
             keep_trailing_newline=True,
             autoescape=False,
         )
-        template = environment.get_template("Dockerfile.j2")
+        template = environment.get_template("image/Dockerfile.j2")
         return template.render(stack=self.stack, base=self.base, user=self.user, uid=self.uid)
 
     def build(self, context: str) -> Command:
@@ -42,6 +42,9 @@ class Image:
 
     def save(self, path: str) -> Command:
         return Command(argv=(self.engine, "save", "--output", path, self.tag))
+
+    def push(self) -> Command:
+        return Command(argv=(self.engine, "push", self.tag))
 
     def digest(self) -> Command:
         """What a registry calls it, once it was pushed; its own id before that."""
