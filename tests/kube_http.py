@@ -305,9 +305,9 @@ class Handler(BaseHTTPRequestHandler):
                 f'Apply failed with 1 conflict: conflict with "{owners[taken[0]]}": {taken[0]}'
             )
             return self.answer(409, status(409, message))
-        if plural == "pods" and not known and self.api.state.restricted:
-            if message := kube_pod_security.violation(name, body["spec"]):
-                return self.answer(403, status(403, message))
+        judged = plural == "pods" and not known and self.api.state.restricted
+        if judged and (message := kube_pod_security.violation(name, body["spec"])):
+            return self.answer(403, status(403, message))
         made = merged(known, body)
         if self.query.get("dryRun"):
             return self.answer(200, made)

@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import ExecuteError
+from orchestrator.runs import store
+from orchestrator.targets.kubernetes import patience
+from orchestrator.targets.kubernetes.watch import KubeWatch
 from tests.conftest import orch_environment
-from tests.kube_api import Api
+from tests.kube_api import Api, client_of
 from tests.kube_operator import Operator, conditions, owner
 from tests.ports import free_port
 
@@ -260,17 +264,42 @@ def test_a_busy_api_and_forgotten_watches_are_lived_through(
 
 
 def test_a_token_that_expires_is_said_and_the_run_is_left_alone(
-    api: Api, orch: Orch, tmp_path: Path
+    api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, job = started(api, orch, tmp_path)
-    end = background(orch, "attach", run)
-    api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
-    api.fail("GET", "pytorchjobs", 401, 9)
-    done = end()
-    assert done.returncode == 1
-    assert "does not know you" in done.stderr
-    assert "log in again" in done.stderr
+    folder = tmp_path / "runs" / run
+    monkeypatch.setattr(patience, "REFUSED_SECONDS", 1.0)
+    watch = KubeWatch(store.load(folder).record, folder, print, client_of(api.url))
+    api.fail("GET", "pytorchjobs", 401, 9999)
+    with pytest.raises(ExecuteError, match="does not know you") as caught:
+        list(watch.events())
+    assert "The run goes on" in caught.value.message
+    assert "log in again" in caught.value.hint
+    assert f"orch attach {run}" in caught.value.hint
     assert api.names("pytorchjobs") == [job]
+
+
+def test_an_api_server_that_starts_again_is_lived_through(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    """For a moment it knows no roles: whoever asks is refused."""
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    name = pod(api, job, 0, RUNNING)
+    api.await_(lambda: any("/log" in path for _, path in api.state.requests))
+    for what in ("/pods\\?", "/log", "pytorchjobs"):
+        api.fail("GET", what, 403, 3)
+    api.state.drop_streams = 2
+    api.say(name, "[0] hello")
+    pod(api, job, 0, {**RUNNING, "qosClass": "Guaranteed"})
+    api.await_(lambda: not any(one.times for one in api.state.failures), 60.0)
+    api.say(name, "[0] goodbye", end=True)
+    pod(api, job, 0, {"phase": "Succeeded"})
+    finish(api, job, "Succeeded")
+    done = end()
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = tmp_path / "runs" / run / "ranks" / "rank-0.log"
+    assert log.read_text() == "hello\ngoodbye\n"
 
 
 def test_what_is_not_allowed_is_said_and_nothing_is_left(

@@ -15,6 +15,7 @@ from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, Refused
 from orchestrator.targets.kubernetes.log_lines import Position, Reader
 from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.patience import Patience
 from orchestrator.targets.kubernetes.status import PodState, pod_state
 
 RETRY_SECONDS = 1.0
@@ -59,6 +60,7 @@ class Follower:
 
     def watch(self) -> None:
         """Every change of the run's pods, until the end; watches that end are begun anew."""
+        patience = Patience()
         while not self.ended.is_set():
             try:
                 for change, pod in self.cluster.watch_pods(self.selector):
@@ -68,8 +70,10 @@ class Follower:
             except (Expired, ConnectionLost, NotThere):
                 self.ended.wait(RETRY_SECONDS)
             except Refused as error:
-                self.items.put(error)
-                return
+                if patience.is_over():
+                    self.items.put(error)
+                    return
+                self.ended.wait(RETRY_SECONDS)
 
     def see(self, change: str, pod: dict[str, Any]) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
@@ -101,6 +105,7 @@ class Follower:
 
     def keep_reading(self, uid: str, pod: str) -> None:
         """A pod's log for as long as it runs, also where a stream ends before it does."""
+        patience = Patience()
         while not self.ended.is_set() and uid not in self.deleted:
             running = self.pods[uid].state == "running"
             try:
@@ -112,8 +117,9 @@ class Follower:
             except NotThere:
                 return
             except Refused as error:
-                self.items.put(error)
-                return
+                if patience.is_over():
+                    self.items.put(error)
+                    return
             self.ended.wait(RETRY_SECONDS)
 
     def read(self, uid: str, pod: str, *, follow: bool) -> None:

@@ -16,8 +16,9 @@ from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Tell
+from orchestrator.targets.kubernetes import patience
 from orchestrator.targets.kubernetes.api.client import Kube
-from orchestrator.targets.kubernetes.api.errors import NotThere
+from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import Follower, of_now
 from orchestrator.targets.kubernetes.location import location_of
@@ -69,7 +70,16 @@ class KubeWatch:
     # Following.
 
     def events(self) -> Iterator[Event]:
-        """Events of the run, from its beginning until it has ended."""
+        """Events of the run, from its beginning until it has ended. Raises ExecuteError."""
+        try:
+            yield from self.followed()
+        except OrchError as error:
+            raise ExecuteError(
+                f"{error.message} The run goes on, and is not followed any more.",
+                hint=f"{error.hint} `orch attach {self.record.run_id}` follows it again.".lstrip(),
+            ) from None
+
+    def followed(self) -> Iterator[Event]:
         told = 0
         while True:
             held = self.hold()
@@ -106,7 +116,7 @@ class KubeWatch:
         except NotThere:
             words = f"the job {self.at.job} is gone: somebody deleted it, or its time was over"
             return JobState(state="failed", words=words)
-        except ConnectionLost as error:
+        except (ConnectionLost, Refused) as error:
             self.note_loss(error)
             return None
         if self.lost_since is not None:
@@ -125,7 +135,8 @@ class KubeWatch:
         if self.lost_since is None:
             self.lost_since = now
             self.tell(f"{error.message} The run goes on; asking again.")
-        if now - self.lost_since > GIVE_UP_SECONDS:
+        limit = patience.REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
+        if now - self.lost_since > limit:
             raise error
 
     def take_items(self, seconds: float) -> Iterator[Event]:
