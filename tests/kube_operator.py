@@ -126,6 +126,8 @@ class Operator:
             self.api.put(plural, {**job, "status": conditions(last)})
         elif job:
             last = "Failed" if any(codes) else "Succeeded"
+            if last == "Failed" and plural == "pytorchjobs":
+                clean_failed(self.api, job)
             self.api.put(plural, {**job, "status": conditions("Created", "Running", last)})
             self.live_on(plural, job, port)
 
@@ -148,6 +150,21 @@ class Operator:
         for name, process in self.processes.items():
             if self.api.get("pods", name) is None and process.poll() is None:
                 process.terminate()
+
+
+def clean_failed(api: Api, job: Json) -> None:
+    """What the training operator (1.9.3) does to the pods of a PyTorchJob that fails: with a
+    backoffLimit that is used up all go at once, else those that its cleanPodPolicy says."""
+    policy = job["spec"]["runPolicy"]
+    for name in api.names("pods"):
+        pod = api.get("pods", name)
+        owners = (pod or {})["metadata"].get("ownerReferences", ())
+        if pod is None or job["metadata"]["uid"] not in [one["uid"] for one in owners]:
+            continue
+        runs = pod["status"]["phase"] in ("Running", "Pending")
+        kept = {"None": True, "Running": not runs, "All": False}[policy["cleanPodPolicy"]]
+        if policy.get("backoffLimit") is not None or not kept:
+            api.remove("pods", name)
 
 
 def conditions(*kinds: str) -> Json:

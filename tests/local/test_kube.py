@@ -20,7 +20,7 @@ from orchestrator.targets.kubernetes import patience
 from orchestrator.targets.kubernetes.watch import KubeWatch
 from tests.conftest import orch_environment
 from tests.kube_api import Api, client_of
-from tests.kube_operator import Operator, conditions, owner
+from tests.kube_operator import Operator, clean_failed, conditions, owner
 from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
@@ -300,6 +300,66 @@ def test_an_api_server_that_starts_again_is_lived_through(
     assert done.returncode == 0, done.stdout + done.stderr
     log = tmp_path / "runs" / run / "ranks" / "rank-0.log"
     assert log.read_text() == "hello\ngoodbye\n"
+
+
+FAILED = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
+ENDED = {"node": "worker-0", "code": 1, "signal": None, "stopped": False}
+
+
+def test_a_run_that_failed_while_nobody_watched_keeps_its_traceback(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    names = [pod(api, job, index, RUNNING) for index in (0, 1)]
+    api.say(names[0], "[0] ValueError: enough", event("exit", 0, **ENDED), end=True)
+    pod(api, job, 0, FAILED)
+    clean_failed(api, api.get("pytorchjobs", job) or {})
+    finish(api, job, "Failed")
+    assert api.names("pods") == names[:1]  # its peer, which ran, is gone
+    done = logs_with_volume(api, orch, tmp_path, run, "ValueError: enough\n", "Connection closed\n")
+    said = "[0 worker-0] ValueError: enough\n[1 worker-1] Connection closed\n"
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
+def logs_with_volume(
+    api: Api, orch: Orch, tmp_path: Path, run: str, *logs: str
+) -> subprocess.CompletedProcess[str]:
+    """`orch logs`, where these logs of ranks are on the run's volume."""
+    ranks = tmp_path / "volume" / "runs" / run / "ranks"
+    ranks.mkdir(parents=True)
+    for rank, text in enumerate(logs):
+        (ranks / f"rank-{rank}.log").write_text(text)
+    end = background(orch, "logs", run)
+    (name,) = api.await_(lambda: [one for one in api.names("pods") if "-reader" in one], 60.0)
+    api.put("pods", {**(api.get("pods", name) or {}), "status": RUNNING})
+    return end()
+
+
+def test_logs_of_pods_that_are_gone_come_from_the_volume(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path, "--max-restarts", "1")
+    names = [pod(api, job, index, RUNNING) for index in (0, 1)]
+    pod(api, job, 0, FAILED)
+    clean_failed(api, api.get("pytorchjobs", job) or {})  # the operator's limit is used up
+    finish(api, job, "Failed")
+    assert set(names).isdisjoint(api.names("pods"))
+    done = logs_with_volume(api, orch, tmp_path, run, "ValueError: enough\n")
+    assert (done.returncode, done.stdout) == (0, "[0 worker-0] ValueError: enough\n"), done.stderr
+    assert api.names("pods") == []
+    again = orch("logs", run)
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+
+
+def test_a_failed_run_without_a_word_is_no_success(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    for index in (0, 1):
+        pod(api, job, index, FAILED)
+    finish(api, job, "Failed")
+    done = orch("logs", run)
+    assert done.returncode == 1
+    assert "its ranks have said nothing" in done.stderr
+    assert "exited with code 1" in done.stderr
 
 
 def test_what_is_not_allowed_is_said_and_nothing_is_left(

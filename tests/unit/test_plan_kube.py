@@ -215,6 +215,7 @@ def test_restarts_are_elastic_and_bounded() -> None:
     policy = job["spec"]["elasticPolicy"]
     assert (policy["minReplicas"], policy["maxReplicas"], policy["maxRestarts"]) == (2, 4, 3)
     assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 3
     with pytest.raises(PlanError, match="min_nodes = 5"):
         decide(request=request, kube=replace(SETTINGS, min_nodes=5))
     with pytest.raises(PlanError, match="without --max-restarts"):

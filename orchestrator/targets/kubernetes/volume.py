@@ -58,7 +58,8 @@ def await_running(cluster: Kube, path: str) -> None:
         found = pod_state(pod, cluster.events_of(pod["metadata"]["name"]))
         if found.state == "running":
             return
-        if found.state in ("failed", "done") or time.monotonic() > deadline:
+        ended = found.state in ("failed", "done") or "cannot be pulled" in found.words
+        if ended or time.monotonic() > deadline:
             raise ExecuteError(f"The pod that reads the volume did not start: {found.words}.")
         time.sleep(POLL_SECONDS)
 

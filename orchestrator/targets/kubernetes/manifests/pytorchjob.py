@@ -32,7 +32,7 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
                     # The first pods wait for the last one, which may wait for a node.
                     "rdzvConf": [{"key": "join_timeout", "value": str(JOIN_SECONDS)}],
                 },
-                "runPolicy": run_policy(job),
+                "runPolicy": run_policy(job) | limit(job),
                 "pytorchReplicaSpecs": {
                     "Worker": {
                         "replicas": job.nodes,
@@ -51,5 +51,10 @@ def run_policy(job: KubeJob) -> Object:
     return {
         "cleanPodPolicy": "Running",
         "ttlSecondsAfterFinished": job.settings.ttl,
-        "backoffLimit": job.max_restarts,
     }
+
+
+def limit(job: KubeJob) -> Object:
+    """When the operator's limit is reached it deletes all pods at once, with their logs. So there
+    is none where a failed pod fails the job by itself."""
+    return {"backoffLimit": job.max_restarts} if job.max_restarts else {}
