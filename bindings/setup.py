@@ -1,4 +1,5 @@
-"""Build `oneccl_bind_pt`: a C++ extension on the torch at hand and oneCCL's static CPU library."""
+"""Build `oneccl_bind_pt`: a C++ extension on the torch at hand and oneCCL's static CPU library, and
+a kernel for dropout."""
 
 from __future__ import annotations
 
@@ -119,9 +120,24 @@ def extension(version: str, root: Path):
     )
 
 
-def optimised() -> list[str]:
+def dropout():
+    """A library that needs torch alone; OpenMP's symbols are those of torch's runtime."""
+    from torch.utils.cpp_extension import CppExtension
+
+    return CppExtension(
+        name=f"{PACKAGE}._dropout",
+        sources=["kernels/dropout.cpp"],
+        depends=["kernels/threefry.h"],
+        extra_compile_args={
+            "cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimised("-O3")]
+        },
+        extra_link_args=sanitized() or ["-s"],
+    )
+
+
+def optimised(level: str = "-O2") -> list[str]:
     """The user's CXXFLAGS come last, so theirs count."""
-    ours = ["-O1", "-g", *sanitized()] if sanitized() else ["-O2", "-g0"]
+    ours = ["-O1", "-g", *sanitized()] if sanitized() else [level, "-g0"]
     return [*ours, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
@@ -151,7 +167,7 @@ def main() -> None:
         version=version,
         packages=[PACKAGE, f"{PACKAGE}.env"],
         package_data={f"{PACKAGE}.env": ["setvars.sh"]},
-        ext_modules=[extension(version, oneccl_root())],
+        ext_modules=[extension(version, oneccl_root()), dropout()],
         # No requirement on torch itself: the check at import says more than pip's resolver could.
         install_requires=["impi-rt>=2021.14"],
         keywords=[f"torch {minor}", f"oneCCL {ONECCL}"],

@@ -12,6 +12,9 @@ from transformers import HfArgumentParser
 
 from orch_training.errors import ArgumentError
 
+DROPOUT_KERNEL = "auto, kernel (the vectorised one) or torch: what computes dropout."
+ATTENTION = "eager or sdpa: transformers' attention; on a CPU eager is the faster one."
+
 
 def option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
@@ -29,6 +32,11 @@ class ModelArguments:
     token: str | None = option(None, "Access token for the hub.")
     trust_remote_code: bool = option(False, "Allow code that comes with a model of the hub.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
+    dropout_kernel: str = option("auto", DROPOUT_KERNEL)
+    attn_implementation: str = option("eager", ATTENTION)
+
+    def requirements(self) -> list[tuple[bool, str]]:
+        return speed_requirements(self.dropout_kernel, self.attn_implementation)
 
 
 @dataclass
@@ -61,6 +69,21 @@ class LoopArguments:
             (self.save_steps < 0, "--save_steps must be at least 0."),
             (self.logging_steps < 1, "--logging_steps must be at least 1."),
         ]
+
+
+def speed_requirements(dropout_kernel: str, attention: str) -> list[tuple[bool, str]]:
+    """Of the settings that decide how fast a step is."""
+    kernels, attentions = ("auto", "kernel", "torch"), ("eager", "sdpa")
+    return [
+        (
+            dropout_kernel not in kernels,
+            f"--dropout_kernel must be {' or '.join(kernels)}, not {dropout_kernel!r}.",
+        ),
+        (
+            attention not in attentions,
+            f"--attn_implementation must be {' or '.join(attentions)}, not {attention!r}.",
+        ),
+    ]
 
 
 class Parser(HfArgumentParser):

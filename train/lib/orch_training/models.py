@@ -38,11 +38,14 @@ def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> A
     hub = hub_arguments(args)
     try:
         config = AutoConfig.from_pretrained(
-            locate(args.config_name or place(args)), **settings, **hub
+            locate(args.config_name or place(args)),
+            attn_implementation=args.attn_implementation,
+            **settings,
+            **hub,
         )
         set_dropout(config, args.dropout)
         model = kind.from_pretrained(place(args), config=config, **hub)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise not_loaded("model", args.model_name_or_path, error) from error
     return model.float()
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from orch_node.events import send
-from orch_node.protocol.events import Decided
-
-from orch_training import checkpoint, copies, ranks
+from orch_training import checkpoint, copies, decisions, ranks
 from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, global_batch, kept
 
@@ -90,11 +87,7 @@ def deal(start: Path | None, *, micro: int, accumulation: int) -> Dealing:
 
 
 def tell_kept(dealing: Dealing, why: str) -> None:
-    """Into the log, and to whoever watches the run."""
-    text = kept(dealing, why)
-    ranks.note(f"{text}.")
-    if ranks.is_main():
-        send(Decided(text=text))
+    decisions.tell(kept(dealing, why))
 
 
 def remove_newer(output_dir: Path, chosen: Path | None) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_training import ranks
-from orch_training.arguments import LoopArguments, option, parse, refuse
+from orch_training.arguments import (
+    ATTENTION,
+    DROPOUT_KERNEL,
+    LoopArguments,
+    option,
+    parse,
+    refuse,
+    speed_requirements,
+)
 from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, GlobalBatch
 
@@ -17,6 +25,8 @@ class PretrainArguments(LoopArguments):
     cache_dir: str | None = option(None, "Where what comes from the hub is kept.")
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
+    dropout_kernel: str = option("auto", DROPOUT_KERNEL)
+    attn_implementation: str = option("eager", ATTENTION)
     data_dir: str | None = option(None, "What `orch data prepare` has made.")
     text_file: str | None = option(None, "Or a text, which is prepared first.")
     phase: str = option("both", "1, 2 or both.")
@@ -85,6 +95,7 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
             ),
             *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in positive),
             *args.requirements(),
+            *speed_requirements(args.dropout_kernel, args.attn_implementation),
         ]
     )
     return args

@@ -21,7 +21,10 @@ def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
     place = str(own) if own.is_dir() else locate(args.config_name)
     try:
         config = AutoConfig.from_pretrained(
-            place, cache_dir=args.cache_dir, revision=args.model_revision
+            place,
+            cache_dir=args.cache_dir,
+            revision=args.model_revision,
+            attn_implementation=args.attn_implementation,
         )
     except (OSError, ValueError) as error:
         raise RecipeError(f"{args.config_name}: {' '.join(str(error).split())}") from error

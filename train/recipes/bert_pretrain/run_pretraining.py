@@ -20,7 +20,7 @@ gc.disable()  # until run_script: imports leave no garbage, and looking for it t
 import torch
 from batches import Sequences
 from lamb import Lamb, groups_of
-from orch_training import checkpoint, ranks, resume
+from orch_training import checkpoint, decisions, dropout, ranks, resume
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
 from orch_training.events import report
@@ -66,6 +66,8 @@ def run(args: PretrainArguments) -> None:
     if ranks.planned() != ranks.world_size():
         for phase in phases:
             resume.tell_kept(phase.dealing, f"as asked for phase {phase.number}")
+    kernels = dropout.settle(args.dropout_kernel)
+    decisions.tell(f"{args.attn_implementation} attention, {kernels}")
     summary = Pretraining(args, model, phases, data, owner=owner).run()
 
     # save

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 import torch.distributed as dist
 from orch_training import ipex
 from orch_training.errors import ArgumentError
+from orch_training.optimizers import FASTEST, chosen
 from orch_training.ranks import note
 from transformers import TrainingArguments
 
@@ -36,11 +37,14 @@ class TrainingOptions(TrainingArguments):
     ddp_find_unused_parameters: bool | None = False
     disable_tqdm: bool | None = True
     logging_steps: float = 10
+    optim: str = FASTEST
 
     writes: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        ipex.settle(bool(getattr(self, "use_ipex", False)))
+        use_ipex = bool(getattr(self, "use_ipex", False))
+        ipex.settle(use_ipex)
+        self.optim = chosen(self.optim, use_ipex)
         setattr(self, "use_cpu" if "use_cpu" in KNOWN else "no_cuda", True)
         if os.environ.get("WORLD_SIZE", "1") == "1" or dist.is_initialized():
             self.ddp_backend = None  # the group that exists is used as it is

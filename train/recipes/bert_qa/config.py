@@ -113,6 +113,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             "--load_best_model_at_end is not supported: the last model is kept.",
         ),
         (training.push_to_hub, "--push_to_hub is not supported."),
+        *model.requirements(),
         *((value < 1, f"--{name} must be at least 1.") for name, value in counts(config)),
     ]
 

@@ -21,7 +21,7 @@ from config import Config, from_command_line
 from evaluation import Evaluator, evaluate
 from features import Collator, Window, make_windows
 from metrics import TrainingMetrics
-from orch_training import checkpoint, ranks, resume
+from orch_training import checkpoint, decisions, dropout, ranks, resume
 from orch_training.errors import RecipeError
 from orch_training.events import report
 from orch_training.global_batch import Dealing, GlobalBatch
@@ -151,6 +151,8 @@ def train_model(
     """Trains `model` in place; -> speed, steps and the last loss."""
     training = config.training
     training.gradient_accumulation_steps = start.dealing.micro_batches
+    kernels, optimizer = dropout.settle(config.model.dropout_kernel), str(training.optim.value)
+    decisions.tell(f"{config.model.attn_implementation} attention, {optimizer}, {kernels}")
     course = Course(
         Path(training.output_dir),
         samples_per_step=start.dealing.batch.size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_training.arguments import LoopArguments, ModelArguments, option, parse, refuse
+from orch_training.optimizers import FASTEST, PLAIN
 
 
 @dataclass
@@ -31,6 +32,7 @@ class MrpcArguments(LoopArguments):
     warmup_steps: int = option(100, "Steps in which the learning rate rises.")
     num_train_epochs: int = option(3, "Times that the data is seen.")
     max_steps: int | None = option(None, "End after so many steps instead.")
+    optim: str = option(FASTEST, "adamw_torch, or adamw_torch_fused (torch 2.4 and newer).")
     max_grad_norm: float = option(0.0, "Clip gradients; 0: do not.")
     use_ipex: bool = option(False, "Use IPEX, as accelerate before 1.8 does.")
 
@@ -71,5 +73,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         ),
         *((getattr(loop, name) < 1, f"--{name} must be at least 1.") for name in counts),
         (loop.max_steps is not None and loop.max_steps < 1, "--max_steps must be at least 1."),
+        (loop.optim not in (PLAIN, FASTEST), f"--optim must be {PLAIN} or {FASTEST}."),
         *loop.requirements(),
+        *config.model.requirements(),
     ]

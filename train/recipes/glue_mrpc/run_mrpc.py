@@ -19,12 +19,13 @@ import torch
 from accelerate import Accelerator
 from judging import Judge
 from mrpc_config import Config, MrpcArguments, parse_arguments
-from orch_training import checkpoint, ipex, ranks, resume
+from orch_training import checkpoint, decisions, dropout, ipex, ranks, resume
 from orch_training.errors import RecipeError
 from orch_training.events import report
 from orch_training.global_batch import GlobalBatch
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
+from orch_training.optimizers import adamw, chosen
 from orch_training.script import run_script
 from orch_training.shuffling import WEIGHT, EpochSampler, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output, start_from
@@ -44,6 +45,7 @@ def run(config: Config) -> None:
     # ranks: those that are joined already, or accelerate joins them
     loop, output_dir = config.loop, Path(config.loop.output_dir)
     ipex.settle(loop.use_ipex)
+    loop.optim = chosen(loop.optim, loop.use_ipex)
     accelerator = Accelerator(cpu=True, mixed_precision=loop.mixed_precision)
     owner = prepare_output(output_dir)
 
@@ -64,6 +66,8 @@ def run(config: Config) -> None:
     if loop.do_train:
         if loop.evaluate_before_training and loop.do_eval:
             summary["before"] = scores_before(model, judge, output_dir, loop.resume)
+        kernels = dropout.settle(config.model.dropout_kernel)
+        decisions.tell(f"{config.model.attn_implementation} attention, {loop.optim}, {kernels}")
         summary |= Training(config.loop, accelerator, model, train, collate, owner=owner).run()
 
     # save
@@ -135,8 +139,8 @@ class Training:
         self.loader = loader(rows, self.micros, collate, generator=torch.Generator())
         self.steps_per_epoch = self.micros.steps
         self.steps = args.max_steps or args.num_train_epochs * self.steps_per_epoch
-        optimizer = torch.optim.AdamW(
-            model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay
+        optimizer = adamw(
+            model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay
         )
         # Not prepared: accelerate would step it once per rank.
         self.schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_steps, self.steps)

