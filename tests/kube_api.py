@@ -26,6 +26,7 @@ from tests.kube_http import KINDS, TOKEN, Handler, Json
 GROUPS = {
     "kubeflow.org": {"v1": ["pytorchjobs"], "v2beta1": ["mpijobs"]},
     "batch": {"v1": ["jobs"]},
+    "kueue.x-k8s.io": {"v1beta1": ["workloads", "localqueues"]},
     "trainer.kubeflow.org": {"v1alpha1": ["trainjobs", "trainingruntimes"]},
 }
 

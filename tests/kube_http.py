@@ -19,6 +19,7 @@ KINDS = {
     "persistentvolumeclaims": "PersistentVolumeClaim", "nodes": "Node",
     "pytorchjobs": "PyTorchJob", "mpijobs": "MPIJob", "trainjobs": "TrainJob",
     "trainingruntimes": "TrainingRuntime", "jobs": "Job", "services": "Service",
+    "workloads": "Workload", "localqueues": "LocalQueue",
 }  # fmt: skip
 PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"

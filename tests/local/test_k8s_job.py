@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from tests.kube_api import Api
-from tests.kube_operator import Operator
-from tests.local.test_kube import ANY, Orch, api, background, orch, own_script
+from tests.kube_operator import Operator, conditions
+from tests.local.test_kube import ANY, Orch, api, background, events_of, orch, own_script
 from tests.local.test_pod import NODE, config
 from tests.ports import free_port
 
@@ -104,3 +104,25 @@ def test_the_rights_of_a_plain_job_are_asked_where_it_is_wanted(api: Api, orch: 
     alone = orch("k8s", "check", "--no-pull").stdout
     assert "default: --launcher job: the cluster has no TrainJob and no PyTorchJob" in alone
     assert "create services" in alone
+
+
+def test_a_job_that_waits_for_quota_says_so(api: Api, orch: Orch, tmp_path: Path) -> None:
+    script = own_script(tmp_path)
+    done = orch("train", script, *JOB, "--k8s", "queue=team-a", "--detach", "--json")
+    assert done.returncode == 0, done.stderr
+    (name,) = api.names("jobs")
+    made = api.get("jobs", name)
+    assert made is not None
+    api.put("localqueues", {"metadata": {"name": "team-a"}, "spec": {"clusterQueue": "cpu"}})
+    labels = {"kueue.x-k8s.io/job-uid": made["metadata"]["uid"]}
+    short = {"type": "QuotaReserved", "status": "False", "message": "1 more cpu is needed"}
+    workload = {"metadata": {"name": "job-x", "labels": labels}, "status": {"conditions": [short]}}
+    api.put("workloads", workload)
+    api.put("jobs", {**made, "status": conditions("Suspended")})
+    end = background(orch, "attach", "last")
+    told = "waits for quota in ClusterQueue cpu: 1 more cpu is needed"
+    api.await_(lambda: events_of(tmp_path, run_of(tmp_path).name, told), 60.0)
+    api.put("jobs", {**made, "status": conditions("Complete")})
+    done = end()
+    assert told in done.stderr
+    assert done.returncode == 0

@@ -15,7 +15,9 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 FILE = Path("orch-k8s.toml")
 NAMES = tuple(field.name for field in fields(KubeSettings))
 NUMBERS = ("uid", "ssh_port", "min_nodes", "ttl")
-SELECTOR = "node_selector"
+TABLES = ("node_selector", "env", "secret_env")  # of a name each, as --k8s env.NAME=VALUE
+LISTS = ("pull_secrets", "tolerations", "volumes")  # written with commas
+GROWING = ("node_affinity",)  # which have commas of their own: one with each --k8s
 
 
 class KubeFile(StrictModel):
@@ -47,6 +49,15 @@ class KubeFile(StrictModel):
     service_account: str | None = None
     priority_class: str | None = None
     node_selector: dict[str, str] = Field(default_factory=dict)
+    queue: str | None = None
+    spread: str | None = None
+    pack: str | None = None
+    node_affinity: list[str] | None = None
+    tolerations: list[str] | None = None
+    runtime_class: str | None = None
+    volumes: list[str] | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    secret_env: dict[str, str] = Field(default_factory=dict)
 
 
 def kube_settings(path: Path | None, pairs: list[str]) -> KubeSettings:
@@ -72,17 +83,22 @@ def with_pair(settings: KubeSettings, pair: str) -> KubeSettings:
     name, equals, text = pair.partition("=")
     if not equals:
         raise RequestError(f"--k8s {pair}: expected KEY=VALUE.")
-    if name.startswith(f"{SELECTOR}."):
-        labels = {**settings.node_selector, name[len(SELECTOR) + 1 :]: text}
-        return replace(settings, node_selector=labels)
-    if name not in NAMES or name == SELECTOR:
-        hint = f"Write --k8s {SELECTOR}.LABEL=VALUE." if name == SELECTOR else ""
+    table, dot, key = name.partition(".")
+    changed: dict[str, Any]
+    if dot and table in TABLES:
+        changed = {table: {**getattr(settings, table), key: text}}
+        return replace(settings, **changed)
+    if name in GROWING:
+        changed = {name: (*getattr(settings, name), text)}
+        return replace(settings, **changed)
+    if name not in NAMES or name in TABLES:
+        hint = f"Write --k8s {name}.NAME=VALUE." if name in TABLES else ""
         raise RequestError(f"--k8s {name}: unknown key.", hint=hint or did_you_mean(name, NAMES))
     return replace(settings, **{name: parse(name, text)})
 
 
 def parse(name: str, text: str) -> Any:
-    if name == "pull_secrets":
+    if name in LISTS:
         return tuple(one for one in text.split(",") if one)
     if name not in NUMBERS:
         return text

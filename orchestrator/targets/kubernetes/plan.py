@@ -10,6 +10,7 @@ from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.decision import Decision, together
+from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.request_key import request_key
@@ -72,8 +73,17 @@ def plan_kube(
         steps=(),
     )
     job = job_of(request, plan, chosen, script=script, files=files)
-    objects = (config_map(job), *KINDS[chosen.launcher.value].launch(job))
+    *others, made = (config_map(job), *KINDS[chosen.launcher.value].launch(job))
+    objects = (*others, in_queue(made, chosen.kube.queue))
     return replace(plan, steps=(ApplyObjects(objects=objects),))
+
+
+def in_queue(job: Object, queue: str | None) -> Object:
+    """Kueue looks at the job itself, whatever its kind, and suspends it until there is quota."""
+    if queue is None:
+        return job
+    labels = {**job["metadata"]["labels"], names.QUEUE: queue}
+    return {**job, "metadata": {**job["metadata"], "labels": labels}}
 
 
 def job_of(

@@ -217,7 +217,9 @@ def tell_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
     whole = kube.cpus.denominator == 1
     size = f"{kube.cpu} CPUs, {kube.memory}"
     why = "guaranteed" if whole else "guaranteed, but no whole cores: they are never its own"
-    labels = ", ".join(f"{key}={value}" for key, value in kube.node_selector.items())
+    labels = ", ".join(
+        [*(f"{key}={value}" for key, value in kube.node_selector.items()), *kube.node_affinity]
+    )
     return (
         Decision(
             topic="pods", value=f"{len(layout.nodes)}, each with {size}",

@@ -22,6 +22,8 @@ class KubeSettings:
     `cpu`, `memory`, `shm`: of each pod with ranks, quantities. `claim`: a PersistentVolumeClaim
     that all pods can write, mounted at `mount`. `root`: the folder of train/ in the image.
     `min_nodes`: an elastic run goes on with so many. `mpi`: Intel or OpenMPI. `ttl`: seconds.
+    `queue`: of Kueue. `spread`, `pack`: labels of nodes that pods shall differ in, or share.
+    `node_affinity`, `tolerations`, `volumes`, `env`, `secret_env`: as manifests/wishes.py has them.
     """
 
     image: str = ""
@@ -50,6 +52,15 @@ class KubeSettings:
     service_account: str | None = None
     priority_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    queue: str | None = None
+    spread: str | None = None
+    pack: str | None = None
+    node_affinity: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()
+    runtime_class: str | None = None
+    volumes: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secret_env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cpus(self) -> Fraction:
@@ -80,7 +91,8 @@ class KubeSettings:
         given = {
             "namespace": self.namespace, "claim": self.claim, "token_secret": self.token_secret,
             "service_account": self.service_account, "priority_class": self.priority_class,
-            "storage_class": self.storage_class,
+            "storage_class": self.storage_class, "queue": self.queue,
+            "runtime_class": self.runtime_class,
             **{f"pull_secrets[{i}]": name for i, name in enumerate(self.pull_secrets)},
         }  # fmt: skip
         for what, name in given.items():
@@ -92,6 +104,11 @@ class KubeSettings:
         for key, value in self.node_selector.items():
             if not names.is_label_key(key) or not names.is_label_value(value):
                 raise PlanError(f"node_selector: {key}={value} is no label.")
+        for what, label in (("spread", self.spread), ("pack", self.pack)):
+            if label is not None and not names.is_label_key(label):
+                raise PlanError(f"{what} = {label!r} is no label of nodes.")
+        if self.spread and self.spread == self.pack:
+            raise PlanError(f"spread and pack are both {self.pack}: pods cannot do both.")
         for what, path in (("mount", self.mount), ("root", self.root), ("files", self.files)):
             if not path.startswith("/") or ":" in path or ".." in path.split("/"):
                 raise PlanError(f"{what} = {path!r} is no absolute path.")

@@ -21,6 +21,7 @@ from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import Follower, of_now
+from orchestrator.targets.kubernetes.kueue import why_suspended
 from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
@@ -127,7 +128,7 @@ class KubeWatch:
             words = f"no operator has taken up {self.at.job}: is it running?"
             self.follower.tell_once("job", f"{words} `orch k8s check` looks")
         if found.state == "suspended":
-            self.follower.tell_once("job", found.words)
+            self.follower.tell_once("job", why_suspended(self.cluster, job) or found.words)
         return found if found.state in ("done", "failed") else None
 
     def note_loss(self, error: ExecuteError) -> None:

@@ -18,6 +18,7 @@ JOB_MAX = 42
 OWNER = "app.kubernetes.io/managed-by"
 MANAGER = "orch"
 RUN = "orch/run"
+QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's, on the job itself
 TTL = "orch/ttl"  # an annotation: seconds that a finished job is kept, where orch ends it
 
 

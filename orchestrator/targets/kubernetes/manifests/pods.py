@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests import names, security
+from orchestrator.targets.kubernetes.manifests import names, security, wishes
 from orchestrator.targets.kubernetes.manifests.job import KubeJob, items, literal
 from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN
 
@@ -30,7 +31,25 @@ def pod_template(job: KubeJob, container: Object) -> Object:
             ),
             **optional("serviceAccountName", settings.service_account),
             **optional("priorityClassName", settings.priority_class),
+            **where(job),
         },
+    }
+
+
+def where(job: KubeJob) -> Object:
+    """On which nodes, and how."""
+    settings, labels = job.settings, names.labels(job.run_id)
+    affinity = wishes.affinity(settings.node_affinity, settings.pack, labels)
+    tolerations = [wishes.toleration(one) for one in settings.tolerations]
+    return {
+        **({"affinity": affinity} if affinity else {}),
+        **({"tolerations": tolerations} if tolerations else {}),
+        **(
+            {"topologySpreadConstraints": wishes.spread(settings.spread, labels)}
+            if settings.spread
+            else {}
+        ),
+        **optional("runtimeClassName", settings.runtime_class),
     }
 
 
@@ -47,11 +66,24 @@ def container(job: KubeJob, *, name: str, mode: str) -> Object:
         "image": settings.image,
         "command": job.pod_command(mode),
         **script,
-        "env": [{"name": key, "value": literal(value)} for key, value in environment(job).items()],
+        "env": variables(job),
         "resources": resources(settings.cpu, settings.memory),
         "volumeMounts": mounts(job),
         "securityContext": security.of_container(),
     }
+
+
+def variables(job: KubeJob) -> list[Object]:
+    """Raises PlanError for a setting that would take the place of orch's own."""
+    own, settings = environment(job), job.settings
+    told = sorted({*settings.env, *settings.secret_env})
+    if taken := [one for one in told if one in own or one.startswith(("ORCH_", "PET_"))]:
+        raise PlanError(f"env: {', '.join(taken)}: orch sets that itself.")
+    return [
+        *({"name": key, "value": literal(value)} for key, value in own.items()),
+        *(wishes.variable(name, value) for name, value in settings.env.items()),
+        *(wishes.secret_variable(name, text) for name, text in settings.secret_env.items()),
+    ]
 
 
 def environment(job: KubeJob) -> dict[str, str]:
@@ -90,6 +122,7 @@ def volumes(job: KubeJob) -> list[Object]:
                 "items": [token],
             },
         },
+        *(wishes.volume(text, number)[0] for number, text in enumerate(settings.volumes)),
     ]  # fmt: skip
 
 
@@ -100,4 +133,5 @@ def mounts(job: KubeJob) -> list[Object]:
         {"name": "orch-files", "mountPath": settings.files, "readOnly": True},
         {"name": "orch-shm", "mountPath": "/dev/shm"},
         {"name": "orch-secrets", "mountPath": SECRETS, "readOnly": True},
+        *(wishes.volume(text, number)[1] for number, text in enumerate(settings.volumes)),
     ]
