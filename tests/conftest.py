@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -42,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{words}: pip install --editable '.[dev]'")
     # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What is imported and collected lives to the end: to look for garbage among it takes a seventh
+    # of the time of short tests.
+    gc.set_threshold(100_000, 20, 50)
     # Each of some hundred starts of orch would compile all of it again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -76,6 +80,7 @@ def pytest_collection_finish() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "intern", INTERN)
             importlib.import_module("torch._dynamo")
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
