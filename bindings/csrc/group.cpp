@@ -110,15 +110,32 @@ void Group::meet(Clock::time_point deadline) {
   }
 }
 
+// What a member that has said hello tells next.
+std::string Group::wait_for(const std::string& key, int rank, Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<Millis>(deadline - Clock::now());
+  try {
+    store_->wait({key}, std::max(left, Millis(1)));
+    return store_->get_to_str(key);
+  } catch (const std::exception& error) {
+    const auto who = name_ranks({rank});
+    C10_THROW_ERROR(
+        DistBackendError,
+        "ccl: setting up " + describe() +
+            (Clock::now() < deadline ? " failed as " + who + " was waited for: " + error.what()
+                                     : " timed out after " + std::to_string(spec_.timeout.count()) + " ms: " + who +
+                     " was there and then told no more") +
+            ". That process is gone or stands still, and its output says why; restart all ranks.");
+  }
+}
+
 void Group::connect(Clock::time_point deadline) {
   const auto members = joined(members_);
   const auto mine = kept_communicator(members);
   store_->set(key_of("kept", rank()), mine.empty() ? "none" : mine);
   bool all_kept = !mine.empty();
   for (int rank = 0; rank < size(); ++rank) {
-    const auto left = std::chrono::duration_cast<Millis>(deadline - Clock::now());
-    store_->wait({key_of("kept", rank)}, std::max(left, Millis(1)));
-    all_kept = all_kept && store_->get_to_str(key_of("kept", rank)) == mine;
+    const auto other = wait_for(key_of("kept", rank), rank, deadline);
+    all_kept = all_kept && other == mine;
   }
   if (all_kept) {
     comm_id_ = mine;
@@ -127,7 +144,7 @@ void Group::connect(Clock::time_point deadline) {
   }
   if (rank() == 0)
     store_->set("id", random_id());
-  comm_id_ = store_->get_to_str("id");
+  comm_id_ = wait_for("id", 0, deadline);
   comm_ = create_communicator(
       rank(), size(), c10::make_intrusive<c10d::PrefixStore>("kvs", store_), deadline, describe());
 }

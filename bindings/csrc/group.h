@@ -63,6 +63,7 @@ class Group {
 
  private:
   void meet(Clock::time_point deadline);
+  std::string wait_for(const std::string& key, int rank, Clock::time_point deadline);
   void connect(Clock::time_point deadline);
 
   GroupSpec spec_;

@@ -1,5 +1,3 @@
-#include <thread>
-
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -7,6 +5,7 @@
 #include "communicators.h"
 #include "engine.h"
 #include "fork_guard.h"
+#include "gloo_threads.h"
 #include "process_exit.h"
 #include "process_group.h"
 #include "settings.h"
@@ -42,15 +41,11 @@ c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> construct(
   return create(store, rank, size, timeout, "unnamed", {});
 }
 
-// A thread that wants the interpreter after its end is killed by it, and C++ calls that terminate(). Those
-// of gloo let go of their last tensors a moment after the collective is over: they get that moment.
-constexpr auto kMoment = Millis(50);
-
 void before_interpreter_ends() {
   if (orch_ccl::in_forked_child() || !orch_ccl::transport_started())
     return;
   orch_ccl::Engine::get().close(Millis(5000));
-  std::this_thread::sleep_for(kMoment);
+  orch_ccl::wait_for_gloos_threads();
   orch_ccl::leave_before_others();
 }
 

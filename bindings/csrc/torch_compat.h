@@ -51,6 +51,13 @@ bool async_of(const Options& options) {
     return true;
 }
 
+// What torch calls the threads that carry out gloo's operations; before 2.11 they have the name of the process.
+#if TORCH_BEFORE(2, 11)
+constexpr const char* kGloosThreads = nullptr;
+#else
+constexpr const char* kGloosThreads = "pt_gloo_runloop";
+#endif
+
 // Another connection to the same store.
 #if TORCH_BEFORE(2, 8)
 inline c10::intrusive_ptr<c10d::Store> another_connection(c10d::Store& store) {

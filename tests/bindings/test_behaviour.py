@@ -42,3 +42,15 @@ def test_setting_up_a_group_names_who_is_absent(launch):
     outcome = launch("absent.py", timeout=40)
     assert outcome.code != 0
     assert "timed out after 5000 ms: no sign of rank 1" in outcome.text
+
+
+@pytest.mark.parametrize("silent", [["1"], ["0", "kept"]], ids=["at-first", "before-connecting"])
+def test_setting_up_a_group_names_who_stops_half_way(launch, silent):
+    env = {"CCL_ATL_TRANSPORT": "ofi"}
+    outcome = launch("half_way.py", *silent, by="bare", ranks=1, timeout=40, env=env)
+    rank = silent[0]
+    assert outcome.code == 0, outcome.text
+    assert (
+        f"timed out after 2000 ms: rank {rank} (node7, pid 4711) was there and then" in outcome.text
+    )
+    assert "its output says why" in outcome.text

@@ -55,6 +55,13 @@ def test_what_other_libraries_do_at_exit_does_not_end_a_success_in_an_abort(laun
     assert outcome.code == 0, outcome.text
 
 
+@pytest.mark.parametrize("by", ["mpi", "bare"])
+def test_a_thread_of_gloo_does_not_abort_a_process_that_has_finished(launch, by):
+    outcome = launch("endings.py", "busy-gloo", by=by, timeout=60)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("ends") == 2
+
+
 def test_a_rank_that_ends_later_is_waited_for(launch):
     outcome = launch("endings.py", "slow-end", timeout=40)
     assert outcome.code == 0, outcome.text

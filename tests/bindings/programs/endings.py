@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import signal
 import sys
@@ -57,6 +58,18 @@ if how == "abort-at-exit":
     # As a library does that was first used after the group was made, and whose threads still run.
     libc = ctypes.CDLL(None)
     libc.__cxa_atexit(ctypes.cast(libc.abort, ctypes.c_void_p), None, None)
+    dist.destroy_process_group()
+    sys.exit(0)
+if how == "busy-gloo":
+    # A thread of gloo's is at work a while longer than what waits for its operation, and then wants
+    # the interpreter.
+    beside = dist.new_group(backend="gloo")
+    time.sleep(1 if RANK == 1 else 0)
+    future = dist.all_reduce(data, group=beside, async_op=True).get_future()
+    if RANK == 0:
+        future.then(lambda _: hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000))
+    future.wait()
+    say("ends")
     dist.destroy_process_group()
     sys.exit(0)
 if how == "slow-end":
