@@ -47,6 +47,10 @@ TRAIN = TargetFlags(
                     envvar="ORCH_K8S_FILE",
                     help="Such settings as TOML; default: orch-k8s.toml here.",
                 ),
+                "k8s_patch": typer.Option(
+                    metavar="FILE",
+                    help="Changes to the objects that are made, as JSON Patch (RFC 6902).",
+                ),
             }
         },
     ),

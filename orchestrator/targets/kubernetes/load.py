@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import Field
 
 from orchestrator.errors import RequestError, did_you_mean
@@ -73,6 +74,22 @@ def kube_settings(path: Path | None, pairs: list[str]) -> KubeSettings:
     for pair in pairs:
         found = with_pair(found, pair)
     return found
+
+
+def kube_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
+    """A list of operations, in YAML or JSON. Raises RequestError."""
+    if path is None:
+        return ()
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RequestError(f"--k8s-patch {path}: {error}") from None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise RequestError(
+            f"--k8s-patch {path}: expected a list of operations.",
+            hint="- {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
+        )
+    return tuple(found)
 
 
 def as_tuples(values: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.files import Files
 from orchestrator.targets.kubernetes.manifests.job import KubeJob, config_map
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.patch import patched, tell_patch
 from orchestrator.targets.kubernetes.resolve import Inputs, Resolved, resolve
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
@@ -65,6 +66,7 @@ def plan_kube(
         *together(chosen.stack, chosen.layout, chosen.launcher),
         *tell_elastic(request, chosen),
         *together(chosen.backend, chosen.precision, chosen.preload, output),
+        *tell_patch(inputs.patch),
     )
     home = replace(home, output_dir=output.value)
     plan = Plan(
@@ -74,7 +76,7 @@ def plan_kube(
     )
     job = job_of(request, plan, chosen, script=script, files=files)
     *others, made = (config_map(job), *KINDS[chosen.launcher.value].launch(job))
-    objects = (*others, in_queue(made, chosen.kube.queue))
+    objects = patched((*others, in_queue(made, chosen.kube.queue)), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=objects),))
 
 

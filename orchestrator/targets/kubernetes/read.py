@@ -14,7 +14,7 @@ from orchestrator.runs.resume import plan_or_resume
 from orchestrator.targets.identity import new_identity
 from orchestrator.targets.kubernetes import installed
 from orchestrator.targets.kubernetes.default_kind import Installed
-from orchestrator.targets.kubernetes.load import kube_settings
+from orchestrator.targets.kubernetes.load import kube_patch, kube_settings
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.plan import KubeSite, plan_kube
@@ -39,6 +39,7 @@ def read(request: TrainRequest) -> Inputs:
         stack=load.stack(request.stack),
         kube=kube,
         settings=chosen_settings(request.settings, recipe, kube),
+        patch=kube_patch(own.k8s_patch),
         installed=installed.ask(kube) if request.launcher is None else Installed(),
     )
 

@@ -19,6 +19,7 @@ from orchestrator.targets.kubernetes.default_kind import Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.options import KubeOptions
+from orchestrator.targets.kubernetes.patch import Operation
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.versions.stack import Stack
 
@@ -31,13 +32,15 @@ MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # as --mpi says it -> as the ope
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What a request names, as read from files. `settings`: those of --set; `kube`: of the pods;
-    `installed`: what the cluster has, asked where the request leaves the launcher open."""
+    `installed`: what the cluster has, asked where the request leaves the launcher open; `patch`:
+    the user's changes to the objects."""
 
     recipe: Recipe
     stack: Stack
     kube: KubeSettings
     settings: Mapping[str, Value] = field(default_factory=dict)
     installed: Installed = field(default_factory=Installed)
+    patch: tuple[Operation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
