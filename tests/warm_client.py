@@ -1,4 +1,4 @@
-"""Stands for a program that tests/warm.py forks: `python -IS warm_client.py SOCKET SCRIPT ARGS...`
+"""Stands for a program that warm_server.py forks: `python -IS warm_client.py SOCKET SCRIPT ARGS...`
 
 It has the program's place below a launcher: its environment, folder and open files become those of
 the program, signals are passed on, and it ends as the program has ended.

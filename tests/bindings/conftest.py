@@ -111,13 +111,12 @@ def launch(tmp_path):
         env: dict[str, str] | None = None,
         warm: bool = True,
     ) -> Outcome:
-        begun = time.monotonic()
         full = clean_environment(env or {})
+        asked = commands(by, ranks, [str(PROGRAMS / program), *args], full, warm)
+        begun = time.monotonic()
         started = []
         logs = []
-        for number, (command, variables) in enumerate(
-            commands(by, ranks, [str(PROGRAMS / program), *args], full, warm)
-        ):
+        for number, (command, variables) in enumerate(asked):
             logs.append(tmp_path / f"{program}-{len(list(tmp_path.iterdir()))}-{number}.log")
             with logs[-1].open("wb") as log:
                 started.append(
