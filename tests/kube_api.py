@@ -67,6 +67,10 @@ class State:
     drop_streams: int = 0  # so many watches and logs end in the middle
     break_execs: int = 0  # so many programs' output ends without saying how they ended
     restricted: bool = False  # the namespace enforces Pod Security's profile of that name
+    namespaces: set[str] = field(default_factory=lambda: {"team"})
+    # (verb, group, resource) of the Role of who asks; None: all is allowed
+    role: set[tuple[str, str, str]] | None = None
+    used: set[tuple[str, str, str]] = field(default_factory=set)
     denied: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
     groups: dict[str, dict[str, list[str]]] = field(default_factory=lambda: copy.deepcopy(GROUPS))
 
@@ -134,6 +138,15 @@ class Api:
                 gone["metadata"]["resourceVersion"] = str(self.state.version)
                 self.record("DELETED", plural, gone)
             return gone
+
+    def collect(self, uid: str) -> None:
+        """What an object that is gone has owned goes, too."""
+        with self.changed:
+            owned = [key for key, value in self.state.objects.items()
+                     if any(one["uid"] == uid
+                            for one in value["metadata"].get("ownerReferences", ()))]  # fmt: skip
+            for plural, name in owned:
+                self.remove(plural, name)
 
     def get(self, plural: str, name: str) -> Json | None:
         with self.changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -13,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests import kube_exec, kube_pod_security
 
 TOKEN = "good-token"
+GARBAGE_SECONDS = 0.3
 Json = dict[str, Any]
 KINDS = {
     "configmaps": "ConfigMap", "secrets": "Secret", "pods": "Pod", "events": "Event",
@@ -122,10 +124,9 @@ class Handler(BaseHTTPRequestHandler):
         plural, name = match["plural"], match["name"]
         known = self.api.state.groups.get(match["group"] or "", {}).get(match["version"] or "", [])
         if match["group"] and plural not in known:
-            return self.answer(404, status(404, "the server could not find the resource"))
-        if (self.verb(name), plural) in self.api.state.denied:
-            message = f'{plural} is forbidden: User "me" cannot {self.verb(name)} {plural}'
-            return self.answer(403, status(403, message))
+            return self.no_such_path()
+        if refusal := self.refusal(match):
+            return self.answer(*refusal)
         if match["sub"] == "log":
             return self.log(name)
         if match["sub"] == "exec":
@@ -134,14 +135,55 @@ class Handler(BaseHTTPRequestHandler):
             return self.watch(plural) if self.query.get("watch") == "true" else self.list(plural)
         self.one(plural, name, body)
 
-    def verb(self, name: str | None) -> str:
-        verbs = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
-        return verbs.get(self.command) or ("get" if name else "list")
+    def refusal(self, match: re.Match[str]) -> tuple[int, Json] | None:
+        """Of what the caller may not do, or of a namespace that is not there."""
+        plural, gone = match["plural"], match["namespace"]
+        resource = "/".join(filter(None, [plural, match["sub"]]))
+        for verb in self.verbs(plural, match["name"]):
+            if not self.allowed(verb, match["group"] or "", resource):
+                message = f'{plural} is forbidden: User "me" cannot {verb} resource "{resource}"'
+                return 403, status(403, message)
+        if self.command == "PATCH" and gone not in self.api.state.namespaces:
+            return 404, status(404, f'namespaces "{gone}" not found')
+        return None
+
+    def no_such_path(self) -> None:
+        """Where no CRD is: no Status, but the plain words of Go's HTTP server."""
+        self.answer_plain(404, b"404 page not found\n")
+
+    def answer_plain(self, code: int, data: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def verbs(self, plural: str, name: str | None) -> list[str]:
+        """What the caller needs; an apply that makes its object needs `create`, too."""
+        if self.command == "PATCH":
+            known = (plural, name) in self.api.state.objects
+            return ["patch"] if known else ["patch", "create"]
+        if self.command == "GET" and not name:
+            return ["watch" if self.query.get("watch") == "true" else "list"]
+        if self.path.partition("?")[0].endswith("/exec"):
+            return [
+                "get",
+                "create",
+            ]  # a websocket is a GET; since 1.35 it must be allowed to create
+        return [{"GET": "get", "POST": "create", "DELETE": "delete"}[self.command]]
+
+    def allowed(self, verb: str, group: str, resource: str, *, asked: bool = False) -> bool:
+        """`asked`: it is only a question."""
+        state = self.api.state
+        if not asked:
+            state.used.add((verb, group, resource))
+        in_role = state.role is None or (verb, group, resource) in state.role
+        return in_role and (verb, resource) not in state.denied
 
     def discover(self, group: str, version: str | None) -> None:
         known = self.api.state.groups.get(group)
         if known is None or (version and version not in known):
-            return self.answer(404, status(404, "the server could not find the resource"))
+            return self.no_such_path()
         if version is None:
             versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in known]
             return self.answer(200, {"kind": "APIGroup", "name": group, "versions": versions,
@@ -177,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
     def review(self, body: Json) -> None:
         asked = body["spec"]["resourceAttributes"]
         resource = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
-        allowed = (asked["verb"], resource) not in self.api.state.denied
+        allowed = self.allowed(asked["verb"], asked["group"], resource, asked=True)
         self.answer(201, {**body, "status": {"allowed": allowed}})
 
     def list(self, plural: str) -> None:
@@ -284,11 +326,8 @@ class Handler(BaseHTTPRequestHandler):
             if wanted not in (None, known["metadata"]["uid"]):
                 return self.answer(409, status(409, "the UID in the precondition differs"))
             self.api.remove(plural, name)
-            owned = [key for key, value in self.api.state.objects.items()
-                     if any(one["uid"] == known["metadata"]["uid"]
-                            for one in value["metadata"].get("ownerReferences", ()))]  # fmt: skip
-            for kind, other in owned:
-                self.api.remove(kind, other)
+            # The garbage collector comes later.
+            threading.Timer(GARBAGE_SECONDS, self.api.collect, [known["metadata"]["uid"]]).start()
         self.answer(200, {"kind": "Status", "status": "Success"})
 
     def patch(self, plural: str, name: str, body: Json) -> None:

@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from tests import kube_http
 from tests.kube_api import TOKEN as API_TOKEN
 from tests.kube_api import Api
+from tests.kube_operator import owner
 from tests.kube_schema import check, needs_crds
-from tests.local.test_kube import TRAIN, Orch, api, background, orch
+from tests.local.test_kube import TRAIN, Orch, api, background, orch, own_script
 
 __all__ = ["api", "orch"]
 KEYS = {"topic", "state", "words", "cure"}
@@ -148,3 +152,70 @@ def test_kubectl_takes_the_manifest_as_it_is(
     )  # fmt: skip
     assert created.returncode == 0, created.stderr
     assert created.stdout.count("created (dry run)") == (3 if launcher == "trainjob" else 2)
+
+
+def test_a_namespace_that_is_not_there(api: Api, orch: Orch) -> None:
+    """Kubernetes says of it that everything is allowed in it."""
+    done = orch("k8s", "check", "--json", "--k8s", "namespace=nowhere")
+    found = findings(done)
+    assert list(found) == ["API", "namespace"]
+    assert found["namespace"]["state"] == "miss"
+    assert "kubectl create namespace nowhere" in found["namespace"]["cure"]
+    init = orch("k8s", "init", "--apply", "--k8s", "namespace=nowhere")
+    assert init.returncode == 1
+    assert "kubectl create namespace nowhere" in init.stderr
+
+
+def test_a_claim_that_one_may_not_look_at_does_not_end_the_check(api: Api, orch: Orch) -> None:
+    api.state.denied.add(("get", "persistentvolumeclaims"))
+    found = findings(orch("k8s", "check", "--json", "--no-pull"))
+    assert found["volume"]["state"] == "unknown"
+    assert "nodes" in found
+    assert "get persistentvolumeclaims" in found["rights"]["words"]
+
+
+def test_the_role_that_is_told_is_the_one_that_is_needed(
+    api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it, and nothing more. What a job owns is there for a while after it."""
+    monkeypatch.setattr(kube_http, "GARBAGE_SECONDS", 10.0)
+    api.put("persistentvolumeclaims", CLAIM)
+    kind = KINDS["trainjob"]
+    del api.state.groups["kubeflow.org"]
+    api.state.role = {right[:3] for right in (*checks.RIGHTS, *checks.rights_for(kind))}
+    end = background(orch, "k8s", "check", "--json", "--launcher", "trainjob")
+    pod_runs(api, {"phase": "Failed", "containerStatuses": [
+        {"state": {"terminated": {"exitCode": 2}}}]})  # fmt: skip
+    found = findings(end())
+    assert (found["rights"]["state"], found["image"]["state"]) == ("ok", "ok")
+    assert api.names("pods") == []
+    done = orch("train", own_script(tmp_path), *TRAIN, "--launcher", "trainjob", "--detach",
+                "--json", "--backend", "gloo")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)["run_id"]
+    watched = background(orch, "attach", run)
+    api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
+    (job,) = api.names("trainjobs")
+    made = api.get("trainjobs", job) or {}
+    name = f"{job}-node-0-0-abcde"
+    labels = made["metadata"]["labels"]
+    status = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+    api.put("pods", {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner(made)]},
+                     "spec": {}, "status": status})  # fmt: skip
+    api.say(name, "[0] hello", end=True)
+    api.await_((tmp_path / "runs" / run / "ranks" / "rank-0.log").exists)
+    (tmp_path / "volume" / "runs" / run / "out").mkdir(parents=True)
+    fetched = background(orch, "fetch", run, "--from", str(tmp_path / "volume" / "runs" / run))
+    pod_runs(api, status, "-reader")
+    assert fetched().returncode == 0, fetched().stderr
+    assert orch("runs", "--inventory", "k8s").returncode == 0
+    assert orch("stop", run).returncode == 0
+    watched()
+    assert orch("clean", "--inventory", "k8s", "--check").returncode == 0
+    ours = {right for right in api.state.used if right[2] != "nodes"}
+    assert ours == api.state.role
+
+
+def pod_runs(api: Api, status: dict[str, Any], end: str = "") -> None:
+    (name,) = api.await_(lambda: [one for one in api.names("pods") if one.endswith(end)], 60.0)
+    api.put("pods", {**(api.get("pods", name) or {}), "status": status})

@@ -368,7 +368,7 @@ def test_what_is_not_allowed_is_said_and_nothing_is_left(
     api.state.denied.add(("patch", "pytorchjobs"))
     done = orch("train", own_script(tmp_path), *TRAIN)
     assert done.returncode == 1
-    assert 'User "me" cannot patch pytorchjobs' in done.stderr
+    assert 'User "me" cannot patch resource "pytorchjobs"' in done.stderr
     assert "orch k8s check" in done.stderr
     assert api.names("configmaps") == []
     assert not list((tmp_path / "runs").glob("*"))
@@ -378,7 +378,8 @@ def test_a_missing_operator_is_named(api: Api, orch: Orch, tmp_path: Path) -> No
     del api.state.groups["kubeflow.org"]
     done = orch("train", own_script(tmp_path), *TRAIN)
     assert done.returncode == 1
-    assert "could not find the resource" in done.stderr
+    assert "The cluster has no PyTorchJob kubeflow.org/v1" in done.stderr
+    assert "orch k8s check" in done.stderr
     assert api.names("configmaps") == []
 
 

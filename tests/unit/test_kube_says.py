@@ -14,6 +14,7 @@ from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.outcome import record as outcome_record
 
 from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.kubernetes.api import errors
 from orchestrator.targets.kubernetes.log_lines import Position, Reader, parse
 from orchestrator.targets.kubernetes.manifests.setup import token, without_secrets
 from orchestrator.targets.kubernetes.outcome import outcome
@@ -279,3 +280,33 @@ def test_a_token_is_never_shown() -> None:
     made = token(SETTINGS, "hf_secret")
     assert "hf_secret" not in json.dumps(without_secrets(made))
     assert made["data"]["HF_TOKEN"] not in json.dumps(without_secrets(made))
+
+
+# What the API refuses.
+
+
+class Answered(Exception):
+    """An answer of the API, as the client raises it."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(body)
+        self.status, self.body = status, body
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "hint"),
+    [
+        ('pods is forbidden: User "me" cannot list resource "pods"', "Not allowed", "the rights"),
+        ('pods "x" is forbidden: violates PodSecurity "restricted:latest": seccompProfile',
+         "The cluster refuses it: pods", "pod-security.kubernetes.io/enforce"),
+        ('pods "x" is forbidden: exceeded quota: q, requested: cpu=2', "exceeded quota", "quota"),
+        ('persistentvolumeclaims "orch" is forbidden: only dynamically provisioned pvc can be '
+         "resized", "only dynamically provisioned", ""),
+    ],
+)  # fmt: skip
+def test_only_a_missing_right_sends_to_the_rights(said: str, words: str, hint: str) -> None:
+    found = errors.words(Answered(403, json.dumps({"message": said})), "lab")
+    assert isinstance(found, errors.Refused)
+    assert words in found.message
+    assert hint in found.hint
+    assert ("lists the rights" in found.hint) is (" cannot " in said)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from orchestrator.errors import PlanError
+from orchestrator.errors import OrchError, PlanError
 from orchestrator.targets.kubernetes.default_kind import PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
@@ -20,6 +20,7 @@ RIGHTS = (
     ("patch", "", "configmaps", "the run's files"),
     ("list", "", "configmaps", "orch runs --inventory k8s"),
     ("delete", "", "configmaps", "orch stop"),
+    ("get", "", "pods", "orch fetch"),
     ("list", "", "pods", "watching a run"),
     ("watch", "", "pods", "watching a run"),
     ("get", "", "pods/log", "logs and progress"),
@@ -63,7 +64,8 @@ def rights_for(kind: Kind) -> tuple[tuple[str, str, str, str], ...]:
         return (*own, *((verb, "", "services", "names of its pods") for verb in SERVICE_VERBS))
     if kind.launcher != "trainjob":
         return own
-    return (*own, *((verb, kind.group, "trainingruntimes", "its runtime") for verb in JOB_VERBS))
+    verbs = (verb for verb in JOB_VERBS if verb != "get")
+    return (*own, *((verb, kind.group, "trainingruntimes", "its runtime") for verb in verbs))
 
 
 def in_question(served: Mapping[str, tuple[str, ...]], wanted: str | None) -> list[str]:
@@ -123,6 +125,15 @@ def role_rules(missing: Iterable[tuple[str, str, str, str]]) -> str:
         f"apiGroups [{group or chr(34) * 2}] resources [{resource}] verbs [{', '.join(verbs)}]"
         for (group, resource), verbs in rules.items()
     )
+
+
+def claim_unseen(error: OrchError) -> Finding:
+    """One may not look, or the API does not answer."""
+    return Finding(topic="volume", state="unknown", words=error.message, cure=error.hint)
+
+
+def namespace_finding(error: OrchError) -> Finding:
+    return Finding(topic="namespace", state="miss", words=error.message, cure=error.hint)
 
 
 def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Finding:

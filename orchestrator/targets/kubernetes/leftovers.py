@@ -3,6 +3,7 @@ whose time to live is over where no operator ends them."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.status import ended_at, pod_state, seconds
 
 NEW_SECONDS = 600.0  # younger ones may belong to a run that is just being started
@@ -43,17 +44,15 @@ def remove(cluster: Kube, one: Object) -> None:
 
 def remove_expired(cluster: Kube) -> None:
     """Jobs whose time is over; whoever starts a run may not be allowed to, which is no error."""
-    try:
-        for one in jobs_of(cluster):
-            if is_expired(one):
+    for kind in KINDS.values():
+        with contextlib.suppress(OrchError):
+            for one in filter(is_expired, jobs_of(cluster, kind)):
                 remove(cluster, one)
-    except OrchError:
-        pass
 
 
 def leftovers(cluster: Kube) -> Iterator[Object]:
     """What a job owns goes with it by itself."""
-    jobs = list(jobs_of(cluster))
+    jobs = [job for kind in KINDS.values() for job in jobs_of(cluster, kind)]
     yield from filter(is_expired, jobs)
     living = {run_of(job) for job in jobs}
     for kind in ("Pod", "ConfigMap", "Service"):
@@ -73,17 +72,16 @@ def labelled(cluster: Kube, kind: str) -> list[Object]:
         raise
 
 
-def jobs_of(cluster: Kube) -> Iterator[Object]:
-    """All jobs of orch's in the namespace."""
-    for kind in KINDS.values():
-        try:
-            yield from cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())
-        except NotThere:  # this cluster does not have such jobs
-            continue
-        except Refused:
-            if kind.launcher != "job":
-                raise
-            continue  # whoever may not list them has none of them
+def jobs_of(cluster: Kube, kind: Kind) -> list[Object]:
+    """All jobs of orch's of a kind in the namespace."""
+    try:
+        return cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())
+    except NotThere:  # this cluster does not have such jobs
+        return []
+    except Refused:
+        if kind.launcher != "job":
+            raise
+        return []  # whoever may not list them has none of them
 
 
 def is_expired(job: Object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import pod_state
 
 PROBE = "orch-image-check"
+TRIAL = "orch-check"  # never made: a dry run
 PULL_SECONDS = 300.0
 POLL_SECONDS = 1.0
 
@@ -46,12 +48,15 @@ def check(
         return
     where = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(topic="API", state="ok", words=f"Kubernetes {version}: {where}")
+    if missing := namespace_missing(cluster):
+        yield checks.namespace_finding(missing)
+        return
     served = {launcher: versions(cluster, launcher) for launcher in KINDS}
     yield from checks.kinds_findings(served, request.launcher)
     if request.launcher is None:
         yield checks.default_finding(served)
     yield checks.rights_finding(denied(cluster, request, served), cluster.namespace)
-    yield checks.claim_finding(claim(cluster, settings), settings, request.pods)
+    yield claim(cluster, settings, request.pods)
     nodes = listed_nodes(cluster)
     yield checks.nodes_finding(nodes, settings, request.pods)
     yield checks.flags_finding(nodes, settings)
@@ -79,11 +84,26 @@ def allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
     return bool(answer.get("status", {}).get("allowed"))
 
 
-def claim(cluster: Kube, settings: KubeSettings) -> Object | None:
+def namespace_missing(cluster: Kube) -> OrchError | None:
+    """Rights are no sign of a namespace: an object that is made for a trial is."""
+    trial = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRIAL}}
     try:
-        return cluster.get(f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}")
+        cluster.applied(trial, dry_run=True)
+    except NotThere as error:
+        return error
+    except OrchError:  # the check of the rights tells
+        pass
+    return None
+
+
+def claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
+    path = f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"
+    try:
+        return checks.claim_finding(cluster.get(path), settings, pods)
     except NotThere:
-        return None
+        return checks.claim_finding(None, settings, pods)
+    except OrchError as error:
+        return checks.claim_unseen(error)
 
 
 def listed_nodes(cluster: Kube) -> list[Any] | None:
@@ -102,14 +122,17 @@ def image(cluster: Kube, settings: KubeSettings, *, pull: bool) -> Finding:
         cure = "Without --no-pull a pod tries it."
         return Finding(topic="image", state="unknown", words=settings.image, cure=cure)
     path = f"{cluster.core_path('Pod')}/{PROBE}"
+    made: Object | None = None
     try:
         remove(cluster, path)
-        cluster.apply(probe_pod(settings))
+        made = cluster.applied(probe_pod(settings))
         return await_pull(cluster, path, settings)
     except OrchError as error:
         return Finding(topic="image", state="unknown", words=error.message, cure=error.hint)
     finally:
-        remove(cluster, path)
+        if made is not None:
+            with contextlib.suppress(OrchError):  # that one may not, the check of rights tells
+                cluster.delete(path, made["metadata"]["uid"])
 
 
 def probe_pod(settings: KubeSettings) -> Object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -169,7 +170,8 @@ class Kube:
         if dry_run:
             query["dryRun"] = "All"
         body = {**made, "metadata": {**made["metadata"], "namespace": self.namespace}}
-        return self.attempt(
+        with self.naming(made):
+            return self.attempt(
             lambda: as_json(
                 self.request(
                     "PATCH", path, query=query, body=body,
@@ -177,6 +179,19 @@ class Kube:
                 )
             )
         )  # fmt: skip
+
+    @contextmanager
+    def naming(self, made: Object) -> Iterator[None]:
+        """An API without such objects says no more than that there is no such page."""
+        try:
+            yield
+        except NotThere as error:
+            if made["kind"] in CORE or error.hint:
+                raise
+            raise ExecuteError(
+                f"The cluster has no {made['kind']} {made['apiVersion']}: its CRD is missing.",
+                hint="`orch k8s check` tells what brings it, and which kinds there are.",
+            ) from None
 
     def create(self, path: str, body: Object) -> Object:
         """For questions to the API, such as what one may do."""

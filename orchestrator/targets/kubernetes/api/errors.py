@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 
 PASSING = (429, 500, 502, 503, 504)
 LONGEST_WAIT = 10.0
+# In a refusal that is not about rights -> what to do.
+ADMISSION = (
+    ("violates PodSecurity", "The namespace's label pod-security.kubernetes.io/enforce says so."),
+    ("exceeded quota", "`kubectl describe quota` shows what is left: smaller or fewer pods."),
+)
 
 
 class NotThere(ExecuteError):
@@ -33,12 +39,9 @@ def words(error: Exception, where: str) -> ExecuteError:
             "`kubectl auth whoami`. A run that has been started goes on without that.",
         )
     if status == 403:
-        return Refused(
-            f"Not allowed: {message}.",
-            hint="`orch k8s check` lists the rights that are needed.",
-        )
+        return refused(message)
     if status == 404:
-        return NotThere(f"{message}.")
+        return NotThere(f"{message}.", hint=hint_for_missing(message))
     if status == 409:
         return ExecuteError(
             f"Somebody else has it: {message}.",
@@ -49,6 +52,21 @@ def words(error: Exception, where: str) -> ExecuteError:
     if not status or status in PASSING:
         return ConnectionLost(f"The API of {where} fails: {message}.")
     return ExecuteError(f"The API refuses it: {message}.")
+
+
+def refused(message: str) -> Refused:
+    """403: by a Role that lacks something, or by an admission that judges what is asked for."""
+    if " cannot " in message:
+        hint = "`orch k8s check` lists the rights that are needed."
+        return Refused(f"Not allowed: {message}.", hint=hint)
+    hint = next((hint for words, hint in ADMISSION if words in message), "")
+    return Refused(f"The cluster refuses it: {message}.", hint=hint)
+
+
+def hint_for_missing(message: str) -> str:
+    if match := re.match(r'namespaces "([^"]+)" not found', message):
+        return f"`kubectl create namespace {match.group(1)}`; --k8s namespace=NAME names another."
+    return ""
 
 
 def connection_errors() -> tuple[type[Exception], ...]:
