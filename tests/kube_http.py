@@ -234,9 +234,10 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {**head, "metadata": {"resourceVersion": str(version)}, "items": found})
 
     def field_selected(self, value: Json) -> bool:
-        selector = self.query.get("fieldSelector", "")
-        _, _, name = selector.partition("involvedObject.name=")
-        return not name or value.get("involvedObject", {}).get("name") == name
+        key, _, wanted = self.query.get("fieldSelector", "").partition("=")
+        have = {"": "", "reason": value.get("reason"),
+                "involvedObject.name": value.get("involvedObject", {}).get("name")}  # fmt: skip
+        return have[key] == wanted
 
     def watch(self, plural: str) -> None:
         since = int(self.query["resourceVersion"])

@@ -180,6 +180,23 @@ def test_pods_that_wait_say_why(api: Api, orch: Orch, tmp_path: Path) -> None:
     assert "worker-1: its image registry.example/orch:current cannot be pulled" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("reason", "of"), [("FailedCreatePod", ""), ("FailedCreate", "-node-0")]
+)  # fmt: skip
+def test_pods_that_are_not_admitted_say_why(
+    api: Api, orch: Orch, tmp_path: Path, reason: str, of: str
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    quota = 'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=2'
+    for name, message in ((f"{job}{of}", quota), ("orch-another", "of another")):
+        api.put("events", {"metadata": {"name": f"{name}.1"}, "reason": reason,
+                           "involvedObject": {"name": name}, "message": message})  # fmt: skip
+    end = background(orch, "attach", run)
+    api.await_(lambda: events_of(tmp_path, run, "exceeded quota"))
+    finish(api, job, "Failed")
+    assert f"its pods are not admitted: {quota}" in end().stderr
+
+
 def events_of(tmp_path: Path, run: str, words: str) -> bool:
     path = tmp_path / "runs" / run / "events.jsonl"
     return path.exists() and words in path.read_text()

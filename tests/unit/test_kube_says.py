@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orch_node.protocol.events import Joined, LeftOut
+from orch_node.protocol.events import Joined, LeftOut, NodeNews
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.outcome import record as outcome_record
 
 from orchestrator.targets.kubernetes import checks
 from orchestrator.targets.kubernetes.api import errors
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.follow import Follower
 from orchestrator.targets.kubernetes.log_lines import Position, Reader, parse
 from orchestrator.targets.kubernetes.manifests.setup import token, without_secrets
 from orchestrator.targets.kubernetes.outcome import outcome
@@ -81,6 +83,34 @@ def test_pods_have_the_names_of_the_plan(name: str, node: str) -> None:
 def test_a_pod_in_the_users_words(status: dict[str, Any], state: str, words: str) -> None:
     found = pod_state(pod(**status))
     assert (found.state, found.words) == (state, words)
+
+
+def test_a_command_that_is_missing_is_named() -> None:
+    message = 'exec: "python4": executable file not found in $PATH'
+    ended = {"exitCode": 128, "reason": "StartError", "message": f"{message}\n"}
+    found = pod_state(pod(phase="Failed", containerStatuses=container(terminated=ended)))
+    assert found.words == f"exited with code 128 (StartError): {message}"
+
+
+def test_a_pod_that_was_deleted_has_not_merely_ended() -> None:
+    """The kubelet reports how its container ended before the pod is gone."""
+    made = pod(phase="Failed", containerStatuses=container(terminated={"exitCode": 1}))
+    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert pod_state(made).words == "its pod was deleted"
+
+
+def test_an_image_that_cannot_be_pulled_is_told_once() -> None:
+    follower = Follower(cast(Kube, None), "")
+    for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
+        waiting = container(waiting={"reason": reason, "message": message})
+        # Of a pod that runs nothing is asked of the API.
+        made = pod(phase="Running", containerStatuses=waiting)
+        made["metadata"]["uid"] = "1"
+        follower.see("MODIFIED", made)
+    told = follower.items.get()
+    assert isinstance(told, NodeNews)
+    assert told.text == "worker-3: its image registry.example/x cannot be pulled: denied"
+    assert follower.items.empty()
 
 
 def test_a_volume_that_is_not_mounted_is_in_the_events() -> None:

@@ -16,7 +16,7 @@ from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, Refuse
 from orchestrator.targets.kubernetes.log_lines import Position, Reader
 from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
 from orchestrator.targets.kubernetes.patience import Patience
-from orchestrator.targets.kubernetes.status import PodState, pod_state
+from orchestrator.targets.kubernetes.status import DELETED, PodState, pod_state
 
 RETRY_SECONDS = 1.0
 
@@ -83,11 +83,12 @@ class Follower:
             self.deleted.add(uid)
             gone = self.pods.get(uid)
             if gone and gone.state in ("waiting", "running") and not self.ended.is_set():
-                self.tell_once(uid, f"{gone.node}: its pod was deleted")
+                self.tell_once(uid, f"{gone.node}: {DELETED}")
             return
         state = pod_state(pod, self.pod_events(pod))
-        self.pods[uid] = state
-        self.tell_once(uid, f"{state.node}: {state.words}" if state.words else "")
+        before, self.pods[uid] = self.pods.get(uid), state
+        if state.words and not (before and is_same(before.words, state.words)):
+            self.tell_once(uid, f"{state.node}: {state.words}")
         alive = self.readers.get(uid)
         if state.started and (alive is None or (not alive.is_alive() and state.state == "running")):
             reader = threading.Thread(target=self.keep_reading, args=(uid, name), daemon=True)
@@ -135,6 +136,12 @@ class Follower:
             raise
         except ExecuteError:  # it has no log yet
             pass
+
+
+def is_same(before: str, now: str) -> bool:
+    """Whether it is the same trouble: the kubelet tells of an image with and without its cause, in
+    turn."""
+    return bool(before) and (before.startswith(now) or now == before)
 
 
 def of_now(event: Event) -> Event:

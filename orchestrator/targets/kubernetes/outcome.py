@@ -8,7 +8,7 @@ from orch_node.protocol import failures
 from orch_node.protocol.events import Event, Exited, OutcomeTold, Refused, Stalled, Started
 from orch_node.protocol.outcome import DONE, FAILED, Failure, Outcome
 
-from orchestrator.targets.kubernetes.status import JobState, PodState
+from orchestrator.targets.kubernetes.status import DELETED, JobState, PodState
 
 
 def outcome(
@@ -85,7 +85,7 @@ def problem(
     if stalled := [one.text for one in events if isinstance(one, Stalled)]:
         return "; ".join(stalled)
     own = [pod for pod in pods if pod.state == "failed"]
-    told = [pod for pod in own if not pod.words.startswith("exited with")]
+    told = [pod for pod in own if not pod.words.startswith(("exited with", DELETED))]
     if failure and not told:
         return None
     words = [f"{pod.node}: {pod.words}" for pod in told or own]

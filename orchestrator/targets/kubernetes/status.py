@@ -11,6 +11,7 @@ from typing import Any
 Json = Mapping[str, Any]
 
 PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+DELETED = "its pod was deleted"
 CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 DONE = ("Succeeded", "Complete")
 # Events of a pod that say why it does not start.
@@ -93,8 +94,19 @@ def failed(make: Maker, pod: Json, ended: Json | None) -> PodState:
     if reason:
         words = f"{reason}: {message}".rstrip(": ")
         return make(state="failed", words=words, code=code, started=bool(ended))
-    words = f"exited with code {code}" if ended else "failed without a word"
+    if pod["metadata"].get("deletionTimestamp"):
+        return make(state="failed", words=DELETED, code=code, started=bool(ended))
+    words = exit_words(ended) if ended else "failed without a word"
     return make(state="failed", words=words, code=code, started=bool(ended))
+
+
+def exit_words(ended: Json) -> str:
+    """With what the runtime has to say: of a command that is not there, for one."""
+    reason, message = ended.get("reason", ""), str(ended.get("message") or "").strip()
+    words = f"exited with code {ended.get('exitCode')}"
+    if reason not in ("", "Error", "Completed"):
+        words = f"{words} ({reason})"
+    return f"{words}: {' '.join(message.split())}" if message else words
 
 
 def memory_limit(pod: Json) -> str:
@@ -112,7 +124,8 @@ def waiting_words(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in PULL:
         image = pod.get("spec", {}).get("containers", [{}])[0].get("image", "")
-        return f"its image {image} cannot be pulled: {message or reason}"
+        told = message if reason != "ImagePullBackOff" else ""
+        return f"its image {image} cannot be pulled" + (f": {told}" if told else "")
     if reason in CONFIG:
         return f"its container cannot be made: {message or reason}"
     if reason == "CrashLoopBackOff":

@@ -32,6 +32,7 @@ GIVE_UP_SECONDS = 300.0
 DRAIN_SECONDS = 20.0
 UNSEEN_SECONDS = 20.0
 FOLLOW_SECONDS = 0.5
+REFUSING = ("FailedCreatePod", "FailedCreate")  # reasons of events
 
 
 class KubeWatch:
@@ -124,12 +125,23 @@ class KubeWatch:
             self.tell(f"the API answers again after {time.monotonic() - self.lost_since:.0f} s")
             self.lost_since = None
         found = job_state(job)
-        if unseen(job) and time.time() - self.began > UNSEEN_SECONDS:
+        if not self.follower.pods and (words := self.refusal()):
+            self.follower.tell_once("pods", f"its pods are not admitted: {words}")
+        elif unseen(job) and time.time() - self.began > UNSEEN_SECONDS:
             words = f"no operator has taken up {self.at.job}: is it running?"
             self.follower.tell_once("job", f"{words} `orch k8s check` looks")
         if found.state == "suspended":
             self.follower.tell_once("job", why_suspended(self.cluster, job) or found.words)
         return found if found.state in ("done", "failed") else None
+
+    def refusal(self) -> str:
+        """Why the cluster takes no pods of the job: what its operator, or a Job of it, has told."""
+        try:
+            told = [one for reason in REFUSING for one in self.cluster.events(f"reason={reason}")]
+        except OrchError:  # one may not read them
+            return ""
+        own = [one for one in told if is_of(self.at.job, one.get("involvedObject") or {})]
+        return str(own[-1].get("message", "")) if own else ""
 
     def note_loss(self, error: ExecuteError) -> None:
         now = time.monotonic()
@@ -221,3 +233,8 @@ class KubeWatch:
                 self.finish_with(state)
         except OrchError as error:
             self.tell(error.message)
+
+
+def is_of(job: str, involved: dict[str, Any]) -> bool:
+    """Whether an event is about this job, or an object that its operator has made of it."""
+    return f"{involved.get('name', '')}-".startswith(f"{job}-")

@@ -106,8 +106,12 @@ class Kube:
 
     def events_of(self, name: str) -> list[Object]:
         """What the cluster says of an object, oldest first."""
+        return self.events(f"involvedObject.name={name}")
+
+    def events(self, selector: str) -> list[Object]:
+        """Those of the namespace with these fields, oldest first."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
-        found = self.get(path, fieldSelector=f"involvedObject.name={name}").get("items") or []
+        found = self.get(path, fieldSelector=selector).get("items") or []
         return sorted(found, key=lambda one: str(one.get("lastTimestamp") or ""))
 
     def watch_pods(self, selector: str) -> Iterator[tuple[str, Object]]:
