@@ -45,6 +45,9 @@ from orch_node.standalone import facts
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 EX_CONFIG = 78
+# torch's agents keep the place of the ranks' store from their first rendezvous: after a pod was
+# made anew, those that have stayed would look for it where it was.
+NEW_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TICK_SECONDS = 0.1
 STACK_TRACES_SECONDS = 0.5
 KILL_AFTER_SECONDS = 20.0
@@ -192,6 +195,7 @@ def start(*words: str, key: bytes | None) -> subprocess.Popen[bytes]:
     ours = [*program.command("torchrun-agent"), f"--rdzv_backend={RENDEZVOUS}"]
     process = subprocess.Popen(
         [*(ours if key else torchrun), *words],
+        env={**os.environ, **NEW_STORE},
         stdin=subprocess.PIPE if key else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )
