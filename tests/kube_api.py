@@ -65,6 +65,7 @@ class State:
     version: int = 100
     forgotten: int = 0  # resource versions below are 410
     drop_streams: int = 0  # so many watches and logs end in the middle
+    grace: float = 0.0  # seconds that a pod is Terminating before it is gone
     break_execs: int = 0  # so many programs' output ends without saying how they ended
     restricted: bool = False  # the namespace enforces Pod Security's profile of that name
     namespaces: set[str] = field(default_factory=lambda: {"team"})
@@ -138,6 +139,15 @@ class Api:
                 gone["metadata"]["resourceVersion"] = str(self.state.version)
                 self.record("DELETED", plural, gone)
             return gone
+
+    def terminate(self, name: str) -> None:
+        """What the kubelet does to a pod that is being deleted."""
+        with self.changed:
+            pod = self.state.objects["pods", name]
+            if "deletionTimestamp" not in pod["metadata"]:
+                metadata = {**pod["metadata"], "deletionTimestamp": stamp()[:19] + "Z"}
+                self.put("pods", {**pod, "metadata": metadata})
+                threading.Timer(self.state.grace, self.remove, ["pods", name]).start()
 
     def collect(self, uid: str) -> None:
         """What an object that is gone has owned goes, too."""

@@ -326,7 +326,10 @@ class Handler(BaseHTTPRequestHandler):
             wanted = (body.get("preconditions") or {}).get("uid")
             if wanted not in (None, known["metadata"]["uid"]):
                 return self.answer(409, status(409, "the UID in the precondition differs"))
-            self.api.remove(plural, name)
+            if plural == "pods" and self.api.state.grace:
+                self.api.terminate(name)
+            else:
+                self.api.remove(plural, name)
             # The garbage collector comes later.
             threading.Timer(GARBAGE_SECONDS, self.api.collect, [known["metadata"]["uid"]]).start()
         self.answer(200, {"kind": "Status", "status": "Success"})

@@ -593,6 +593,46 @@ def test_outputs_come_through_a_pod_that_is_removed_again(
     assert api.names("pods") == []
 
 
+def test_a_reader_that_is_still_ending_is_waited_for(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, _ = started(api, orch, tmp_path)
+    folder = tmp_path / "volume" / "runs" / run
+    folder.mkdir(parents=True)
+    (folder / "model").write_text("weights")
+    api.state.grace = 15.0
+    uids = []
+    for _ in range(2):
+        end = background(orch, "fetch", run, "--from", str(folder))
+        made = api.await_(lambda: new_reader(api, uids), 60.0)
+        uids.append(made["metadata"]["uid"])
+        api.put("pods", {**made, "status": RUNNING})
+        fetched = end()
+        assert fetched.returncode == 0, fetched.stderr
+
+
+def new_reader(api: Api, known: list[str]) -> dict[str, Any] | None:
+    pods = (api.get("pods", name) or {} for name in api.names("pods"))
+    return next((one for one in pods if one and one["metadata"]["uid"] not in known), None)
+
+
+def test_a_fetch_that_is_terminated_takes_its_pod_away(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, _ = started(api, orch, tmp_path)
+    environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", "fetch", run, "--from", str(tmp_path)],
+        cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        api.await_(lambda: api.names("pods"), 60.0)
+        process.send_signal(signal.SIGTERM)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert api.names("pods") == []
+
+
 def test_without_a_kubeconfig_there_is_a_hint(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").unlink()
     done = orch("train", own_script(tmp_path), *TRAIN)

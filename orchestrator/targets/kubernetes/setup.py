@@ -20,6 +20,7 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import pod_state
+from orchestrator.targets.kubernetes.volume import ending_at_sigterm
 
 PROBE = "orch-image-check"
 TRIAL = "orch-check"  # never made: a dry run
@@ -121,6 +122,11 @@ def image(cluster: Kube, settings: KubeSettings, *, pull: bool) -> Finding:
     if not pull:
         cure = "Without --no-pull a pod tries it."
         return Finding(topic="image", state="unknown", words=settings.image, cure=cure)
+    with ending_at_sigterm():
+        return pulled(cluster, settings)
+
+
+def pulled(cluster: Kube, settings: KubeSettings) -> Finding:
     path = f"{cluster.core_path('Pod')}/{PROBE}"
     made: Object | None = None
     try:

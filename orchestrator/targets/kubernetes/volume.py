@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +12,7 @@ from contextlib import contextmanager
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError
+from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.api.exec import PodExec
@@ -18,6 +22,7 @@ from orchestrator.targets.kubernetes.objects import check_ours
 from orchestrator.targets.kubernetes.status import pod_state
 
 START_SECONDS = 300.0
+END_SECONDS = 60.0
 POLL_SECONDS = 0.5
 
 
@@ -34,21 +39,45 @@ def reader(cluster: Kube, record: RunRecord) -> Iterator[PodExec]:
     name = made["metadata"]["name"]
     path = f"{cluster.core_path('Pod')}/{name}"
     forget_ended(cluster, path, record.run_id)
-    cluster.apply(made)
+    with ending_at_sigterm():
+        try:
+            cluster.apply(made)
+            await_running(cluster, path)
+            yield PodExec(cluster, name)
+        finally:
+            delete(cluster, path, record.run_id)
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """SIGTERM ends this program in order, so that its pod goes with it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only there signals are dealt with
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        await_running(cluster, path)
-        yield PodExec(cluster, name)
+        yield
     finally:
-        delete(cluster, path, record.run_id)
+        signal.signal(signal.SIGTERM, before)
 
 
 def forget_ended(cluster: Kube, path: str, run_id: str) -> None:
-    """A reader of before whose hour is over would never run again."""
+    """A reader of before whose hour is over, or that is being deleted, would never run again: it
+    is waited for until it is gone."""
+    deadline = time.monotonic() + END_SECONDS
     try:
-        if pod_state(cluster.get(path)).state in ("done", "failed"):
+        while is_ending(cluster.get(path)):
             delete(cluster, path, run_id)
+            if time.monotonic() > deadline:
+                raise ExecuteError("The last pod that read the volume does not end.")
+            time.sleep(POLL_SECONDS)
     except NotThere:
         pass
+
+
+def is_ending(pod: Object) -> bool:
+    ended = pod_state(pod).state in ("done", "failed")
+    return ended or bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def await_running(cluster: Kube, path: str) -> None:
