@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tests.kube_api import Api
@@ -13,6 +16,7 @@ from tests.kube_operator import Operator, conditions
 from tests.local.test_kube import ANY, Orch, api, background, events_of, orch, own_script
 from tests.local.test_pod import NODE, config
 from tests.ports import free_port
+from tests.unit.test_plan_kube import REQUEST, containers, decide, objects
 
 __all__ = ["api", "orch"]
 JOB = (*ANY, "--launcher", "job", "--backend", "gloo")
@@ -30,6 +34,18 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
     sys.exit(3)
 dist.all_reduce(value)
 print("sum", value.item())
+"""
+
+ONE_AFTER_ANOTHER = """
+import os, time, torch, torch.distributed as dist
+value = torch.zeros(1)
+while not value.item():
+    value.fill_(float(os.path.exists(os.environ["MARK"] + ".go")))
+    dist.all_reduce(value)
+    open(os.environ["MARK"], "w").close()
+    time.sleep(0.2)
+print("done")
+os._exit(0)
 """
 
 
@@ -50,27 +66,63 @@ def test_the_first_rank_that_failed_is_named(api: Api, orch: Orch, tmp_path: Pat
     assert (ended["state"], ended["first_failure"]["rank"]) == ("failed", 1)
 
 
+class Pods:
+    """Two pods of one rank each, as processes with the manifest's own variables."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self.folder = folder
+        self.config = config(folder, pods=2, ppn=1, max_restarts=1)
+        (folder / "script.py").write_text(script)
+        request = replace(REQUEST, ppn=1, max_restarts=1)
+        (container,) = containers(list(objects(decide("job", request=request))))
+        said = {one["name"]: one["value"] for one in container["env"]}
+        told = {name: said[name] for name in said if name.startswith(("PET_", "TORCH_"))}
+        self.told = told | {"PET_RDZV_ENDPOINT": f"127.0.0.1:{free_port()}"}
+
+    def start(self, index: int, name: str = "") -> subprocess.Popen[bytes]:
+        own = {"JOB_COMPLETION_INDEX": str(index), "MARK": str(self.folder / "mark")}
+        words = [str(NODE), "pod", "torchrun", str(self.config), "--"]
+        with (self.folder / f"pod-{name or index}").open("w") as out:
+            return subprocess.Popen(
+                [sys.executable, *words, str(self.folder / "script.py")],
+                env=os.environ | self.told | own, stdout=out,
+            )  # fmt: skip
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"pod-{name}").read_text()
+
+    def await_(self, found: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 200
+        while not found():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.2)
+
+
 def test_pods_that_kubernetes_only_numbers_meet_and_start_again(tmp_path: Path) -> None:
     """The second is there first, and waits. They meet by the signed rendezvous."""
-    path, port = config(tmp_path, pods=2, ppn=1, max_restarts=1), free_port()
-    (tmp_path / "once.py").write_text(ONCE)
-    told = {
-        "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "1",
-        "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": "r", "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
-    }  # fmt: skip
-    command = [sys.executable, str(NODE), "pod", "torchrun", str(path), "--"]
-    pods = []
-    for index in (1, 0):
-        own = os.environ | told | {"JOB_COMPLETION_INDEX": str(index)}
-        with (tmp_path / f"pod-{index}").open("w") as out:
-            pods.append(
-                subprocess.Popen([*command, str(tmp_path / "once.py")], env=own, stdout=out)
-            )
-    assert [pod.wait(300) for pod in pods] == [0, 0]
-    said = [(tmp_path / f"pod-{index}").read_text() for index in (0, 1)]
-    assert all(text.count("sum 4.0") == 1 for text in said)
+    pods = Pods(tmp_path, ONCE)
+    both = [pods.start(1), pods.start(0)]
+    assert [pod.wait(300) for pod in both] == [0, 0]
+    assert all(pods.said(name).count("sum 4.0") == 1 for name in ("0", "1"))
     key = tmp_path / "data" / "runs" / "r" / ".rendezvous-key"
     assert key.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pod_in_the_place_of_a_lost_one_joins_again(tmp_path: Path) -> None:
+    pods = Pods(tmp_path, ONE_AFTER_ANOTHER)
+    first, lost = pods.start(0), pods.start(1)
+    try:
+        pods.await_((tmp_path / "mark").exists)
+        lost.terminate()
+        assert lost.wait(60) != 0
+        again = pods.start(1, "again")
+        pods.await_(lambda: '"joined"' in pods.said("again") or again.poll() is not None)
+        (tmp_path / "mark.go").touch()
+        assert [first.wait(120), again.wait(120)] == [0, 0], pods.said("0") + pods.said("again")
+        assert "done" in pods.said("again")
+    finally:
+        for pod in (first, lost):
+            pod.kill()
 
 
 def test_stop_takes_the_service_along(api: Api, orch: Orch, tmp_path: Path) -> None:

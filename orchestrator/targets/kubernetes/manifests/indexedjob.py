@@ -66,6 +66,8 @@ def rendezvous(job: KubeJob) -> list[Object]:
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ID": job.run_id,
         "PET_RDZV_ENDPOINT": f"{job.name}-0.{job.name}:{PORT}",
+        # Else the ranks share the agents' store, in which one that joins again waits for ever.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     return [{"name": name, "value": value} for name, value in said.items()]
 
