@@ -13,6 +13,7 @@ from transformers import HfArgumentParser
 from orch_training.errors import ArgumentError
 
 DROPOUT_KERNEL = "auto, kernel (the vectorised one) or torch: what computes dropout."
+COMPRESSION = "How gradients travel: none (as they are), bf16 or powersgd; for slow links."
 ATTENTION = "eager or sdpa: transformers' attention; on a CPU eager is the faster one."
 
 
@@ -49,6 +50,7 @@ class LoopArguments:
     save_steps: int = option(500, "Steps between checkpoints; 0: none at all.")
     save_total_limit: int | None = option(None, "How many checkpoints are kept.")
     logging_steps: int = option(10, "Steps between two lines of metrics.")
+    gradient_compression: str = option("none", COMPRESSION)
     seed: int = option(42, "Of fresh weights, dropout and the order of the data.")
     mixed_precision: str = option("no", "no or bf16.")
     cpu: bool = option(True, "Accepted; these recipes train on CPUs.")
@@ -66,9 +68,15 @@ class LoopArguments:
             (not self.output_dir, "--output_dir is missing."),
             (not self.cpu, "--cpu false: this recipe trains on CPUs only."),
             (self.mixed_precision not in ("no", "bf16"), "--mixed_precision must be no or bf16."),
+            compression_requirement(self.gradient_compression),
             (self.save_steps < 0, "--save_steps must be at least 0."),
             (self.logging_steps < 1, "--logging_steps must be at least 1."),
         ]
+
+
+def compression_requirement(kind: str) -> tuple[bool, str]:
+    text = f"--gradient_compression must be none, bf16 or powersgd, not {kind!r}."
+    return kind not in ("none", "bf16", "powersgd"), text
 
 
 def speed_requirements(dropout_kernel: str, attention: str) -> list[tuple[bool, str]]:

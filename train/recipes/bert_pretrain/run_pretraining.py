@@ -22,6 +22,7 @@ from batches import Sequences
 from lamb import Lamb, groups_of
 from orch_training import checkpoint, decisions, dropout, ranks, resume
 from orch_training.arguments import ModelArguments
+from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import report
 from orch_training.metrics import Course
@@ -104,6 +105,7 @@ class Pretraining:
         )
         losses = Losses(model)
         self.model = DistributedDataParallel(losses) if ranks.grouped() else losses
+        compress(self.model, args.gradient_compression)
         self.steps = phases[-1].last
 
     def run(self) -> dict[str, Any]:

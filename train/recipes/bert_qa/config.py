@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from answers import Search
 from compat import Extras, TrainingOptions, translate
-from orch_training.arguments import ModelArguments, option, parse, refuse
+from orch_training.arguments import (
+    COMPRESSION,
+    ModelArguments,
+    compression_requirement,
+    option,
+    parse,
+    refuse,
+)
 from orch_training.ranks import note
 
 
@@ -43,6 +50,7 @@ class DataArguments:
 @dataclass
 class RunArguments:
     evaluate_before_training: bool = option(False, "Score the model before it is trained, too.")
+    gradient_compression: str = option("none", COMPRESSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +121,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             "--load_best_model_at_end is not supported: the last model is kept.",
         ),
         (training.push_to_hub, "--push_to_hub is not supported."),
+        compression_requirement(config.run.gradient_compression),
         *model.requirements(),
         *((value < 1, f"--{name} must be at least 1.") for name, value in counts(config)),
     ]

@@ -12,6 +12,7 @@ import numpy
 import torch
 from evaluation import Evaluator, evaluate
 from orch_training import checkpoint, copies, ranks
+from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import Progress, note
 from orch_training.global_batch import Dealing
@@ -57,10 +58,12 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         evaluator: Evaluator | None,
         warmup_ratio: float,
         dealing: Dealing,
+        compression: str,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.dealing = dealing
+        self.compression: str | None = compression
         self.remove_callback(PrinterCallback)
         if not self.args.disable_tqdm and not ranks.is_main():
             self.remove_callback(ProgressCallback)
@@ -101,6 +104,9 @@ class QaTrainer(Trainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
         """Forward and backward of one micro batch; -> its part of the step's loss."""
+        if self.compression:  # the first one: Trainer has just wrapped the model
+            compress(model, self.compression)
+            self.compression = None
         if WEIGHT not in inputs:
             return super().training_step(model, inputs, *args)
         weight = inputs.pop(WEIGHT)

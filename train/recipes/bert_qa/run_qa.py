@@ -167,6 +167,7 @@ def train_model(
         evaluator=evaluator if training.do_eval else None,
         warmup_ratio=config.extras.warmup_ratio,
         dealing=start.dealing,
+        compression=config.run.gradient_compression,
     )
     # Trainer seeds all ranks alike, and they would drop the same units for different examples.
     set_seed(training.seed + ranks.rank())

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from judging import Judge
 from mrpc_config import Config, MrpcArguments, parse_arguments
 from orch_training import checkpoint, decisions, dropout, ipex, ranks, resume
+from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import report
 from orch_training.global_batch import GlobalBatch
@@ -152,6 +153,7 @@ class Training:
             facts=self.dealing.batch.facts,
         )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        compress(self.model, args.gradient_compression)
         ipex.check()
 
     def run(self) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Compressed gradients: what travels, and that ranks stay alike and learn as without."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from orch_training.arguments import compression_requirement
+
+from tests.jobs import SCRIPTS, run
+
+WEIGHT_BYTES = 64 * 64 * 4
+
+
+@pytest.fixture(scope="module")
+def fitted() -> dict[str, dict[str, Any]]:
+    found = {}
+    for kind in ("none", "bf16", "powersgd"):
+        results = run(SCRIPTS / "compressed_ddp.py", kind, ranks=2)
+        found[kind] = json.loads(results[0][1].splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(("kind", "apart"), [("bf16", 0.05), ("powersgd", 0.5)])
+def test_ranks_stay_alike_and_learn(
+    fitted: dict[str, dict[str, Any]], kind: str, apart: float
+) -> None:
+    losses, plain = fitted[kind]["losses"], fitted["none"]["losses"]
+    assert fitted[kind]["same"]
+    assert losses[0] == plain[0]
+    assert losses != plain
+    assert losses[-1] < losses[0] / 4
+    assert losses[-1] == pytest.approx(plain[-1], rel=apart)
+
+
+def test_bf16_halves_what_travels(fitted: dict[str, dict[str, Any]]) -> None:
+    sent = fitted["bf16"]["sent"]
+    assert {tuple(one) for one in sent} == {("torch.bfloat16", WEIGHT_BYTES // 2)}
+
+
+def test_powersgd_sends_all_first_and_a_fraction_later(fitted: dict[str, dict[str, Any]]) -> None:
+    bytes_sent = [size for _, size in fitted["powersgd"]["sent"]]
+    assert bytes_sent[0] == WEIGHT_BYTES
+    assert 0 < sum(bytes_sent[-3:]) < WEIGHT_BYTES / 2
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("none", False), ("powersgd", False), ("fp8", True)])
+def test_other_kinds_are_refused(kind: str, wrong: bool) -> None:
+    assert compression_requirement(kind)[0] is wrong

@@ -1,0 +1,55 @@
+"""Fits a linear map on the ranks it is started on, with the compression argv[1]; rank 0 prints
+JSON: the losses, whether all ranks hold the same weights, and what hooks have sent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "train" / "lib"))
+
+import torch
+import torch.distributed as dist
+from orch_training.compression import compress
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 40
+SENT: list[tuple[str, int]] = []  # dtype and bytes of each all-reduce that a hook began
+
+
+def counted_all_reduce(tensor, *args, **kwargs):
+    SENT.append((str(tensor.dtype), tensor.numel() * tensor.element_size()))
+    return ALL_REDUCE(tensor, *args, **kwargs)
+
+
+ALL_REDUCE, dist.all_reduce = dist.all_reduce, counted_all_reduce
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    target = torch.randn(64, 4) @ torch.randn(4, 64) / 8
+    model = DistributedDataParallel(torch.nn.Linear(64, 64, bias=False))
+    compress(model, sys.argv[1])
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    torch.manual_seed(1 + dist.get_rank())
+    losses = []
+    for _ in range(STEPS):
+        x = torch.randn(128, 64)
+        loss = (model(x) - x @ target).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    weights = [torch.empty(64, 64) for _ in range(dist.get_world_size())]
+    dist.all_gather(weights, model.module.weight.detach())
+    if dist.get_rank() == 0:
+        same = all(torch.equal(weights[0], other) for other in weights)
+        print(json.dumps({"losses": losses, "same": same, "sent": SENT}))
+    del model
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
