@@ -143,7 +143,7 @@ def test_what_a_failed_start_leaves_is_cleaned(api: Api, orch: Orch, tmp_path: P
     api.state.denied.add(("patch", "jobs"))
     done = orch("train", own_script(tmp_path), *JOB)
     assert done.returncode == 1
-    assert "cannot patch jobs" in done.stderr
+    assert 'cannot patch resource "jobs"' in done.stderr
     assert api.names("services") == api.names("configmaps") == []
 
 
