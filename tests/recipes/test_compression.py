@@ -20,7 +20,7 @@ WEIGHT_BYTES = 64 * 64 * 4
 def fitted() -> dict[str, dict[str, Any]]:
     found = {}
     for kind in ("none", "bf16", "powersgd"):
-        results = run(SCRIPTS / "compressed_ddp.py", kind, ranks=2)
+        results = run(SCRIPTS / "compressed_ddp.py", kind, 1, ranks=2)
         found[kind] = json.loads(results[0][1].splitlines()[-1])
     return found
 
@@ -35,6 +35,12 @@ def test_ranks_stay_alike_and_learn(
     assert losses != plain
     assert losses[-1] < losses[0] / 4
     assert losses[-1] == pytest.approx(plain[-1], rel=apart)
+
+
+def test_buckets_take_turns_in_powersgd() -> None:
+    """Their collectives met in different orders, and gloo ended the process."""
+    results = run(SCRIPTS / "compressed_ddp.py", "powersgd", 6, ranks=2)
+    assert json.loads(results[0][1].splitlines()[-1])["same"]
 
 
 def test_bf16_halves_what_travels(fitted: dict[str, dict[str, Any]]) -> None:

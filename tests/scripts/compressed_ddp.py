@@ -1,5 +1,6 @@
-"""Fits a linear map on the ranks it is started on, with the compression argv[1]; rank 0 prints
-JSON: the losses, whether all ranks hold the same weights, and what hooks have sent."""
+"""Fits a linear map on the ranks it is started on, with the compression argv[1] and argv[2]
+layers, each a bucket of its own; rank 0 prints JSON: the losses, whether all ranks hold the same
+weights, and what hooks have sent."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     target = torch.randn(64, 4) @ torch.randn(4, 64) / 8
-    model = DistributedDataParallel(torch.nn.Linear(64, 64, bias=False))
+    layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(int(sys.argv[2]))]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
     compress(model, sys.argv[1])
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     torch.manual_seed(1 + dist.get_rank())
@@ -43,7 +45,7 @@ def main() -> None:
         optimizer.zero_grad()
         losses.append(loss.item())
     weights = [torch.empty(64, 64) for _ in range(dist.get_world_size())]
-    dist.all_gather(weights, model.module.weight.detach())
+    dist.all_gather(weights, model.module[0].weight.detach())
     if dist.get_rank() == 0:
         same = all(torch.equal(weights[0], other) for other in weights)
         print(json.dumps({"losses": losses, "same": same, "sent": SENT}))

@@ -18,6 +18,16 @@ def in_bf16(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
+def in_turn(
+    state: powersgd.PowerSGDState, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """PowerSGD begins collectives in callbacks. Those of two buckets at once could come in one
+    order on this rank and in another on the next: gloo then ends the process."""
+    done = powersgd.powerSGD_hook(state, bucket)
+    done.wait()
+    return done
+
+
 def compress(model: Any, kind: str) -> None:
     """Before the first backward(); a model without peers stays as it is. What PowerSGD has not
     sent yet is no part of a checkpoint: it begins anew in a run that goes on from one."""
@@ -29,4 +39,4 @@ def compress(model: Any, kind: str) -> None:
     state = powersgd.PowerSGDState(
         process_group=None, matrix_approximation_rank=RANK, start_powerSGD_iter=WHOLE_STEPS
     )
-    model.register_comm_hook(state, powersgd.powerSGD_hook)
+    model.register_comm_hook(state, in_turn)
