@@ -74,6 +74,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/collectives.py
+	$(BIN)/python benchmarks/messages.py
 
 .venv/.orch: pyproject.toml
 	@$(PYTHON) bindings/needed.py

@@ -1,0 +1,98 @@
+"""What messages and all_to_all of ccl cost: beside gloo, and beside what goes without an envelope.
+
+    python benchmarks/messages.py                 # two ranks on this host, one core each
+    CCL_ALLTOALLV=direct python benchmarks/messages.py    # by MPI's own algorithm instead
+
+Medians of turns in the same processes. A ratio below 1 means that ccl's is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Callable
+
+from collectives import KB, MB, pin_to_one_core, start_ranks, time_turns
+
+SIZES = (8, 64 * KB, MB)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repeat", type=int, default=15, help="samples of each measurement")
+    parser.add_argument("--inside", action="store_true", help="this process is already a rank")
+    return parser.parse_args()
+
+
+def there_and_back(rank: int, size: int) -> tuple[Callable, Callable]:
+    """Ping-pong by send and recv, and by broadcasts, which between two ranks are bare messages."""
+    import torch
+    import torch.distributed as dist
+
+    data = torch.zeros(size // 4)
+
+    def messages(group: dist.ProcessGroup) -> None:
+        for source in (0, 1):
+            if rank == source:
+                dist.send(data, 1 - rank, group=group)
+            else:
+                dist.recv(data, 1 - rank, group=group)
+
+    def broadcasts(group: dist.ProcessGroup) -> None:
+        for source in (0, 1):
+            dist.broadcast(data, source, group=group)
+
+    return messages, broadcasts
+
+
+def all_to_all(size: int) -> Callable:
+    import torch
+    import torch.distributed as dist
+
+    given, taken = torch.zeros(size // 4), torch.zeros(size // 4)
+    return lambda group: dist.all_to_all_single(taken, given, group=group)
+
+
+def medians(work: Callable, groups: dict, repeat: int, size: int) -> dict[str, float]:
+    inner = 20 if size <= 64 * KB else 5
+    return {
+        name: statistics.median(times)
+        for name, times in time_turns(work, groups, repeat, inner).items()
+    }
+
+
+def main() -> int:
+    options = arguments()
+    if not options.inside:
+        return start_ranks(2)
+    pin_to_one_core()
+    import oneccl_bindings_for_pytorch  # noqa: F401
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    rank = int(os.environ["PMI_RANK"])
+    dist.init_process_group("ccl", rank=rank, world_size=2)
+    groups = {"ccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    if rank == 0:
+        print(f"{'bytes':>9}{'ping-pong us':>13}   /gloo /broadcast all_to_all us   /gloo")
+    for size in SIZES:
+        messages, broadcasts = there_and_back(rank, size)
+        sent = medians(messages, groups, options.repeat, size)
+        bare = medians(broadcasts, groups, options.repeat, size)
+        exchanged = medians(all_to_all(size), groups, options.repeat, size)
+        if rank == 0:
+            print(
+                f"{size:>9}{sent['ccl'] * 1e6:13.1f}{sent['ccl'] / sent['gloo']:8.2f}"
+                f"{sent['ccl'] / bare['ccl']:11.2f}{exchanged['ccl'] * 1e6:14.1f}"
+                f"{exchanged['ccl'] / exchanged['gloo']:8.2f}",
+                flush=True,
+            )
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
