@@ -41,12 +41,13 @@ needs_torchs_tests = pytest.mark.skipif(
 
 
 @needs_torchs_tests
+@pytest.mark.parametrize("ranks", [2, 4] if ALL else [2])
 @pytest.mark.parametrize("way", ["ccl-mpi", "ccl-ofi"] if ALL else ["ccl-mpi"])
-def test_what_gloo_passes_ccl_passes_or_is_listed(way):
+def test_what_gloo_passes_ccl_passes_or_is_listed(way, ranks):
     asked = names() if ALL else QUICK
-    gloo = results("gloo", 2, asked)
+    gloo = results("gloo", ranks, asked)
     passed = [name for name in asked if gloo[name] == "passed"]
-    here = results(way, 2, passed)
+    here = results(way, ranks, passed)
     failed = {name: how for name, how in here.items() if how != "passed"}
     assert set(failed) == set(EXCEPTIONS) & set(passed), failed
 
