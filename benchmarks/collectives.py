@@ -4,12 +4,15 @@
     python benchmarks/collectives.py --ranks 4 --json out.json
     mpiexec.hydra -hosts a,b -n 2 -ppn 1 python benchmarks/collectives.py --inside
 
-A ratio below 1 means that ccl is faster. Needs the environment of the stack `current`.
+A ratio below 1 means that ccl is faster than gloo. The limit is what memory allows: the same ranks
+adding up and copying the bytes that the collective asks of each. Needs the environment of the stack
+`current`; ORCH_CCL_SHARED_MEMORY is the ranks', too.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -17,11 +20,15 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 KB, MB = 1024, 1024 * 1024
-SIZES = (KB, 64 * KB, MB, 25 * MB, 100 * MB)
-TARGETS = {KB: 0.25, 64 * KB: 0.25, MB: 0.25, 25 * MB: 0.45, 100 * MB: 0.8}
+SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB)
+TARGETS = {
+    8: 0.25, KB: 0.25, 64 * KB: 0.25, MB: 0.25, 4 * MB: 0.25,
+    25 * MB: 0.45, 100 * MB: 0.8, 400 * MB: 0.8,
+}  # fmt: skip
 STEP_TARGET = 0.92
 MODELS = {  # width, layers, heads, vocabulary, batch, sequence
     "17M parameters": (384, 3, 6, 30522, 8, 64),
@@ -61,17 +68,17 @@ def pin_to_one_core() -> None:
     os.sched_setaffinity(0, {cores[local % len(cores)] if everyone else cores[0]})
 
 
-def time_turns(work, groups: dict, repeat: int, inner: int) -> dict[str, list[float]]:
-    """Seconds of work(group), measured in turns so that a disturbance hits both alike."""
+def time_turns(cases: dict, repeat: int, inner: int) -> dict[str, list[float]]:
+    """Seconds of each case(), measured in turns so that a disturbance hits all alike."""
     import torch.distributed as dist
 
-    times: dict[str, list[float]] = {name: [] for name in groups}
+    times: dict[str, list[float]] = {name: [] for name in cases}
     for turn in range(repeat + 2):
-        for name, group in groups.items():
+        for name, work in cases.items():
             dist.barrier()
             begun = time.perf_counter()
             for _ in range(inner):
-                work(group)
+                work()
             if turn >= 2:
                 times[name].append((time.perf_counter() - begun) / inner)
     return times
@@ -81,30 +88,57 @@ def row(what: str, times: dict[str, list[float]], target: float) -> dict:
     target = 1.0 if "BENCH_CORE_BY_RANK" in os.environ else target  # across hosts: never slower
     median = {name: statistics.median(values) for name, values in times.items()}
     ratio = median["ccl"] / median["gloo"]
+    limit = {"limit_s": median["limit"]} if "limit" in median else {}
     return {"what": what, "ccl_s": median["ccl"], "gloo_s": median["gloo"], "ratio": ratio} | {
         "target": target,
         "met": ratio <= target,
-    }
+    } | limit  # fmt: skip
 
 
-def all_reduces(groups: dict, repeat: int, max_mb: int) -> list[dict]:
+def limit_of(name: str, tensor, ranks: int):
+    """What memory allows: a rank adds up and copies as many bytes as the collective asks of it."""
+    import torch
+
+    share = max(1, tensor.numel() // ranks)
+    other = torch.zeros(share, dtype=tensor.dtype)
+
+    def work() -> None:
+        for rank in range(1, ranks):
+            if name != "all_gather":
+                tensor[:share].add_(other)
+            if name != "reduce_scatter":
+                tensor[rank * share : (rank + 1) * share].copy_(other)
+
+    return work
+
+
+def collective_rows(groups: dict, repeat: int, max_mb: int) -> list[dict]:
     import torch
     import torch.distributed as dist
 
     rows = []
-    for dtype in (torch.float32, torch.bfloat16):
-        for size in (size for size in SIZES if size <= max_mb * MB):
-            tensor = torch.zeros(size // dtype.itemsize, dtype=dtype)
-            inner = 100 if size <= 64 * KB else 10 if size <= MB else 1
-            times = time_turns(
-                lambda group, tensor=tensor: dist.all_reduce(tensor, group=group),
-                groups,
-                repeat,
-                inner,
-            )
-            name = f"{size // KB} KB" if size < MB else f"{size // MB} MB"
-            kind = str(dtype).removeprefix("torch.")
-            rows.append(row(f"all_reduce {kind} {name}", times, TARGETS[size]))
+    ranks = dist.get_world_size()
+    works = {
+        "all_reduce": lambda tensor, part, group: dist.all_reduce(tensor, group=group),
+        "reduce_scatter": lambda tensor, part, group: dist.reduce_scatter_tensor(
+            part, tensor, group=group
+        ),
+        "all_gather": lambda tensor, part, group: dist.all_gather_into_tensor(
+            tensor, part, group=group
+        ),
+    }
+    sizes = [size for size in SIZES if size <= max_mb * MB]
+    for name, dtype, size in itertools.product(works, (torch.float32, torch.bfloat16), sizes):
+        part = torch.zeros(max(1, size // dtype.itemsize // ranks), dtype=dtype)
+        tensor = torch.zeros(part.numel() * ranks, dtype=dtype)
+        inner = 100 if size <= 64 * KB else 10 if size <= 4 * MB else 1
+        cases = {
+            kind: partial(works[name], tensor, part, group) for kind, group in groups.items()
+        } | {"limit": limit_of(name, tensor, ranks)}
+        length = f"{size} B" if size < KB else f"{size // KB} KB"
+        length = length if size < MB else f"{size // MB} MB"
+        kind = str(dtype).removeprefix("torch.")
+        rows.append(row(f"{name} {kind} {length}", time_turns(cases, repeat, inner), TARGETS[size]))
     return rows
 
 
@@ -142,17 +176,19 @@ def ddp_steps(groups: dict, repeat: int) -> list[dict]:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        times = time_turns(step, models, max(5, repeat // 2), 1)
+        cases = {kind: partial(step, model) for kind, model in models.items()}
+        times = time_turns(cases, max(5, repeat // 2), 1)
         rows.append(row(f"DDP step, {name}", times, STEP_TARGET))
     return rows
 
 
 def print_table(rows: list[dict]) -> None:
-    print(f"{'':32}{'ccl':>12}{'gloo':>12}{'ratio':>8}{'target':>8}")
+    print(f"{'':32}{'ccl':>12}{'gloo':>12}{'ratio':>8}{'target':>8}{'ccl/limit':>11}")
     for one in rows:
+        limit = f"{one['ccl_s'] / one['limit_s']:11.2f}" if "limit_s" in one else " " * 11
         print(
             f"{one['what']:32}{one['ccl_s'] * 1e3:9.3f} ms{one['gloo_s'] * 1e3:9.3f} ms"
-            f"{one['ratio']:8.3f}{one['target']:8.2f}{'' if one['met'] else '  missed'}"
+            f"{one['ratio']:8.3f}{one['target']:8.2f}{limit}{'' if one['met'] else '  missed'}"
         )
 
 
@@ -169,7 +205,7 @@ def main() -> int:
     rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
     dist.init_process_group("ccl", rank=rank, world_size=size)
     groups = {"ccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    rows = all_reduces(groups, options.repeat, options.max_mb)
+    rows = collective_rows(groups, options.repeat, options.max_mb)
     if not options.no_models:
         rows += ddp_steps(groups, options.repeat)
     if rank == 0:
