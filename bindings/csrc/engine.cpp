@@ -30,14 +30,15 @@ constexpr auto kRoundTrip = std::chrono::microseconds(200);
 
 class Patience {
  public:
-  explicit Patience(bool waiting) : waiting_(waiting) {}
+  // `keeps`: does not give the core away at once, while nothing comes.
+  explicit Patience(bool keeps) : keeps_(keeps) {}
 
   void pause(bool progressed) {
     const auto used = processor_time();
     if (progressed || used - used_ > kMoved)
       since_ = Clock::now();
     const auto idle = Clock::now() - since_;
-    if (waiting_ && idle < kRoundTrip) {
+    if (keeps_ && idle < kRoundTrip) {
       __builtin_ia32_pause();
     } else if (idle < Millis(5)) {
       sched_yield();
@@ -49,7 +50,7 @@ class Patience {
   }
 
  private:
-  bool waiting_;
+  bool keeps_;
   Clock::time_point since_ = Clock::now();
   std::chrono::nanoseconds used_ = processor_time();
 };
@@ -75,6 +76,12 @@ std::exception_ptr told(const CclWork& work, const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const Disagreement& known) {
     return failure(work, known.what());
+  } catch (const OtherCall& other) {
+    return failure(
+        work,
+        work.group().name_ranks({other.rank}) +
+            " calls another collective, or this one with another size, dtype, root or operation "
+            "(ORCH_CCL_CHECK=1 on all ranks tells which)");
   } catch (const ccl::exception& known) {
     return failure(
         work,
@@ -169,7 +176,7 @@ void Engine::complete_future(WorkPtr work) {
 bool Engine::drive(CclWork& work, Millis timeout) {
   const auto until = Clock::now() + timeout;
   std::vector<Done> done;
-  Patience patience(true);
+  Patience patience(!work.group().crowded());
   ++waiters_;
   while (!work.isCompleted()) {
     {

@@ -23,7 +23,7 @@ std::string random_id() {
 
 std::string transport() {
   const char* value = getenv("CCL_ATL_TRANSPORT");
-  return value ? value : "mpi";
+  return std::string(value ? value : "mpi") + (sharing_asked() ? " with shared memory" : "");
 }
 
 std::string key_of(const char* what, int rank) {
@@ -67,6 +67,10 @@ Group::Group(GroupSpec spec)
   store_ = c10::make_intrusive<c10d::PrefixStore>(fresh_prefix(spec_), another_connection(*spec_.store));
   meet(deadline);
   connect(deadline);
+  if (sharing_asked())
+    sharing_ = share_memory(*store_, rank(), members_, deadline);
+  if (rank() == 0 && !sharing_.trouble.empty())
+    TORCH_WARN("ccl: ", describe(), " does not use shared memory: ", sharing_.trouble);
 }
 
 Group::~Group() {
@@ -105,7 +109,7 @@ void Group::meet(Clock::time_point deadline) {
           DistBackendError,
           "ccl: rank " + std::to_string(spec_.global_ranks[rank]) + " runs oneccl_bind_pt and transport '" +
               text.substr(0, split) + "', this rank '" + about +
-              "'. All nodes need the same stack and the same CCL_ATL_TRANSPORT: run `orch provision`.");
+              "'. All nodes need the same stack and the same CCL_ATL_TRANSPORT and ORCH_CCL_SHARED_MEMORY: run `orch provision`.");
     members_.push_back(Identity::parse(text.substr(split + 1)));
   }
 }

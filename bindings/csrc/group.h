@@ -13,6 +13,7 @@
 
 #include "identity.h"
 #include "mailbox.h"
+#include "shared_setup.h"
 
 namespace orch_ccl {
 
@@ -41,6 +42,10 @@ class Group {
   int size() const { return spec_.size; }
   bool alone() const { return spec_.size == 1; }
   const ccl::communicator& comm() const { return *comm_; }
+  // Null where the ranks share no memory.
+  SharedExchanges* shared() const { return sharing_.exchanges.get(); }
+  // There are more ranks on this host than cores for them.
+  bool crowded() const { return sharing_.crowded; }
   Millis timeout() const { return Millis(timeout_ms_.load()); }
   void set_timeout(Millis timeout) { timeout_ms_ = timeout.count(); }
   uint64_t next_sequence() { return ++sequence_; }
@@ -70,6 +75,7 @@ class Group {
   std::vector<Identity> members_;
   std::shared_ptr<ccl::communicator> comm_; // null for a group of one, which needs no network
   std::string comm_id_;
+  Sharing sharing_;
   std::atomic<int64_t> timeout_ms_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> receives_{0};

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <oneapi/ccl.hpp>
+
+#include "event.h"
 
 namespace orch_ccl {
 
 class Group;
-using Events = std::vector<ccl::event>;
 
 constexpr int kAnyPeer = -1;
 

@@ -37,11 +37,11 @@ void CclWork::start() {
 
 bool CclWork::test() {
   for (;;) {
-    while (!events_.empty()) {
-      if (!events_.back().test())
+    for (; tested_ < events_.size(); ++tested_)
+      if (!events_[tested_].test())
         return false;
-      events_.pop_back();
-    }
+    events_.clear();
+    tested_ = 0;
     if (!operation_.next || operation_.next(*group_, events_))
       return true;
     if (events_.empty())

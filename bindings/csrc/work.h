@@ -98,6 +98,7 @@ class CclWork final : public c10d::Work {
   const Lane lane_;
   Operation operation_;
   Events events_;
+  size_t tested_ = 0; // of them are done
   const uint64_t sequence_;
   std::atomic<bool> started_{false};
   const Millis timeout_;

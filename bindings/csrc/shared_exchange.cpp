@@ -1,0 +1,270 @@
+#include "shared_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace orch_ccl {
+namespace {
+
+// Whole tensors this short are combined by every rank: one wait for the others instead of two.
+constexpr size_t kShort = 16 * 1024;
+// A test ends after so many acts, because other operations wait for their turn.
+constexpr int kActs = 8;
+// Work ahead by so many rounds, so that the others find what they need.
+constexpr uint64_t kAhead = 2;
+constexpr size_t kAligned = 64;
+// Messages of medium length are cut so that the ranks work at the same time.
+constexpr size_t kRoundsAtLeast = 4;
+constexpr size_t kShortestShare = 16 * 1024;
+
+void copy_bytes(void* to, const void* from, size_t bytes) {
+  if (to != from && bytes > 0)
+    std::memcpy(to, from, bytes);
+}
+
+size_t divided(size_t bytes, size_t by) {
+  return (bytes + by - 1) / by;
+}
+
+size_t aligned(size_t bytes) {
+  return divided(bytes, kAligned) * kAligned;
+}
+
+uint64_t hash_of(const Exchange& exchange) {
+  uint64_t hash = 1469598103934665603u; // FNV-1a
+  for (const uint64_t part :
+       {uint64_t{exchange.kind}, uint64_t{exchange.bytes}, uint64_t(exchange.root), uint64_t(exchange.number),
+        uint64_t(exchange.by)})
+    hash = (hash ^ part) * 1099511628211u;
+  return hash;
+}
+
+class Transfer final : public Step {
+ public:
+  Transfer(std::shared_ptr<Segment> segment, int rank, const Exchange& exchange, uint64_t first);
+
+  uint64_t end() const { return first_ + rounds_; }
+  bool test() override;
+
+ private:
+  using Counter = std::atomic<uint64_t> Progress::*;
+  struct Piece {
+    size_t at = 0, bytes = 0; // in the tensor
+  };
+
+  bool act();
+  bool ahead_of(uint64_t done, uint64_t next) const { return done >= next + kAhead; }
+  bool can_stage();
+  bool can_reduce();
+  bool can_copy();
+  void stage();
+  void reduce();
+  void copy();
+  bool others(Counter counter, uint64_t at_least, uint64_t& seen);
+  bool check_call(int other, uint64_t round) const;
+  void publish(Counter counter, uint64_t& mine) { (mine_.*counter).store(++mine, std::memory_order_release); }
+
+  bool reduces() const { return exchange_.kind <= Exchange::reduce_scatter; }
+  bool receives() const { return exchange_.kind != Exchange::reduce || rank_ == exchange_.root; }
+  Piece share(int rank, uint64_t round) const; // of a reduction
+  Piece whole(uint64_t round) const;
+  const char* in(size_t at) const { return static_cast<const char*>(exchange_.in) + at; }
+  char* out(size_t at) const { return static_cast<char*>(exchange_.out) + at; }
+  char* slot(int rank, uint64_t round) const { return segment_->slot(rank, round); }
+
+  const std::shared_ptr<Segment> segment_;
+  const int rank_, ranks_;
+  Progress& mine_;
+  const Exchange exchange_;
+  const uint64_t call_;
+  Combiner combine_ = nullptr;
+  bool together_ = false; // short: each rank combines all of it
+  size_t part_ = 0; // bytes of the tensor that each rank reduces
+  size_t piece_ = 0; // bytes of it in a round, or of the tensor where nothing is reduced
+  uint64_t first_, rounds_ = 0;
+  uint64_t staged_, reduced_, copied_; // by this rank
+  uint64_t all_staged_, all_reduced_, all_copied_; // by the others, as seen last
+};
+
+Transfer::Transfer(std::shared_ptr<Segment> segment, int rank, const Exchange& exchange, uint64_t first)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      ranks_(segment_->ranks()),
+      mine_(segment_->of(rank)),
+      exchange_(exchange),
+      call_(hash_of(exchange)),
+      first_(first),
+      staged_(first),
+      reduced_(first),
+      copied_(first),
+      all_staged_(first),
+      all_reduced_(first),
+      all_copied_(0) { // the others may still be at an earlier exchange
+  size_t length = exchange.bytes;
+  piece_ = segment_->slot_bytes();
+  if (reduces()) {
+    combine_ = combiner_for(exchange.number, exchange.by);
+    together_ = exchange.kind != Exchange::reduce_scatter && length <= std::min(kShort, piece_);
+    if (!together_) {
+      part_ = exchange.kind == Exchange::reduce_scatter ? length : aligned(divided(length, ranks_));
+      length = part_;
+      piece_ /= ranks_;
+    }
+  }
+  const size_t cut = std::max(kShortestShare, aligned(divided(length, kRoundsAtLeast)));
+  piece_ = std::min(piece_, cut);
+  rounds_ = std::max<size_t>(1, divided(length, piece_));
+}
+
+bool Transfer::test() {
+  for (int acts = 0; acts < kActs && copied_ < end(); ++acts)
+    if (!act())
+      return false;
+  return copied_ == end();
+}
+
+bool Transfer::act() {
+  if (staged_ < reduced_ + kAhead && can_stage())
+    stage();
+  else if (reduced_ < copied_ + kAhead && can_reduce())
+    reduce();
+  else if (can_copy())
+    copy();
+  else if (can_reduce())
+    reduce();
+  else if (can_stage())
+    stage();
+  else
+    return false;
+  return true;
+}
+
+bool Transfer::others(Counter counter, uint64_t at_least, uint64_t& seen) {
+  if (seen >= at_least)
+    return true;
+  uint64_t least = UINT64_MAX;
+  for (int other = 0; other < ranks_; ++other)
+    if (other != rank_)
+      least = std::min(least, (segment_->of(other).*counter).load(std::memory_order_acquire));
+  seen = least;
+  return seen >= at_least;
+}
+
+bool Transfer::check_call(int other, uint64_t round) const {
+  if (segment_->of(other).call[round % kSlots].load(std::memory_order_relaxed) != call_)
+    throw OtherCall(other);
+  return true;
+}
+
+bool Transfer::can_stage() {
+  return staged_ < end() && (staged_ < kSlots || others(&Progress::copied, staged_ + 1 - kSlots, all_copied_));
+}
+
+bool Transfer::can_reduce() {
+  if (reduced_ >= staged_)
+    return false;
+  if (!reduces())
+    return true;
+  if (!others(&Progress::staged, reduced_ + 1, all_staged_))
+    return false;
+  for (int other = 0; other < ranks_; ++other)
+    if (other != rank_)
+      check_call(other, reduced_);
+  return true;
+}
+
+bool Transfer::can_copy() {
+  if (copied_ >= reduced_)
+    return false;
+  if (together_ || exchange_.kind == Exchange::reduce_scatter || !receives())
+    return true;
+  if (exchange_.kind == Exchange::broadcast) {
+    if (rank_ == exchange_.root)
+      return true;
+    const auto& root = segment_->of(exchange_.root);
+    return root.staged.load(std::memory_order_acquire) > copied_ && check_call(exchange_.root, copied_);
+  }
+  if (exchange_.kind != Exchange::all_gather)
+    return others(&Progress::reduced, copied_ + 1, all_reduced_);
+  if (!others(&Progress::staged, copied_ + 1, all_staged_))
+    return false;
+  for (int other = 0; other < ranks_; ++other)
+    if (other != rank_)
+      check_call(other, copied_);
+  return true;
+}
+
+Transfer::Piece Transfer::share(int rank, uint64_t round) const {
+  const size_t begin = rank * part_;
+  const size_t tensor = exchange_.kind == Exchange::reduce_scatter ? part_ * ranks_ : exchange_.bytes;
+  const size_t end = std::min(begin + part_, tensor);
+  const size_t at = std::min(begin + (round - first_) * piece_, std::max(begin, end));
+  return {at, end > at ? std::min(piece_, end - at) : 0};
+}
+
+Transfer::Piece Transfer::whole(uint64_t round) const {
+  const size_t at = (round - first_) * piece_;
+  return {at, std::min(piece_, exchange_.bytes - at)};
+}
+
+void Transfer::stage() {
+  char* to = slot(rank_, staged_);
+  if (reduces() && !together_) {
+    for (int other = 0; other < ranks_; ++other)
+      if (const auto piece = share(other, staged_); other != rank_)
+        copy_bytes(to + other * piece_, in(piece.at), piece.bytes);
+  } else if (exchange_.kind != Exchange::broadcast || rank_ == exchange_.root) {
+    const auto piece = whole(staged_);
+    copy_bytes(to, in(piece.at), piece.bytes);
+  }
+  mine_.call[staged_ % kSlots].store(call_, std::memory_order_relaxed);
+  publish(&Progress::staged, staged_);
+}
+
+void Transfer::reduce() {
+  if (reduces() && (receives() || !together_)) {
+    std::vector<const void*> sources(ranks_);
+    const auto piece = together_ ? whole(reduced_) : share(rank_, reduced_);
+    const size_t offset = together_ ? 0 : rank_ * piece_;
+    for (int rank = 0; rank < ranks_; ++rank)
+      sources[rank] = rank == rank_ ? in(piece.at) : slot(rank, reduced_) + offset;
+    void* shared = together_ || exchange_.kind == Exchange::reduce_scatter ? nullptr : slot(rank_, reduced_) + offset;
+    void* result = exchange_.kind == Exchange::reduce_scatter ? out(piece.at - rank_ * part_) : out(piece.at);
+    if (!receives())
+      std::swap(result, shared), shared = nullptr;
+    combine_(sources.data(), ranks_, result, shared, piece.bytes / size_of(exchange_.number));
+  }
+  publish(&Progress::reduced, reduced_);
+}
+
+void Transfer::copy() {
+  if (exchange_.kind == Exchange::all_gather) {
+    const auto piece = whole(copied_);
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const char* from = rank == rank_ ? in(piece.at) : slot(rank, copied_);
+      copy_bytes(out(rank * exchange_.bytes + piece.at), from, piece.bytes);
+    }
+  } else if (exchange_.kind == Exchange::broadcast && rank_ != exchange_.root) {
+    const auto piece = whole(copied_);
+    copy_bytes(out(piece.at), slot(exchange_.root, copied_), piece.bytes);
+  } else if (!together_ && receives() && exchange_.kind <= Exchange::reduce) {
+    for (int other = 0; other < ranks_; ++other)
+      if (const auto piece = share(other, copied_); other != rank_)
+        copy_bytes(out(piece.at), slot(other, copied_) + other * piece_, piece.bytes);
+  }
+  publish(&Progress::copied, copied_);
+}
+
+} // namespace
+
+SharedExchanges::SharedExchanges(std::shared_ptr<Segment> segment, int rank)
+    : segment_(std::move(segment)), rank_(rank) {}
+
+std::shared_ptr<Step> SharedExchanges::begin(const Exchange& exchange) {
+  auto transfer = std::make_shared<Transfer>(segment_, rank_, exchange, rounds_);
+  rounds_ = transfer->end();
+  return transfer;
+}
+
+} // namespace orch_ccl

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+
+#include "combiner.h"
+#include "shared_segment.h"
+#include "step.h"
+
+namespace orch_ccl {
+
+// What a rank asks of the others on its host.
+struct Exchange {
+  enum Kind : uint8_t { all_reduce, reduce, reduce_scatter, all_gather, broadcast };
+  Kind kind;
+  const void* in = nullptr;
+  void* out = nullptr; // may be `in`, where they are of one size
+  size_t bytes = 0; // of the tensor; of reduce_scatter and all_gather, of each rank's part of it
+  int root = 0;
+  Number number = Number::uint8;
+  Combine by = Combine::sum;
+};
+
+// This rank and `rank` do not ask for the same.
+struct OtherCall : std::runtime_error {
+  explicit OtherCall(int rank) : runtime_error("ranks call different collectives"), rank(rank) {}
+  const int rank;
+};
+
+// One rank's end of a group's segment. An exchange takes rounds; in each a rank does three acts:
+//
+//   stage   copy to its slot what the others need of it
+//   reduce  combine its share of the data of all ranks, in the order of the ranks, to the result and to its slot
+//   copy    take the others' shares of the result out of their slots
+//
+// and none of them waits: step() does what can be done now. A slot is used again kSlots rounds later, so that the
+// ranks may be at different acts of different rounds. Every rank gets the same bits, because each number of the
+// result is computed once, or (short messages) by all in the same order.
+class SharedExchanges {
+ public:
+  SharedExchanges(std::shared_ptr<Segment> segment, int rank);
+
+  // The steps of a group are tested in the order in which they were begun here. test() raises OtherCall.
+  std::shared_ptr<Step> begin(const Exchange& exchange);
+
+ private:
+  const std::shared_ptr<Segment> segment_;
+  const int rank_;
+  uint64_t rounds_ = 0; // of all that was begun
+};
+
+} // namespace orch_ccl

@@ -1,0 +1,56 @@
+"""Collectives through shared memory: shared.py same-bits | other-call | no-memory."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from start import RANK, SIZE, init, say
+
+LENGTHS = (1, 1000, 5000, 70_001, 1_000_003)  # short, in one round, in many
+
+
+def mapped() -> bool:
+    return "orch-ccl" in Path("/proc/self/maps").read_text()
+
+
+def numbers(rank: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(dtype)
+
+
+def same_bits() -> None:
+    """The sum in the order of the ranks, in float32 and rounded once, whatever the length."""
+    assert mapped()
+    for dtype in (torch.float32, torch.bfloat16):
+        for length in LENGTHS:
+            parts = [numbers(rank, length, dtype) for rank in range(SIZE)]
+            wanted = parts[0].float()
+            for part in parts[1:]:
+                wanted = wanted + part.float()
+            mine = parts[RANK].clone()
+            dist.all_reduce(mine)
+            assert torch.equal(mine, wanted.to(dtype)), (dtype, length)
+    say("fine")
+
+
+def other_call() -> None:
+    dist.all_reduce(torch.ones(10 + RANK))
+
+
+def no_memory() -> None:
+    assert not mapped()
+    ones = torch.ones(70_001)
+    dist.all_reduce(ones)
+    assert (ones == SIZE).all()
+    say("fine")
+
+
+how = sys.argv[1]
+if how == "no-memory":  # longer files than this cannot be made
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+init(20)
+{"same-bits": same_bits, "other-call": other_call, "no-memory": no_memory}[how]()
+dist.destroy_process_group()
