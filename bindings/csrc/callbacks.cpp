@@ -23,7 +23,7 @@ class Callbacks {
 
  private:
   [[noreturn]] void serve() {
-    become_background_thread("ccl-callback");
+    become_background_thread(kCallbackThreads);
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       ++idle_;

@@ -5,7 +5,7 @@
 #include "communicators.h"
 #include "engine.h"
 #include "fork_guard.h"
-#include "gloo_threads.h"
+#include "last_callbacks.h"
 #include "process_exit.h"
 #include "process_group.h"
 #include "settings.h"
@@ -45,7 +45,7 @@ void before_interpreter_ends() {
   if (orch_ccl::in_forked_child() || !orch_ccl::transport_started())
     return;
   orch_ccl::Engine::get().close(Millis(5000));
-  orch_ccl::wait_for_gloos_threads();
+  orch_ccl::wait_for_last_callbacks();
   orch_ccl::leave_before_others();
 }
 

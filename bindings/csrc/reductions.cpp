@@ -1,5 +1,6 @@
 // allreduce, reduce and reduce_scatter in their forms.
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -37,15 +38,29 @@ void fold(const Reduction& by, const at::Tensor& space, int size, size_t offset,
     by.fold(in + rank * block, to, bytes_of(out));
 }
 
-// reduce_scatter of what is too long for one call: part i of the input is reduced to rank i.
-void reduce_each_part(
-    Events& events, const Group& group, const at::Tensor& input, at::Tensor& output, at::Tensor& scratch, const Reduction& by) {
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const size_t offset = rank * bytes_of(output);
-    const auto* from = static_cast<const char*>(input.data_ptr()) + offset;
-    auto* to = rank == group.rank() ? output.data_ptr() : static_cast<char*>(scratch.data_ptr()) + offset;
-    wire::reduce(group, from, to, by.count(output), by, rank, events);
-  }
+// A piece of a reduce_scatter that is too long for one call: `count` elements from `first` of rank
+// `root`'s part of the input.
+struct Piece {
+  int root;
+  size_t first, count;
+};
+
+std::vector<Piece> pieces_of(size_t count, int size) {
+  std::vector<Piece> pieces;
+  for (int root = 0; root < size; ++root)
+    for (size_t first = 0; first < count; first += wire::most_elements())
+      pieces.push_back({root, first, std::min(count - first, wire::most_elements())});
+  return pieces;
+}
+
+// Other ranks' pieces end in `scratch`, which has room for one: they go one after the other.
+void reduce_piece(
+    Events& events, const Group& group, const at::Tensor& input, at::Tensor& output, at::Tensor& scratch,
+    const Reduction& by, const Piece& piece) {
+  const size_t first = wire::bytes_of(piece.first, by);
+  const auto* from = static_cast<const char*>(input.data_ptr()) + piece.root * bytes_of(output) + first;
+  auto* to = piece.root == group.rank() ? static_cast<char*>(output.data_ptr()) + first : scratch.data_ptr();
+  wire::reduce(group, from, to, piece.count, by, piece.root, events);
 }
 
 std::string described(const Reduction& by, const at::Tensor& data) {
@@ -226,9 +241,10 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
   struct Part {
     Reduction by;
     at::Tensor input, space, packed_output, output;
-    at::Tensor scratch; // like the input, if that is too long for one call
+    at::Tensor scratch; // of a piece, if the input is too long for one call
   };
   auto parts = std::make_shared<std::vector<Part>>();
+  std::vector<std::pair<size_t, Piece>> left; // of which part
   Operation operation{"reduce_scatter", OpType::_REDUCE_SCATTER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("reduce_scatter_tensor", inputs[i]);
@@ -240,21 +256,31 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
     const auto by = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
     const auto input = packed(inputs[i]);
     parts->push_back({by, input, gathering_space(by, input, getSize()), packed(outputs[i]), outputs[i]});
-    if (by.count(outputs[i]) > wire::most_elements())
-      parts->back().scratch = at::empty_like(input);
+    if (!by.fold && by.count(outputs[i]) > wire::most_elements()) {
+      parts->back().scratch = flat_like(input, wire::most_elements());
+      for (const auto& piece : pieces_of(by.count(outputs[i]), getSize()))
+        left.emplace_back(i, piece);
+    }
     operation.call += described(by, input) + " ";
   }
   operation.start = [parts](const Group& group, Events& events) {
     for (auto& part : *parts) {
       if (part.by.fold)
         allreduce_or_gather(events, group, part.input, part.space, part.by);
-      else if (part.scratch.defined())
-        reduce_each_part(events, group, part.input, part.packed_output, part.scratch, part.by);
-      else
+      else if (!part.scratch.defined())
         wire::reduce_scatter(
             group, part.input.data_ptr(), part.packed_output.data_ptr(), part.by.count(part.output), part.by, events);
     }
   };
+  if (!left.empty())
+    operation.next = [parts, left, done = size_t{0}](Group& group, Events& events) mutable {
+      if (done == left.size())
+        return true;
+      const auto& [number, piece] = left[done++];
+      auto& part = (*parts)[number];
+      reduce_piece(events, group, part.input, part.packed_output, part.scratch, part.by, piece);
+      return false;
+    };
   operation.finish = [parts, rank = getRank(), size = getSize()] {
     for (auto& part : *parts) {
       fold(part.by, part.space, size, rank * bytes_of(part.packed_output), part.packed_output);

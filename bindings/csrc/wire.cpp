@@ -15,10 +15,6 @@ void copy(const void* in, void* out, size_t bytes) {
     std::memmove(out, in, bytes);
 }
 
-size_t bytes_of(size_t count, const Reduction& reduction) {
-  return count * ccl::get_datatype_size(reduction.dtype);
-}
-
 const char* at(const void* data, size_t bytes) {
   return static_cast<const char*>(data) + bytes;
 }
@@ -78,6 +74,10 @@ bool moved_here(const Group& group, const Exchange& exchange, Events& events) {
 }
 
 } // namespace
+
+size_t bytes_of(size_t count, const Reduction& reduction) {
+  return count * ccl::get_datatype_size(reduction.dtype);
+}
 
 size_t most_elements() {
   static const size_t most = [] {

@@ -16,6 +16,7 @@ namespace orch_ccl::wire {
 
 // Of one call to oneCCL: 2^30, or ORCH_CCL_MOST_ELEMENTS, which is for tests.
 size_t most_elements();
+size_t bytes_of(size_t count, const Reduction&);
 
 void allreduce(const Group&, const void* in, void* out, size_t count, const Reduction&, Events&);
 void reduce(const Group&, const void* in, void* out, size_t count, const Reduction&, int root, Events&);
