@@ -72,3 +72,16 @@ def test_a_backend_of_a_third_party(
     assert cell.code == 0, cell.report
     assert cell.said("BACKEND", 1) == "toy"
     assert '"TOY_MODE": "on"' in cell.said("ENVIRONMENT", 0)
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_what_a_script_leaves_open_is_written(one: Ground, tmp_path: Path, backend: str) -> None:
+    """Ranks end without taking the interpreter down, where threads of torch would abort them."""
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import torch.distributed as dist\n"
+        f"f = open(f'{tmp_path}/left-{{dist.get_rank()}}', 'w')\nf.write('kept')\n"
+    )
+    cell = one.start(str(script), "--backend", backend)
+    assert cell.code == 0, cell.report
+    assert [(tmp_path / f"left-{rank}").read_text() for rank in range(2)] == ["kept", "kept"]

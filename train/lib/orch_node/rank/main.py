@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
+import io
 import json
 import logging
 import os
@@ -110,16 +112,26 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
     Stock gloo often aborts in the C++ teardown ("terminate called without an active exception"),
     also after destroy_process_group(), and would turn a finished training into a failed one; so
     that is left out, also for plug-ins, which may be gloo inside. The bindings of ccl end the
-    process themselves there, when MPI is finalized.
+    process themselves there, when MPI is finalized. The interpreter is not taken down: a thread of
+    torch that still lets go of something of Python's would abort the process then.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if backend in ENDING_THEMSELVES:
-        raise SystemExit(0)
     vars(threading)["_shutdown"]()
     atexit._run_exitfuncs()
     flush()
+    flush_files()
+    if backend in ENDING_THEMSELVES:
+        ctypes.CDLL(None).exit(0)
     os._exit(0)
+
+
+def flush_files() -> None:
+    """Those that the script has left open, as the end of an interpreter does."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with contextlib.suppress(OSError, ValueError):
+                thing.flush()
 
 
 def flush() -> None:
