@@ -14,6 +14,7 @@ import csv
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ TESTS = frozenset({"test", "tests", "testing"})
 MODELS = ("transformers", "models")
 USED_MODELS = frozenset({"__init__.py", "auto", "bert"})
 INSTALLED = ("purelib", "platlib")
+SCRATCH = ".bytecode-"
 
 
 def can_compile(python: str) -> bool:
@@ -46,10 +48,12 @@ def write_bytecode(folder: Path, wheels: Iterable[Path], identity: str) -> Path:
     """
     for old in folder.glob("orch_bytecode-*.whl"):
         old.unlink()
+    for left in folder.glob(f"{SCRATCH}*"):  # by one that was killed
+        shutil.rmtree(left)
     version = f"1+{identity}"
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}-none-any"
     target = folder / f"orch_bytecode-{version}-{tag}.whl"
-    with tempfile.TemporaryDirectory(prefix="bytecode-", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as name:
         sources = Path(name)
         for wheel in wheels:
             extract_modules(wheel, sources)

@@ -46,6 +46,7 @@ def test_the_wheel_says_the_time_that_its_sources_will_have(tmp_path: Path) -> N
     with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tiny/__init__.py", "ANSWER = 6 * 7\n")
         wheel.writestr("tiny/other.py", "this is no Python\n")
+    (tmp_path / ".bytecode-left").mkdir()  # by one that was killed
     made = write_bytecode(tmp_path, [tmp_path / "tiny-1.0-py3-none-any.whl"], "0123456789ab")
     tag = sys.implementation.cache_tag
     with zipfile.ZipFile(made) as wheel:
