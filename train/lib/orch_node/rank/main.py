@@ -113,7 +113,8 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
     also after destroy_process_group(), and would turn a finished training into a failed one; so
     that is left out, also for plug-ins, which may be gloo inside. The bindings of ccl end the
     process themselves there, when MPI is finalized. The interpreter is not taken down: a thread of
-    torch that still lets go of something of Python's would abort the process then.
+    torch that still lets go of something of Python's would abort the process then. Its lock is
+    held (PyDLL), so that no thread of Python's runs beside what C and C++ end.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -122,7 +123,7 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
     flush()
     flush_files()
     if backend in ENDING_THEMSELVES:
-        ctypes.CDLL(None).exit(0)
+        ctypes.PyDLL(None).exit(0)
     os._exit(0)
 
 
