@@ -29,7 +29,7 @@ test: .venv/.dev machine wheels    ## run all tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
 		--durations $(SLOWEST)
 
-test-unit: .venv/.dev    ## run the tests of single modules: under a minute
+test-unit: .venv/.dev    ## run the tests of single modules, in about a minute
 	@tests/prepare unit
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/unit tests/roles
 
