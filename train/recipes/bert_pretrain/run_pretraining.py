@@ -25,6 +25,7 @@ from orch_training.arguments import ModelArguments
 from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import report
+from orch_training.local_sgd import LocalSteps
 from orch_training.metrics import Course
 from orch_training.models import load_tokenizer, save_model
 from orch_training.script import run_script
@@ -106,6 +107,7 @@ class Pretraining:
         losses = Losses(model)
         self.model = DistributedDataParallel(losses) if ranks.grouped() else losses
         compress(self.model, args.gradient_compression)
+        self.local_steps = LocalSteps(self.model, self.optimizer, args.local_sgd)
         self.steps = phases[-1].last
 
     def run(self) -> dict[str, Any]:
@@ -161,6 +163,7 @@ class Pretraining:
                 course.log(step, epoch=epoch, learning_rate=rate, **told.means(phase.number))
             course.after_step(step, logs=logs)
             if saves:
+                self.local_steps.agree()
                 self.snapshots.save(step, self.steps)
         return step
 

@@ -9,11 +9,12 @@ from answers import Search
 from compat import Extras, TrainingOptions, translate
 from orch_training.arguments import (
     COMPRESSION,
+    LOCAL_SGD,
     ModelArguments,
-    compression_requirement,
     option,
     parse,
     refuse,
+    travel_requirements,
 )
 from orch_training.ranks import note
 
@@ -51,6 +52,7 @@ class DataArguments:
 class RunArguments:
     evaluate_before_training: bool = option(False, "Score the model before it is trained, too.")
     gradient_compression: str = option("none", COMPRESSION)
+    local_sgd: int = option(0, LOCAL_SGD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             "--load_best_model_at_end is not supported: the last model is kept.",
         ),
         (training.push_to_hub, "--push_to_hub is not supported."),
-        compression_requirement(config.run.gradient_compression),
+        *travel_requirements(config.run.gradient_compression, config.run.local_sgd),
         *model.requirements(),
         *((value < 1, f"--{name} must be at least 1.") for name, value in counts(config)),
     ]

@@ -16,6 +16,7 @@ from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import Progress, note
 from orch_training.global_batch import Dealing
+from orch_training.local_sgd import LocalSteps
 from orch_training.safe_loading import read
 from orch_training.shuffling import WEIGHT, EpochSampler, Micros, loader, weighted
 from orch_training.snapshot import rng_file
@@ -59,11 +60,13 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         warmup_ratio: float,
         dealing: Dealing,
         compression: str,
+        local_sgd: int,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.dealing = dealing
-        self.compression: str | None = compression
+        self.compression, self.local_sgd = compression, local_sgd
+        self.local_steps: LocalSteps | None = None
         self.remove_callback(PrinterCallback)
         if not self.args.disable_tqdm and not ranks.is_main():
             self.remove_callback(ProgressCallback)
@@ -104,9 +107,9 @@ class QaTrainer(Trainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
         """Forward and backward of one micro batch; -> its part of the step's loss."""
-        if self.compression:  # the first one: Trainer has just wrapped the model
+        if self.local_steps is None:  # the first one: Trainer has just wrapped the model
             compress(model, self.compression)
-            self.compression = None
+            self.local_steps = LocalSteps(model, self.optimizer, self.local_sgd)
         if WEIGHT not in inputs:
             return super().training_step(model, inputs, *args)
         weight = inputs.pop(WEIGHT)
@@ -147,6 +150,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """For --eval_strategy: EM and F1 of the model as it is now."""
         if self.evaluator is None:
             raise RecipeError("evaluation needs --do_eval.", shared=True)
+        self.agree()
         result = evaluate(self.model, self.evaluator, "evaluate")
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in result.scores.items()}
         ranks.note(f"step {self.state.global_step}: EM {result.em:.2f}, F1 {result.f1:.2f}")
@@ -160,6 +164,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
         """Staged by Trainer, then sealed and renamed. A failure on one rank ends all ranks."""
         step, output_dir = self.state.global_step, Path(self.args.output_dir)
+        self.agree()
         Progress("save", self.state.max_steps).tell(step, now=True)
         name, staging = f"checkpoint-{step}", output_dir / checkpoint.STAGING
         try:
@@ -211,7 +216,13 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             return
         set_random_states(read(file))
 
+    def agree(self) -> None:
+        """The same weights on all ranks, where they may differ between two averages."""
+        if self.local_steps:
+            self.local_steps.agree()
+
     def release(self) -> None:
         """Drop the DDP wrapper; it must not outlive the process group."""
+        self.agree()
         self.model_wrapped = self.model
         self.accelerator.free_memory()

@@ -168,6 +168,7 @@ def train_model(
         warmup_ratio=config.extras.warmup_ratio,
         dealing=start.dealing,
         compression=config.run.gradient_compression,
+        local_sgd=config.run.local_sgd,
     )
     # Trainer seeds all ranks alike, and they would drop the same units for different examples.
     set_seed(training.seed + ranks.rank())

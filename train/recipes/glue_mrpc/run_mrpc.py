@@ -24,6 +24,7 @@ from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import report
 from orch_training.global_batch import GlobalBatch
+from orch_training.local_sgd import LocalSteps
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
 from orch_training.optimizers import adamw, chosen
@@ -154,6 +155,7 @@ class Training:
         )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         compress(self.model, args.gradient_compression)
+        self.local_steps = LocalSteps(self.model, optimizer, args.local_sgd)
         ipex.check()
 
     def run(self) -> dict[str, Any]:
@@ -221,6 +223,8 @@ class Training:
                 learning_rate=rate,
             )
         course.after_step(step, logs=logs)
+        if saves or last:
+            self.local_steps.agree()
         if saves:
             self.snapshots.save(step, self.steps)
         return logs
