@@ -585,6 +585,7 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(files: Path, tmp_path: Pat
         "save_total_limit": 2,
         "per_device_train_batch_size": 2,
         "max_steps": 24,
+        "length_grouping": True,
     }
     calm, output_dir = tmp_path / "calm", tmp_path / "disturbed"
     trained(*arguments(files, calm, **options), ranks=2)

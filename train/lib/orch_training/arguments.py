@@ -14,6 +14,7 @@ from orch_training.errors import ArgumentError
 
 DROPOUT_KERNEL = "auto, kernel (the vectorised one) or torch: what computes dropout."
 COMPRESSION = "How gradients travel: none (as they are), bf16 or powersgd; for slow links."
+GROUPING = "Batches of rows of about the same length: less padding, another order."
 LOCAL_SGD = "Steps between averages of the weights over nodes, gradients stay; 0: off."
 ATTENTION = "eager or sdpa: transformers' attention; on a CPU eager is the faster one."
 

@@ -17,15 +17,40 @@ from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
 
 from orch_training.global_batch import Dealing
 
+POOL = 50  # batches: as in transformers' LengthGroupedSampler
 WEIGHT = "weight"  # among the tensors of a micro batch: that of its mean loss, a Fraction
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Rows of about the same length share a global batch of `batch` rows: less is padding, and no
+    rank waits for one with longer rows."""
+
+    lengths: Sequence[int]
+    batch: int
+
+    def arranged(self, order: list[int], generator: torch.Generator) -> list[int]:
+        """`order`, sorted by length within pools of POOL batches; then the batches are shuffled.
+        Rows that fill no batch stay where they are, at the end."""
+        whole = len(order) // self.batch * self.batch
+        pool = POOL * self.batch
+        rows = [
+            row
+            for first in range(0, whole, pool)
+            for row in sorted(order[first : min(first + pool, whole)], key=self.lengths.__getitem__)
+        ]
+        firsts = torch.randperm(whole // self.batch, generator=generator).tolist()
+        batches = (rows[at * self.batch : (at + 1) * self.batch] for at in firsts)
+        return [*(row for batch in batches for row in batch), *order[whole:]]
 
 
 class EpochSampler(Sampler[int]):
     """The same permutation on all ranks."""
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, grouping: Grouping | None = None) -> None:
         self.size = size
         self.seed = seed
+        self.grouping = grouping
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -33,7 +58,8 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        yield from torch.randperm(self.size, generator=generator).tolist()
+        order = torch.randperm(self.size, generator=generator).tolist()
+        yield from self.grouping.arranged(order, generator) if self.grouping else order
 
 
 Order: TypeAlias = EpochSampler | SequentialSampler

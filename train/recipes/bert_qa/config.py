@@ -9,6 +9,7 @@ from answers import Search
 from compat import Extras, TrainingOptions, translate
 from orch_training.arguments import (
     COMPRESSION,
+    GROUPING,
     LOCAL_SGD,
     ModelArguments,
     option,
@@ -53,6 +54,7 @@ class RunArguments:
     evaluate_before_training: bool = option(False, "Score the model before it is trained, too.")
     gradient_compression: str = option("none", COMPRESSION)
     local_sgd: int = option(0, LOCAL_SGD)
+    length_grouping: bool = option(False, GROUPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from orch_training.events import Progress, note
 from orch_training.global_batch import Dealing
 from orch_training.local_sgd import LocalSteps
 from orch_training.safe_loading import read
-from orch_training.shuffling import WEIGHT, EpochSampler, Micros, loader, weighted
+from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import rng_file
 from safetensors.torch import save_model
 from shuffling import EpochFollower
@@ -61,10 +62,12 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         dealing: Dealing,
         compression: str,
         local_sgd: int,
+        lengths: Sequence[int] | None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.dealing = dealing
+        self.grouping = Grouping(lengths, dealing.batch.size) if lengths else None
         self.compression, self.local_sgd = compression, local_sgd
         self.local_steps: LocalSteps | None = None
         self.remove_callback(PrinterCallback)
@@ -80,7 +83,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         if not isinstance(sampler, RandomSampler):
             return sampler
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        own = EpochSampler(len(self.train_dataset), seed)
+        own = EpochSampler(len(self.train_dataset), seed, self.grouping)
         self.add_callback(EpochFollower(own))
         return own
 

@@ -169,6 +169,7 @@ def train_model(
         dealing=start.dealing,
         compression=config.run.gradient_compression,
         local_sgd=config.run.local_sgd,
+        lengths=[len(w.input_ids) for w in windows] if config.run.length_grouping else None,
     )
     # Trainer seeds all ranks alike, and they would drop the same units for different examples.
     set_seed(training.seed + ranks.rank())

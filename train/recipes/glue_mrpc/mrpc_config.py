@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch_training.arguments import LoopArguments, ModelArguments, option, parse, refuse
+from orch_training.arguments import GROUPING, LoopArguments, ModelArguments, option, parse, refuse
 from orch_training.optimizers import FASTEST, PLAIN
 
 
@@ -34,6 +34,7 @@ class MrpcArguments(LoopArguments):
     max_steps: int | None = option(None, "End after so many steps instead.")
     optim: str = option(FASTEST, "adamw_torch, or adamw_torch_fused (torch 2.4 and newer).")
     max_grad_norm: float = option(0.0, "Clip gradients; 0: do not.")
+    length_grouping: bool = option(False, GROUPING)
     use_ipex: bool = option(False, "Use IPEX, as accelerate before 1.8 does.")
 
 

@@ -29,7 +29,7 @@ from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
 from orch_training.optimizers import adamw, chosen
 from orch_training.script import run_script
-from orch_training.shuffling import WEIGHT, EpochSampler, Micros, loader, weighted
+from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output, start_from
 from pairs import Collator, load_pairs, tokenized
 from transformers import (
@@ -135,7 +135,9 @@ class Training:
             accumulation=args.gradient_accumulation_steps,
         )
         check_enough(len(rows), self.dealing.batch)
-        self.order = EpochSampler(len(rows), args.seed)
+        lengths = [len(row["input_ids"]) for row in rows]
+        grouping = Grouping(lengths, self.dealing.batch.size) if args.length_grouping else None
+        self.order = EpochSampler(len(rows), args.seed, grouping)
         self.micros = Micros(self.order, self.dealing, ranks.rank())
         # A generator of its own, or each epoch's start takes from what dropout takes from.
         self.loader = loader(rows, self.micros, collate, generator=torch.Generator())
