@@ -1,4 +1,5 @@
-"""A cluster of three bare docker nodes, and ways to hurt them."""
+"""Two clusters of three bare docker nodes each, and ways to hurt them: one is provisioned over and
+over again, the other has runs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,6 @@ from tests.cluster.lab import processes
 from tests.cluster.sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
-STATE = CHECKOUT / "cluster/.state"
 # Of the group of all containers, in either version of control groups: 4 times the default.
 SHARES = {
     Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096,
@@ -26,25 +26,38 @@ SHARES = {
 }
 # One node with a core of its own, unless the environment says otherwise.
 CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"
+SETTINGS = {"VAGRANT_DEFAULT_PROVIDER": "docker", "ORCH_NODE_CPUSETS": CPUSETS}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One lane: a machine has room for one cluster."""
+    """Each cluster has a lane of its own."""
     for item in items:
         if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
+            runs = item.path.name.startswith("test_run_")
+            item.add_marker(pytest.mark.xdist_group("cluster runs" if runs else "cluster"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestCluster:
-    """The nodes of inventory/vagrant, as docker and as ssh see them."""
+    """The nodes of a cluster of cluster/up, as docker and as ssh see them."""
 
     __test__ = False
 
-    nodes: tuple[str, ...]
-    inventory: Path
-    state: Path
+    number: int
+    nodes: tuple[str, ...] = ("node0", "node1", "node2")
+
+    @property
+    def inventory(self) -> Path:
+        """Of the first cluster; others have none in the checkout."""
+        return CHECKOUT / "inventory/vagrant"
+
+    @property
+    def state(self) -> Path:
+        return CHECKOUT / "cluster" / (".state" if self.number == 1 else f".state-{self.number}")
+
+    def container(self, node: str) -> str:
+        return f"orch{'' if self.number == 1 else self.number}-{node}"
 
     @property
     def ssh_config(self) -> Path:
@@ -52,15 +65,37 @@ class TestCluster:
 
     def up(self, *, nodes: int = 3) -> None:
         """Bring up what is missing, take away what is beyond `nodes`."""
-        make_cluster("up", nodes=nodes)
+        self.make("up", nodes=nodes)
+
+    def down(self) -> None:
+        self.make("down", "nodes", nodes=len(self.nodes))
+
+    def make(self, script: str, *words: str, nodes: int) -> None:
+        """Call cluster/up or cluster/down. Without a cluster the tests fail, they never skip.
+
+        The engine stays: other lanes have containers of their own.
+        """
+        settings = {"NODES": str(nodes), "ORCH_CLUSTER": str(self.number)}
+        done = subprocess.run(
+            [str(CHECKOUT / "cluster" / script), *words],
+            env={**os.environ, **settings, **SETTINGS},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = done.stdout + done.stderr
+            pytest.fail(f"cluster/{script} failed ({done.returncode}):\n{said}")
 
     def renew(self, *nodes: str) -> None:
         """Put bare machines with new host keys in the place of these nodes."""
-        docker("rm", "--force", *(f"orch-{node}" for node in nodes))
+        docker("rm", "--force", *map(self.container, nodes))
         self.up()
 
     def address(self, node: str) -> str:
-        return f"192.168.61.{10 + int(node.removeprefix('node'))}"
+        return f"192.168.{60 + self.number}.{10 + int(node.removeprefix('node'))}"
 
     def ssh(
         self, node: str, *argv: str, user: str = "vagrant", timeout: float = 60
@@ -72,7 +107,7 @@ class TestCluster:
 
     def exec(self, node: str, argv: tuple[str, ...], user: str = "root") -> str:
         """Run a command on a node past its network: works on a node that is cut off."""
-        return docker("exec", "--user", user, f"orch-{node}", *argv)
+        return docker("exec", "--user", user, self.container(node), *argv)
 
     def cut(self, node: str) -> None:
         """Take the node's network away: what it sends and what is sent to it is lost."""
@@ -84,31 +119,31 @@ class TestCluster:
 
     def mount(self, node: str, *arguments: str, program: str = "mount") -> None:
         """(Un)mount something on a node, with this machine's rights: a container has not these."""
-        pid = docker("inspect", "--format", "{{.State.Pid}}", f"orch-{node}").strip()
+        pid = docker("inspect", "--format", "{{.State.Pid}}", self.container(node)).strip()
         subprocess.run(
             ["nsenter", "--target", pid, "--mount", "--pid", program, *arguments], check=True
         )
 
     def pause(self, node: str) -> None:
         """Freeze all processes of the node. Its kernel goes on accepting connections."""
-        docker("pause", f"orch-{node}")
+        docker("pause", self.container(node))
 
     def unpause(self, node: str) -> None:
         if self._state(node) == "paused":
-            docker("unpause", f"orch-{node}")
+            docker("unpause", self.container(node))
 
     def kill(self, node: str) -> None:
         """Switch the node off, without a goodbye."""
-        docker("kill", f"orch-{node}")
+        docker("kill", self.container(node))
 
     def start(self, node: str) -> None:
         """Switch the node on; returns once it can be reached."""
-        docker("start", f"orch-{node}")
+        docker("start", self.container(node))
         self._wait_for_ssh(node)
 
     def processes(self, node: str) -> tuple[str, ...]:
         """The command lines of what runs on the node, but its init, its sshd and ssh sessions."""
-        lines = docker("top", f"orch-{node}", "-eo", "pid,args").splitlines()[1:]
+        lines = docker("top", self.container(node), "-eo", "pid,args").splitlines()[1:]
         commands = (line.split(maxsplit=1)[1] for line in lines)
         boot = ("/sbin/docker-init", "sshd: ")
         return tuple(command for command in commands if not command.startswith(boot))
@@ -122,7 +157,7 @@ class TestCluster:
                 self.start(node)
 
     def _state(self, node: str) -> str:
-        return docker("inspect", "--format", "{{.State.Status}}", f"orch-{node}").strip()
+        return docker("inspect", "--format", "{{.State.Status}}", self.container(node)).strip()
 
     def _link(self, node: str, state: str) -> None:
         """Pull or plug the cable: the other end of the node's interface, which knows nothing."""
@@ -147,26 +182,6 @@ def docker(*argv: str) -> str:
     return done.stdout
 
 
-def make_cluster(script: str, nodes: int) -> None:
-    """Call cluster/up or cluster/down. Where there can be no cluster the tests fail, never skip.
-
-    The engine stays: other lanes have containers of their own.
-    """
-    settings = {"NODES": str(nodes), "VAGRANT_DEFAULT_PROVIDER": "docker"}
-    environment = {**os.environ, **settings, "ORCH_NODE_CPUSETS": CPUSETS}
-    done = subprocess.run(
-        [str(CHECKOUT / "cluster" / script), *(["nodes"] if script == "down" else [])],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.fail(f"cluster/{script} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
-
-
 def weigh_nodes() -> None:
     """All nodes together would weigh as much as one process of this machine, and be several times
     slower beside other tests. Where the groups are not ours they stay so: it costs time alone."""
@@ -179,20 +194,25 @@ def keeps_cluster() -> bool:
     return os.environ.get("ORCH_KEEP_CLUSTER") == "1"
 
 
+def brought_up(number: int) -> Iterator[TestCluster]:
+    cluster = TestCluster(number=number)
+    if not keeps_cluster():
+        cluster.down()  # whatever was left by an earlier run: tests start bare
+    cluster.up()
+    weigh_nodes()
+    yield cluster
+    if not keeps_cluster():
+        cluster.down()
+
+
 @pytest.fixture(scope="session")
 def cluster_session() -> Iterator[TestCluster]:
-    keep = keeps_cluster()
-    if not keep:
-        make_cluster("down", nodes=3)  # whatever was left by an earlier run: tests start bare
-    make_cluster("up", nodes=3)
-    weigh_nodes()
-    yield TestCluster(
-        nodes=("node0", "node1", "node2"),
-        inventory=CHECKOUT / "inventory/vagrant",
-        state=STATE,
-    )
-    if not keep:
-        make_cluster("down", nodes=3)
+    yield from brought_up(1)
+
+
+@pytest.fixture(scope="session")
+def lab_cluster() -> Iterator[TestCluster]:
+    yield from brought_up(2)
 
 
 @pytest.fixture
@@ -220,23 +240,22 @@ def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
 
 
 @pytest.fixture(scope="session")
-def lab_session(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Three provisioned nodes with the same cores, and a controller of its own.
-
-    For the modules test_run_*: they come after those that make the nodes bare again.
-    """
-    cluster_session.repair()
-    docker("update", "--cpuset-cpus", f"0-{(os.cpu_count() or 1) - 1}", "orch-node2")
-    lab = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("lab"))
-    lab.describe("node0", "node1", "node2")
+def lab_session(lab_cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Three provisioned nodes with the same cores, and a controller of its own: for test_run_*."""
+    lab_cluster.repair()
+    cores = f"0-{(os.cpu_count() or 1) - 1}"
+    docker("update", "--cpuset-cpus", cores, lab_cluster.container("node2"))
+    lab = Site(cluster=lab_cluster, folder=tmp_path_factory.mktemp("lab"))
+    lab.describe(*lab_cluster.nodes)
     lab.orch()
     return lab
 
 
 @pytest.fixture
-def lab(lab_session: Site, cluster: TestCluster) -> Iterator[Site]:
+def lab(lab_session: Site) -> Iterator[Site]:
     """What a test that failed has left running does not stand in the way of the next one."""
     yield lab_session
+    lab_session.cluster.repair()
     for run in (lab_session.folder / "runs").glob("*"):
         for pid in processes(run.name):
             with contextlib.suppress(ProcessLookupError):

@@ -38,8 +38,8 @@ exit 1
 """
 
 
-def start_engine(node: str) -> None:
-    pid = docker("inspect", "--format", "{{.State.Pid}}", f"orch-{node}").strip()
+def start_engine(container: str) -> None:
+    pid = docker("inspect", "--format", "{{.State.Pid}}", container).strip()
     spaces = ("--mount", "--uts", "--ipc", "--net", "--pid")
     enter = ["nsenter", "--target", pid, *spaces, "sh", "-c", ENGINE]
     done = subprocess.run(enter, capture_output=True, text=True, timeout=60)
@@ -57,14 +57,14 @@ def engines(
     lab_session.describe(*NODES, orch_docker={"load": str(file)})
     first = lab_session.orch(code=1)
     for node in NODES:
-        start_engine(node)
+        start_engine(lab_session.cluster.container(node))
     second = lab_session.orch()
     yield {
         "first": {name: node["problem"] for name, node in nodes_of(first).items()},
         "second": {name: str(node["changes"]) for name, node in nodes_of(second).items()},
     }
     for node in NODES:
-        docker("exec", f"orch-{node}", "pkill", "dockerd")
+        docker("exec", lab_session.cluster.container(node), "pkill", "dockerd")
     lab_session.describe("node0", "node1", "node2")
 
 

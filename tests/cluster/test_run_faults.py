@@ -128,7 +128,8 @@ def test_a_port_that_is_taken_is_explained(lab: Site) -> None:
         "server = socket.create_server(('', port)); time.sleep(30)\n"
     )
     known = lab.cluster.exec("node0", ("sh", "-c", f"ls {ROOT}/runs/*/env.json || true")).split()
-    command = ["docker", "exec", "orch-node0", "python3", "-c", thief, *known]
+    node = lab.cluster.container("node0")
+    command = ["docker", "exec", node, "python3", "-c", thief, *known]
     with subprocess.Popen(command) as process:
         run = faulty(lab).end(code=1)
         lab.cluster.exec("node0", ("pkill", "-f", "create_server"))

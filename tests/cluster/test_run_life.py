@@ -162,7 +162,8 @@ def test_what_is_left_is_found_and_ended(lab: Site) -> None:
     command = ("env", f"ORCH_RUN_DIR={remote(running.folder)}", "python3", "-c", orphan)
     ask(lab, "stop", running.id)
     running.process.communicate(timeout=30)
-    with subprocess.Popen(["docker", "exec", "--user", "vagrant", "orch-node1", *command]):
+    node = lab.cluster.container("node1")
+    with subprocess.Popen(["docker", "exec", "--user", "vagrant", node, *command]):
         deadline = time.monotonic() + 10
         while not processes(running.id):
             assert time.monotonic() < deadline
