@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orch_node.protocol.events import record
-from orch_node.protocol.outcome import nodes_record
+from orch_node.protocol.outcome import PREEMPTED, nodes_record
 from rich.table import Table
 
 from orchestrator.report.cleanup import left_in_memory
@@ -59,13 +59,19 @@ def whole(outcome: Outcome) -> str:
 
 
 def failure_lines(outcome: Outcome) -> list[str]:
-    told = [f"{outcome.state}: {outcome.problem}"] if outcome.problem else []
+    told = [f"{outcome.state}: {outcome.problem}{goes_on(outcome)}"] if outcome.problem else []
     if outcome.failure:
         last = outcome.failure.text.splitlines()[-TEXT_LINES:]
         told += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
     if told:
         return [*told, *explanation_lines(outcome), *left_lines(outcome)]
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
+
+
+def goes_on(outcome: Outcome) -> str:
+    """How a run goes on that has made room."""
+    made_room = outcome.state == PREEMPTED
+    return "; start again with the same command to go on" if made_room else ""
 
 
 def left_lines(outcome: Outcome) -> list[str]:

@@ -32,7 +32,7 @@ class Source(Protocol):
         """Whether the supervisor is gone."""
 
     def terminate(self, pid: int) -> None:
-        """Ask the supervisor to end the run."""
+        """Ask the supervisor to end the run: SIGINT, for at SIGTERM it makes room."""
 
     def said(self) -> str:
         """The last words of a supervisor that did not start; or what kept it from writing any."""
@@ -65,7 +65,7 @@ class LocalRun:
             return
         try:
             if supervises(pid, self.folder):
-                signal.pidfd_send_signal(process, signal.SIGTERM)
+                signal.pidfd_send_signal(process, signal.SIGINT)
         finally:
             os.close(process)
 

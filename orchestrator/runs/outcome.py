@@ -17,7 +17,12 @@ from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 
 LOG_CHARACTERS = 200_000
-EXIT_CODES = {"done": 0, "stopped": 130}
+EXIT_CODES = {
+    outcomes.DONE: 0,
+    outcomes.STOPPED: 130,
+    outcomes.PREEMPTED: outcomes.EX_TEMPFAIL,
+}
+WELL = (outcomes.DONE, outcomes.PREEMPTED, "running")  # nothing is to be explained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +90,7 @@ def outcome_of(run: Run) -> Outcome:
         seconds=ended.ended - ended.started if ended else None,
         failure=failure,
         problem=ended.problem if ended else None,
-        explanations=() if run.state in ("done", "running") else explain(words(run, failure)),
+        explanations=() if run.state in WELL else explain(words(run, failure)),
         result=run.result(),
         decisions=run.record.decisions,
         nodes=ended.nodes if ended else {},

@@ -10,7 +10,7 @@ from orch_node import disk
 from orch_node.protocol import files, values
 from orch_node.protocol import record as records
 from orch_node.protocol.events import Event, Progress, Result
-from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Outcome
+from orch_node.protocol.outcome import FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -30,7 +30,8 @@ GONE = "gone"  # a file in the folder of a run on another node: its supervisor i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A recorded run. `state`: planned, running, done, failed, refused, stopped, or killed.
+    """A recorded run. `state`: planned, running, done, failed, refused, preempted,
+    stopped, or killed.
     `problems`: files of it that cannot be read and count as not there, in words."""
 
     id: str
@@ -186,7 +187,7 @@ def unfinished(base: Path, key: str) -> Resume | None:
     keyed = (run for run in recorded(base).runs if run.record.key == key)
     runs = (run for run in keyed if not other_owner(run.folder))
     same = [run for run in runs if run.state not in ("planned", REFUSED)]  # nothing was trained
-    if not same or same[-1].state not in (FAILED, STOPPED, "killed"):
+    if not same or same[-1].state not in (FAILED, PREEMPTED, STOPPED, "killed"):
         return None
     run = same[-1]
     if not run.record.resumes or run.record.output_dir is None:

@@ -28,6 +28,19 @@ dist.all_reduce(value)
 print("sum", value.item(), "of", dist.get_world_size())
 print(repr(sys.argv[1:]))
 """
+TRAINS = """
+import time, torch, torch.distributed as dist
+from orch_node import preemption
+step = 0
+while True:
+    step += 1
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.02)
+    if preemption.requested():
+        preemption.end(step)
+    if step == 1:
+        print("trains", flush=True)
+"""
 RAISES = """
 import time, torch.distributed as dist
 if dist.get_rank() == 1:
@@ -152,6 +165,29 @@ def test_a_pod_that_is_asked_to_end_ends_its_ranks(tmp_path: Path) -> None:
     assert end["stopped"]
 
 
+def told_while_training(says: subprocess.Popen[str], pod: subprocess.Popen[Any]) -> str:
+    """Tell a pod to end once rank 0 trains; -> what is said from then on."""
+    assert says.stdout is not None
+    for line in says.stdout:
+        if line == "[0] trains\n":
+            break
+    pod.send_signal(signal.SIGTERM)
+    return says.stdout.read()
+
+
+def test_a_pod_that_is_taken_away_writes_a_checkpoint(tmp_path: Path) -> None:
+    path = config(tmp_path)
+    command = [sys.executable, str(NODE), "pod", "torchrun", str(path), "--"]
+    with subprocess.Popen(
+        [*command, script(tmp_path, TRAINS)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        rest = told_while_training(process, process)
+    assert process.returncode == 75
+    told = [one for one in events(rest) if one["event"] in ("preempted", "exit")]
+    assert len({one["step"] for one in told if one["event"] == "preempted"}) == 1
+    assert [one["code"] for one in told if one["event"] == "exit"] == [75, 75]
+
+
 def test_an_image_with_another_stack_and_a_volume_that_is_closed(tmp_path: Path) -> None:
     path = config(tmp_path)
     done = pod("torchrun", path, "x.py", ORCH_STACK="intel-2.7")
@@ -169,8 +205,13 @@ def test_an_image_with_another_stack_and_a_volume_that_is_closed(tmp_path: Path)
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Any:
-    """A worker pod's sshd on a port of this machine, with the job's key pair."""
+def worker(tmp_path: Path, worker_pod: Any) -> Path:
+    return tmp_path / "pod.json"
+
+
+@pytest.fixture
+def worker_pod(tmp_path: Path) -> Any:
+    """A worker pod's sshd on a port of this machine, with the job's key pair; -> its process."""
     keys = tmp_path / "keys"
     keys.mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", keys / "id_rsa"], check=True)
@@ -180,7 +221,7 @@ def worker(tmp_path: Path) -> Any:
     path = config(tmp_path, mpi="Intel", ssh={"folder": str(keys), "port": port})
     Path("/run/sshd").mkdir(exist_ok=True)
     process = subprocess.Popen([sys.executable, str(NODE), "pod", "sshd", str(path)])
-    yield path
+    yield process
     process.kill()
     process.wait()
 
@@ -201,6 +242,25 @@ def test_mpirun_reaches_its_workers_by_ssh_and_verifies_them(tmp_path: Path, wor
     (end,) = [one for one in events(done.stdout) if one["event"] == "outcome"]
     assert end["outcome"]["state"] == "done"
     assert next(iter(end["outcome"]["nodes"].values()))["left"] == []
+
+
+@pytest.mark.skipif(not can_be_sshd(), reason="needs sshd, and root for /run/sshd")
+def test_a_worker_that_is_taken_away_has_all_ranks_write_a_checkpoint(
+    tmp_path: Path, worker_pod: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "hostfile").write_text(f"{socket.gethostname()}:2\n")
+    path = tmp_path / "pod.json"
+    command = [sys.executable, str(NODE), "pod", "mpirun", str(path), "--"]
+    env = {**os.environ, "I_MPI_HYDRA_HOST_FILE": str(tmp_path / "hostfile")}
+    with subprocess.Popen(
+        [*command, script(tmp_path, TRAINS)], stdout=subprocess.PIPE, text=True, env=env
+    ) as launcher:
+        rest = told_while_training(launcher, worker_pod)
+    assert launcher.returncode == 75
+    (end,) = [one for one in events(rest) if one["event"] == "outcome"]
+    assert end["outcome"]["state"] == "preempted"
+    assert end["outcome"]["problem"].startswith("checkpoint at step ")
+    assert worker_pod.wait(20) in (0, 255, -signal.SIGTERM)
 
 
 @pytest.mark.skipif(not can_be_sshd(), reason="needs sshd, and root for /run/sshd")

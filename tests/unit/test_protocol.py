@@ -91,6 +91,7 @@ LINES = {
     "exception": {"text": "Traceback"},
     "exit": {"node": "node0", "code": 1, "signal": None, "stopped": False, "text": "",
              "oom": None, "max_rss_bytes": 5, "cpu_seconds": 0.5},
+    "preempted": {"step": 7},
     "unanswered": {"node": "node0", "text": "why"},
     "warning": {"text": "x"},
     "decision": {"text": "x"},

@@ -174,10 +174,35 @@ def test_a_launcher_that_ends_without_its_ranks(ground: Ground) -> None:
 def test_stopping(ground: Ground) -> None:
     process = ground.start(SLEEP)
     ground.await_event("started", 2)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
     assert ground.outcome()["state"] == "stopped"
     assert ground.living() == []
+
+
+def test_ranks_that_take_no_signal_make_room_at_once(ground: Ground) -> None:
+    process = ground.start(SLEEP)
+    ground.await_event("started", 2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 75
+    assert ground.outcome()["state"] == "preempted"
+    assert ground.outcome()["problem"].startswith("without a checkpoint: the script does not ask")
+    assert ground.living() == []
+
+
+def test_ranks_that_end_to_make_room_have_not_failed(ground: Ground) -> None:
+    outcome = ground.run("tell('preempted', rank, step=7); exit(rank, 75)", "--max-restarts=1")
+    assert (outcome["state"], outcome["problem"]) == ("preempted", "checkpoint at step 7")
+    assert outcome["first_failure"] is None
+    assert outcome["attempts"] == 1
+
+
+def test_a_rank_that_fails_while_it_makes_room_is_a_failure(ground: Ground) -> None:
+    outcome = ground.run(
+        "exit(rank, 75) if rank else (tell('exception', 0, text='error: full'), exit(0, 1))"
+    )
+    assert outcome["state"] == "failed"
+    assert outcome["first_failure"]["text"] == "error: full"
 
 
 def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:

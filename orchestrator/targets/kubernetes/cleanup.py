@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from orch_node.protocol import files
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.targets.kubernetes.api.exec import PodExec
 from orchestrator.targets.kubernetes.objects import STOPPED, await_gone, delete_objects, pods_of
-from orchestrator.targets.kubernetes.status import JobState, node_of
+from orchestrator.targets.kubernetes.status import JobState, node_of, pod_state
 from orchestrator.targets.kubernetes.watch import KubeWatch
+
+TELL_SECONDS = 5.0
 
 
 def stop(watch: KubeWatch) -> CleanupReport:
@@ -18,9 +24,11 @@ def stop(watch: KubeWatch) -> CleanupReport:
     began = time.monotonic()
     cluster, run_id = watch.cluster, watch.record.run_id
     missed = keep_what_was_said(watch)
-    pods = [pod["metadata"]["name"] for pod in pods_of(cluster, run_id)]
-    delete_objects(cluster, watch.at, run_id)
-    (watch.folder / STOPPED).touch()  # whoever follows the run sees its job gone, maybe earlier
+    found = [pod_state(pod) for pod in pods_of(cluster, run_id)]
+    pods = [pod.pod for pod in found]
+    with marked(watch.folder / STOPPED):  # whoever follows the run sees its pods end
+        tell_pods(watch, [pod.pod for pod in found if pod.state == "running"])
+        delete_objects(cluster, watch.at, run_id)
     left = await_gone(cluster, run_id)
     watch.finish_with(JobState(state="failed"))
     return CleanupReport(
@@ -28,6 +36,27 @@ def stop(watch: KubeWatch) -> CleanupReport:
         seconds=round(time.monotonic() - began, 2),
         nodes=tuple(node_cleanup(pod, left, missed.get(node_of(pod))) for pod in pods),
     )
+
+
+@contextmanager
+def marked(mark: Path) -> Iterator[None]:
+    """The mark stays only if all went well."""
+    mark.touch()
+    try:
+        yield
+    except OrchError:
+        mark.unlink(missing_ok=True)
+        raise
+
+
+def tell_pods(watch: KubeWatch, running: list[str]) -> None:
+    """On the volume, so that no pod takes the kubelet's SIGTERM for one to make room: that would
+    only take longer."""
+    mark = f"{watch.record.run_dir}/{files.STOP}"
+    for pod in running[:1]:
+        remote = PodExec(watch.cluster, pod)
+        with suppress(OrchError):
+            remote.capture(("touch", "--", mark), seconds=TELL_SECONDS)
 
 
 def keep_what_was_said(watch: KubeWatch) -> dict[str, ExecuteError]:

@@ -101,7 +101,9 @@ class RunCopy:
         began = min((one.time for one in events if one.time), default=self.began)
         ending = outcome(events, pods, job, began=began, now=time.time())
         if job.state == FAILED and (self.folder / STOPPED).exists():
-            ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None)
+            ending = replace(
+                ending, state=STOPPED_STATE, first_failure=None, problem=None, nodes={}
+            )
         event = of_now(Finished(state=ending.state))
         self.add_event(event)
         write_whole(self.folder / files.OUTCOME, outcomes.render(ending))

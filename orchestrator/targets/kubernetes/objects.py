@@ -11,7 +11,7 @@ from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.location import JobLocation
 from orchestrator.targets.kubernetes.manifests import names
 
-GONE_SECONDS = 60.0  # a pod has 30 s to end
+GONE_SECONDS = 150.0  # a pod has 120 s to end
 POLL_SECONDS = 0.5
 STOPPED = "stop"  # a file of the run's folder: `orch stop` has deleted the job
 

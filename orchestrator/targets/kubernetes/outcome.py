@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orch_node.protocol import failures
-from orch_node.protocol.events import Event, Exited, OutcomeTold, Refused, Stalled, Started
-from orch_node.protocol.outcome import DONE, FAILED, Failure, Outcome
+from orch_node.protocol.events import (
+    Event,
+    Exited,
+    OutcomeTold,
+    Preempted,
+    Refused,
+    Stalled,
+    Started,
+)
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
 from orchestrator.targets.kubernetes.status import DELETED, JobState, PodState
 
@@ -21,15 +29,25 @@ def outcome(
         return own[-1]
     state = DONE if job.state == "done" else FAILED
     failure = first_failure(told, known) if state == FAILED else None
+    room = made_room(told) if state == FAILED and failure is None else None
     return Outcome(
-        state=state,
+        state=PREEMPTED if room else state,
         first_failure=failure,
-        problem=None if state == DONE else problem(told, known, job, failure),
+        problem=room or (None if state == DONE else problem(told, known, job, failure)),
         launcher_code=None,
         attempts=1 + restarts(told),
         started=began,
         ended=now,
     )
+
+
+def made_room(events: Sequence[Event]) -> str | None:
+    """Of a last attempt whose ranks have ended to make room: from where it goes on."""
+    attempt = events[last_start(events) :]
+    if not any(isinstance(one, Exited) and one.made_room for one in attempt):
+        return None
+    steps = [one.step for one in attempt if isinstance(one, Preempted)]
+    return f"checkpoint at step {max(steps)}" if steps else "the ranks ended for it"
 
 
 def restarts(events: Sequence[Event]) -> int:

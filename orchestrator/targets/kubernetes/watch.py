@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orch_node.protocol import files
-from orch_node.protocol.events import Event, Heartbeat, Launched
+from orch_node.protocol.events import Ended, Event, Heartbeat, Launched, NodesLost
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
@@ -25,6 +25,7 @@ from orchestrator.targets.kubernetes.kueue import why_suspended
 from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.objects import STOPPED
 from orchestrator.targets.kubernetes.status import JobState, job_state, pod_state, unseen
 
 POLL_SECONDS = 2.0
@@ -165,9 +166,13 @@ class KubeWatch:
             if isinstance(item, Event):
                 self.copy.add_event(item)
                 yield item
-            elif (event := self.copy.write(item)) is not None:
+            elif (event := self.copy.write(item)) is not None and not self.of_the_stop(event):
                 yield event
         self.copy.keep_positions()
+
+    def of_the_stop(self, event: Event) -> bool:
+        """Whether it tells that a pod is lost which `orch stop` has deleted."""
+        return isinstance(event, NodesLost | Ended) and (self.folder / STOPPED).exists()
 
     # The end.
 

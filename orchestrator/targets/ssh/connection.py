@@ -33,7 +33,7 @@ QUIET_SECONDS = 120.0  # for a disk that is slow to give a file
 LARGEST_LINE = 1 << 24
 # Its arguments are looked at and it is signalled in one command, so that it is still the same.
 TERMINATE = r"""words=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
-case $words in *"$2"*) kill -TERM "$1";; esac"""
+case $words in *"$2"*) kill -INT "$1";; esac"""
 TRY_TO_WRITE = f"""umask 077; head -c {disk.TRIED} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
 LARGEST_FOLDER = 1_000_000  # names

@@ -20,6 +20,7 @@ gc.disable()  # until run_script: imports leave no garbage, and looking for it t
 import torch
 from batches import Sequences
 from lamb import Lamb, groups_of
+from orch_node import preemption
 from orch_training import checkpoint, decisions, dropout, ranks, resume
 from orch_training.arguments import ModelArguments
 from orch_training.compression import compress
@@ -154,9 +155,9 @@ class Pretraining:
             rate = phase.rate(step + 1)
             told.add(*self.step(phase, data, step + 1, rate))
             step += 1
-            saves = step == phase.last or (
-                bool(self.args.save_steps) and step % self.args.save_steps == 0
-            )
+            makes_room = preemption.requested() and step < self.steps
+            due = bool(self.args.save_steps) and step % self.args.save_steps == 0
+            saves = due or makes_room or step == phase.last
             logs = saves or step % self.args.logging_steps == 0 or step == phase.before + 1
             if logs:
                 epoch = (step - phase.before) * phase.batch / data.total
@@ -165,6 +166,8 @@ class Pretraining:
             if saves:
                 self.local_steps.agree()
                 self.snapshots.save(step, self.steps)
+            if makes_room:
+                preemption.end(step)
         return step
 
     def step(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orch_node import preemption
 from orch_training import ipex
 from orch_training.metrics import Course
 from transformers import TrainerCallback
@@ -18,7 +19,10 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
         self.course.begin(state.global_step, state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Log at each checkpoint and at the end, so that a resumed run averages the same steps."""
+        """Log at each checkpoint and at the end, so that a resumed run averages the same steps.
+        A run that is to make room writes a checkpoint and trains no further."""
+        if preemption.requested() and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
         if control.should_save or state.global_step >= state.max_steps:
             control.should_log = True
         self.course.after_step(state.global_step, logs=bool(control.should_log))

@@ -21,6 +21,7 @@ from config import Config, from_command_line
 from evaluation import Evaluator, evaluate
 from features import Collator, Window, make_windows
 from metrics import TrainingMetrics
+from orch_node import preemption
 from orch_training import checkpoint, decisions, dropout, ranks, resume
 from orch_training.errors import RecipeError
 from orch_training.events import report
@@ -176,6 +177,8 @@ def train_model(
     trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
     steps = trainer.state.global_step
     trainer.release()
+    if preemption.AGREEMENT.agreed and steps < trainer.state.max_steps:
+        preemption.end(steps)
     return course.summary(steps)
 
 

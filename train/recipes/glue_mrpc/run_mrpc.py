@@ -19,6 +19,7 @@ import torch
 from accelerate import Accelerator
 from judging import Judge
 from mrpc_config import Config, MrpcArguments, parse_arguments
+from orch_node import preemption
 from orch_training import checkpoint, decisions, dropout, ipex, ranks, resume
 from orch_training.compression import compress
 from orch_training.errors import RecipeError
@@ -213,7 +214,9 @@ class Training:
         rate = self.schedule.get_last_lr()[0]  # of the step that was made
         self.schedule.step()
         last = step >= self.steps
-        saves = bool(self.args.save_steps) and (last or step % self.args.save_steps == 0)
+        makes_room = preemption.requested() and not last
+        due = bool(self.args.save_steps) and (last or step % self.args.save_steps == 0)
+        saves = due or makes_room
         epoch_ends = step % self.steps_per_epoch == 0
         logs = saves or last or epoch_ends or step % self.args.logging_steps == 0
         if logs:
@@ -229,6 +232,8 @@ class Training:
             self.local_steps.agree()
         if saves:
             self.snapshots.save(step, self.steps)
+        if makes_room:
+            preemption.end(step)
         return logs
 
 

@@ -13,6 +13,7 @@ from orchestrator.targets.kubernetes.manifests.pods import container, pod_templa
 NAME = "torchrun"
 PORT = 29400
 REFUSED = 78  # sysexits(3) EX_CONFIG: a pod that says that it cannot run this run
+MADE_ROOM = 75  # EX_TEMPFAIL: one whose ranks have written a checkpoint, as another pod is to end
 
 
 def launch(job: KubeJob) -> tuple[Object, ...]:
@@ -74,10 +75,12 @@ def rendezvous(job: KubeJob) -> list[Object]:
 
 def failure_rules() -> list[Object]:
     """A pod that cannot run it will not the next time; one that the cluster takes away is made
-    anew, and does not count as a restart."""
+    anew, and does not count as a restart; nor do its peers, which end with it."""
     refused = {"containerName": NAME, "operator": "In", "values": [REFUSED]}
+    made_room = {"containerName": NAME, "operator": "In", "values": [MADE_ROOM]}
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     return [
         {"action": "FailJob", "onExitCodes": refused},
         {"action": "Ignore", "onPodConditions": disrupted},
+        {"action": "Ignore", "onExitCodes": made_room},
     ]

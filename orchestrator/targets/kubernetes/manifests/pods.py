@@ -8,6 +8,8 @@ from orchestrator.targets.kubernetes.manifests import names, security, wishes
 from orchestrator.targets.kubernetes.manifests.job import KubeJob, items, literal
 from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN
 
+GRACE_SECONDS = 120  # for the checkpoint of a run that is to make room
+
 
 def pod_template(job: KubeJob, container: Object) -> Object:
     """A pod with one container: its volumes, its user, the nodes it may run on."""
@@ -21,7 +23,7 @@ def pod_template(job: KubeJob, container: Object) -> Object:
                 **security.of_pod(settings.uid),
                 "fsGroupChangePolicy": "OnRootMismatch",
             },
-            "terminationGracePeriodSeconds": 30,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
             "enableServiceLinks": False,
             **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
             **(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orch_node import whole_files
-from orch_node.agent import containers, processes, shared_memory, stack_traces
+from orch_node.agent import containers, make_room, processes, shared_memory, stack_traces
 from orch_node.agent.core_claims import Claims
 from orch_node.disk import trouble
 from orch_node.protocol import files
@@ -30,6 +30,8 @@ from orch_node.protocol.agent import (
     ContainerStarted,
     EndAll,
     Leave,
+    MakeRoom,
+    MakingRoom,
     Ping,
     Question,
     ReleaseClaim,
@@ -106,6 +108,10 @@ class Agent:
         ranks = [one for one in self.others() if one.role == "rank" and one.rank in question.ranks]
         return StackTraces(stack_traces.collect(self.run_dir, ranks))
 
+    def make_room(self, question: MakeRoom) -> MakingRoom:
+        ranks = [one for one in self.others() if one.role == "rank"]
+        return MakingRoom(make_room.tell(ranks))
+
     def contain(self, question: StartContainer) -> ContainerStarted:
         """Start the container of this node."""
         spec = containers.read_spec(self.run_dir)
@@ -170,6 +176,7 @@ ANSWERS: dict[type[Question], Callable[[Agent, Any], Answer]] = {
     ReleaseClaim: Agent.release,
     Ping: Agent.ping,
     TakeStackTraces: Agent.take_stack_traces,
+    MakeRoom: Agent.make_room,
     StartContainer: Agent.contain,
     EndAll: Agent.end,
     WriteFile: Agent.write,

@@ -3,8 +3,9 @@
 MODE is `torchrun` (ranks of this pod, joined by torchrun), `mpirun` (the launcher pod: supervises
 mpirun over ssh) or `sshd` (a pod that mpirun reaches). What the run says goes to standard output,
 from where the API gives it to whoever watches: events as JSON lines, the ranks' own lines as
-`[RANK] text`, their figures as {"metrics": RANK, ...}. Exit code: that of the run, or 78 if this
-pod cannot run it.
+`[RANK] text`, their figures as {"metrics": RANK, ...}. Told to end by SIGTERM (an eviction, a spot
+node), its ranks write a checkpoint, unless `orch stop` has left its file. Exit code: that of the
+run, 75 if its ranks have made room, or 78 if this pod cannot run it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from types import FrameType
 from typing import IO, NoReturn
 
 from orch_node import program
-from orch_node.agent.processes import Process, look
+from orch_node.agent import make_room
+from orch_node.agent.processes import Process, look, of_run
 from orch_node.agent.stack_traces import ask
 from orch_node.line_pipes import LONGEST_OF_LAUNCHER
 from orch_node.pod import indexed, rendezvous
@@ -40,8 +42,10 @@ from orch_node.protocol.events import (
     Started,
     Unanswered,
 )
+from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.pod import PodConfig
 from orch_node.standalone import facts
+from orch_node.supervisor.launcher_process import die_with_parent
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 EX_CONFIG = 78
@@ -116,6 +120,7 @@ class Torchrun:
         self.children: dict[int, Process] = {}
         self.failed: float | None = None
         self.told_to_end: float | None = None
+        self.made_room = False
         self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
         self.process = start(
             *meeting.options,
@@ -123,8 +128,8 @@ class Torchrun:
             *(str(program.PROGRAM), "pod-rank", path, "--", *script),
             key=meeting.key,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.pass_on)
+        signal.signal(signal.SIGTERM, self.make_room)
+        signal.signal(signal.SIGINT, self.pass_on)
 
     def run(self) -> int:
         assert self.process.stdout is not None
@@ -136,6 +141,8 @@ class Torchrun:
             time.sleep(TICK_SECONDS)
         reader.join(timeout=2.0)
         self.relay.finish()
+        if self.made_room:
+            return EX_TEMPFAIL
         code = self.process.returncode
         return code if code >= 0 else 128 - code
 
@@ -159,6 +166,7 @@ class Torchrun:
             self.children.pop(event.rank, None)
         elif isinstance(event, Exited):
             self.children.pop(event.rank, None)
+            self.made_room = self.made_room or event.made_room
             if event.bad and not self.failed:
                 self.failed = time.monotonic()
                 self.take_stack_traces()
@@ -183,6 +191,12 @@ class Torchrun:
         """Into the logs of the ranks that still live."""
         for child in list(self.children.values()):
             ask(child)
+
+    def make_room(self, number: int, frame: FrameType | None) -> None:
+        """The kubelet waits for the checkpoint as long as the pod's grace lasts. Where no rank
+        would write one, all end at once."""
+        if stopped(self.config) or not make_room.tell(list(self.children.values())):
+            self.pass_on(number, frame)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         self.told_to_end = self.told_to_end or time.monotonic()
@@ -234,9 +248,34 @@ def mpirun(config: PodConfig, path: str, script: list[str]) -> int:
 
 
 def sshd(config: PodConfig, path: str, script: list[str]) -> int:
-    command = pod_mpi.sshd(config)
-    os.execv(command[0], command)
-    raise AssertionError
+    """Until it ends. Told to end, it stays for the checkpoint of the ranks that it has started."""
+    server = subprocess.Popen(pod_mpi.sshd(config), preexec_fn=die_with_parent).pid
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    told = False
+    while (code := ended(server)) is None:
+        time.sleep(TICK_SECONDS)
+        if asked:
+            ranks = [one for one in of_run(config.run_dir) if one.role == "rank"]
+            told = told or (not stopped(config) and bool(make_room.tell(ranks)))
+            if not ranks or not told:
+                os.kill(server, signal.SIGTERM)
+    return code
+
+
+def ended(child: int) -> int | None:
+    """The exit code of this child; what others have left to the first process of a pod goes."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return None
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def stopped(config: PodConfig) -> bool:
+    """Whether `orch stop` ends the run."""
+    return (Path(config.run_dir) / files.STOP).exists()
 
 
 MODES = {"torchrun": torchrun, "mpirun": mpirun, "sshd": sshd}

@@ -56,6 +56,13 @@ class StackTraces(Answer):
 
 
 @dataclass(frozen=True)
+class MakingRoom(Answer):
+    """`ranks`: those that have been told, and take it."""
+
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class ContainerStarted(Answer):
     problem: str | None = None
 
@@ -104,6 +111,14 @@ class TakeStackTraces(Question):
 
 
 @dataclass(frozen=True)
+class MakeRoom(Question):
+    """Have the ranks write a checkpoint and end."""
+
+    ask = "room"
+    answer = MakingRoom
+
+
+@dataclass(frozen=True)
 class StartContainer(Question):
     ask = "contain"
     answer = ContainerStarted
@@ -135,7 +150,8 @@ class Leave(Question):
 QUESTIONS: dict[str, type[Question]] = {
     one.ask: one
     for one in (
-        TakeClaim, ReleaseClaim, Ping, TakeStackTraces, StartContainer, EndAll, WriteFile, Leave,
+        TakeClaim, ReleaseClaim, Ping, TakeStackTraces, MakeRoom, StartContainer, EndAll, WriteFile,
+        Leave,
     )
 }  # fmt: skip
 

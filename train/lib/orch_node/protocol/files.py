@@ -40,6 +40,11 @@ def rank_of(name: str, pattern: re.Pattern[str] = OF_RANK) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def made_room(rank: int) -> str:
+    """The mark of a rank that has left its group in order to make room."""
+    return f"{RANKS}/.made-room-{rank}"
+
+
 def rank_log(rank: int) -> str:
     return f"{RANKS}/rank-{rank}.log"
 

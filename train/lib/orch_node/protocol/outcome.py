@@ -11,6 +11,8 @@ from orch_node.protocol import files, values
 SCHEMA = 1
 LAST_PID = (1 << 31) - 1  # that kill(2) takes
 DONE, FAILED, REFUSED, STOPPED = "done", "failed", "refused", "stopped"
+PREEMPTED = "preempted"  # it has made room, and goes on from its checkpoint when started again
+EX_TEMPFAIL = 75  # sysexits(3): of a rank that has made room, and of a run of such ranks
 
 
 @dataclass(frozen=True)

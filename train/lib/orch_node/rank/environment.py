@@ -24,7 +24,8 @@ def training_environment(
         **inherited(layout, placement, spec),
         **rank_environment(run_dir, layout, placement),
     }
-    return {**environment, stack_signal.VARIABLE: stack_trace_signal(environment)}
+    signals = {name: signal_of(environment, name) for name in stack_signal.DEFAULTS}
+    return {**environment, **signals}
 
 
 def inherited(
@@ -94,8 +95,8 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
 
 
-def stack_trace_signal(environ: Mapping[str, str]) -> str:
+def signal_of(environ: Mapping[str, str], variable: str) -> str:
     try:
-        return str(stack_signal.chosen(environ))
+        return str(stack_signal.chosen(environ, variable))
     except ValueError as error:
         fail(str(error))

@@ -20,12 +20,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from orch_node import preemption
 from orch_node.agent.containers import read_spec
 from orch_node.events import send
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Joined, Raised
+from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.rank import heartbeat, learning, old_names
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
@@ -77,7 +79,8 @@ def main(argv: list[str]) -> None:
     send(joined)
     metrics = rank_metrics.begin(torch, run_dir, placement.rank)
     heartbeat.begin(torch, lambda: metrics.steps, traces.look)
-    learning.begin(torch, lambda: heartbeat.collectives(torch))
+    agreement = preemption.AGREEMENT  # its own collectives train nothing
+    learning.begin(torch, lambda: heartbeat.collectives(torch) - agreement.collectives)
     old_names.install()
     run_script(argv)
     leave(torch, layout.backend)
@@ -100,10 +103,22 @@ def run_script(argv: list[str]) -> None:
     try:
         runpy.run_path(argv[0], run_name="__main__")
     except SystemExit as exit_:
-        if exit_.code not in (None, 0):
+        if exit_.code == EX_TEMPFAIL:
+            make_room()
+        elif exit_.code not in (None, 0):
             give_up(exit_)
     except BaseException as error:
         give_up(error)
+
+
+def make_room() -> None:
+    """Ranks that have agreed on it leave the group in order, as at a good end; backends take any
+    other exit code for a failure. One that ends by itself could wait there for ever."""
+    if not preemption.AGREEMENT.agreed:
+        flush()
+        os._exit(EX_TEMPFAIL)
+    mark = files.made_room(int(os.environ["RANK"]))
+    Path(os.environ["ORCH_RUN_DIR"], mark).touch(0o600)
 
 
 def leave(torch: ModuleType, backend: str) -> NoReturn:

@@ -25,6 +25,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.container import ContainerSpec, RankOrder
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import Placement, RunLayout
+from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank import container as rank_container
 from orch_node.rank.environment import secret_names, training_environment
@@ -51,6 +52,8 @@ def main(argv: list[str]) -> int:
     os.environ["RANK"] = str(placement.rank)
     environment = training_environment(run_dir, layout, placement, spec)
     log_path = run_dir / files.rank_log(placement.rank)
+    room = run_dir / files.made_room(placement.rank)
+    room.unlink(missing_ok=True)
     try:
         log = open_log(log_path)
     except OSError as error:
@@ -70,7 +73,7 @@ def main(argv: list[str]) -> int:
         child = Child(start(placement, environment, log, command))
     host = socket.gethostname()
     send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
-    return wait(child, placement, memory, log_path)
+    return wait(child, placement, memory, log_path, room)
 
 
 def parse(argv: list[str]) -> tuple[Path, list[str]]:
@@ -112,10 +115,12 @@ def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> Placement:
     return placement
 
 
-def wait(child: Process, placement: Placement, memory: Memory, log: Path) -> int:
-    """Wait for the training process, passing signals on; -> this process' exit code."""
+def wait(child: Process, placement: Placement, memory: Memory, log: Path, room: Path) -> int:
+    """Wait for the training process, passing signals on; -> this process' exit code. `room`: the
+    mark that a rank leaves that has made room."""
     stop = Stop(child.pid)
     code, most_memory, cpu_seconds = child.wait()
+    code = EX_TEMPFAIL if code == 0 and room.exists() else code
     name = signal.Signals(-code).name if code < 0 else None
     exited = Exited(
         node=placement.node,
@@ -128,6 +133,8 @@ def wait(child: Process, placement: Placement, memory: Memory, log: Path) -> int
         cpu_seconds=cpu_seconds,
     )
     send(exited)
+    if code == EX_TEMPFAIL:  # to a launcher it is well: the others are about to end alike
+        return 0
     if code != 0:
         stop.linger()
     return code if code >= 0 else 128 - code

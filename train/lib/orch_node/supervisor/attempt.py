@@ -33,6 +33,7 @@ from orch_node.supervisor import layouts
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.launcher_process import Launcher
+from orch_node.supervisor.making_room import Room
 from orch_node.supervisor.rank_tracker import RankTracker
 from orch_node.supervisor.reservation import Ending
 
@@ -46,8 +47,9 @@ END_SECONDS = 12.0  # longer than an agent's own limit, and what its engine take
 
 
 class Attempt:
-    """`stopped`: whether the run was asked to stop. `launcher_restarts`: told of an ending,
-    whether the launcher itself starts all ranks again. `stall_timeout`: seconds; 0: for ever.
+    """`stopped`: whether the run was asked to stop, `preempted`: to make room.
+    `launcher_restarts`: told of an ending, whether the launcher itself starts all ranks again.
+    `stall_timeout`: seconds; 0: for ever.
 
     `nodes`: what the end left on each node.
     """
@@ -60,6 +62,7 @@ class Attempt:
         event_log: EventLog,
         *,
         stopped: Callable[[], bool],
+        preempted: Callable[[], bool],
         launcher_restarts: Callable[[Ending], bool],
         stall_timeout: float,
     ) -> None:
@@ -70,6 +73,7 @@ class Attempt:
         self.stopped = stopped
         self.launcher_restarts = launcher_restarts
         self.stall_timeout = stall_timeout
+        self.room = Room(run_dir, agents, preempted, event_log.tell)
         self.nodes: dict[str, NodeEnd] = {}
         self.generation = 0  # of the ranks that the launcher itself has restarted
         self.tracker = RankTracker(layout, time.monotonic())
@@ -138,6 +142,8 @@ class Attempt:
     def reason_to_end(self) -> Ending | None:
         if self.stopped():
             return Ending(STOPPED)
+        if room := self.room.look(self.tracker):
+            return room
         if self.tracker.failed:
             ending = self.failure()
             return None if self.left_to_launcher(ending) else ending
@@ -215,6 +221,9 @@ class Attempt:
 
     def judge(self, ending: Ending | None, code: int) -> Ending:
         """What the attempt comes to, now that all is known."""
+        return self.room.judge(self.of_attempt(ending, code), self.tracker)
+
+    def of_attempt(self, ending: Ending | None, code: int) -> Ending:
         if ending is None:
             missing = self.tracker.unfinished()
             if not missing and code == 0:

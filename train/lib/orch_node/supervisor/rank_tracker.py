@@ -12,6 +12,7 @@ from orch_node.protocol.events import (
     Exited,
     Heartbeat,
     Joined,
+    Preempted,
     Progress,
     Started,
     Unanswered,
@@ -33,6 +34,7 @@ class RankTracker:
         self.ends: dict[int, RankEnd] = {}  # of ranks that failed, in the order of getting known
         self.heartbeats: dict[int, Heartbeat] = {}
         self.progress: dict[int, Progress] = {}
+        self.checkpoints: dict[int, int] = {}  # steps of ranks that make room
         self.unanswered: set[int] = set()  # ranks that must not be asked for stack traces
 
     def knows(self, rank: int) -> bool:
@@ -51,6 +53,8 @@ class RankTracker:
             self.heartbeats[event.rank] = event
         elif isinstance(event, Progress):
             self.progress[event.rank] = event
+        elif isinstance(event, Preempted):
+            self.checkpoints[event.rank] = event.step
         elif isinstance(event, Unanswered):
             self.unanswered.add(event.rank)
         elif isinstance(event, Exited):
@@ -71,6 +75,10 @@ class RankTracker:
 
     def unfinished(self) -> list[int]:
         return sorted(set(self.nodes) - set(self.exits))
+
+    def making_room(self) -> bool:
+        """Whether a rank has ended to make room."""
+        return any(one.made_room for one in self.exits.values())
 
     def waiting_to_join(self) -> bool:
         return len(self.joined) < len(self.nodes)

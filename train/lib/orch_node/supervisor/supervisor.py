@@ -3,8 +3,10 @@
 It lives on node0, apart from whoever started it, with an agent on every node. The ranks' events
 arrive on the launcher's standard output. When a rank fails, a node is lost or nothing gets on any
 more, it names the culprit, asks the other ranks for their stack traces, ends what is left on all
-nodes, and starts again if it may. RUN_DIR/outcome.json says how it ended. Exit code: 0 if all ranks
-finished, 1 if not, 130 if it was asked to stop.
+nodes, and starts again if it may. At SIGTERM, or the signal that ORCH_PREEMPT_SIGNAL names, the
+ranks write a checkpoint and make room. RUN_DIR/outcome.json says how it ended. Exit code: 0 if all
+ranks finished, 1 if not, 75 if they have made room, 130 if it was asked to stop (SIGINT, or SIGTERM
+and the file STOP).
 """
 
 from __future__ import annotations
@@ -24,16 +26,27 @@ from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import AllEnded, Answer, EndAll, WriteFile
 from orch_node.protocol.events import Launched, NodeNews, Restarting
-from orch_node.protocol.outcome import DONE, FAILED, REFUSED, STOPPED, NodeEnd, Outcome
+from orch_node.protocol.outcome import (
+    DONE,
+    EX_TEMPFAIL,
+    FAILED,
+    PREEMPTED,
+    REFUSED,
+    STOPPED,
+    NodeEnd,
+    Outcome,
+)
 from orch_node.protocol.values import record
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import END_SECONDS, Attempt
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.launcher_process import launcher_environment
+from orch_node.supervisor.making_room import preempt_signal
 from orch_node.supervisor.recovery import Recovery, recover
 from orch_node.supervisor.reservation import Ending, Start
 
-EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, STOPPED: 130}
+EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
+BEFORE_IT_BEGAN = Ending(PREEMPTED, "without a checkpoint: before it began")
 
 
 def main(argv: list[str]) -> int:
@@ -86,8 +99,11 @@ class Supervisor:
         self.attempts = 0
         self.restarts = 0  # of ours and of those that the launcher itself does
         self.stop_signal: int | None = None
+        self.preempted = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.ask_to_stop)
+        if own := preempt_signal(run_dir):
+            signal.signal(own, self.ask_for_room)
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.event_log = EventLog(run_dir, nodes)
         # From here on a signal reaches it; before, only the file STOP does.
@@ -101,6 +117,8 @@ class Supervisor:
         """-> exit code. A run that was stopped before it began touches no other node."""
         if self.stop_signal:
             return self.finish(Ending(STOPPED))
+        if self.preempted:
+            return self.finish(BEFORE_IT_BEGAN)
         try:
             return self.finish(self.supervise())
         except OSError as error:  # its own files: a full disk, mostly
@@ -117,15 +135,28 @@ class Supervisor:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.agents = Agents(self.run_dir, nodes, claims, Pipes())
-        start = Start(self.run_dir, self.layout, self.agents, lambda: bool(self.stop_signal))
+        start = Start(self.run_dir, self.layout, self.agents, self.is_to_end)
         ending = start.claim(queue=self.options.queue, tell=self.event_log.tell)
+        if ending == Ending(STOPPED) and not self.stop_signal:
+            ending = BEFORE_IT_BEGAN
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
         self.agents.leave()  # the cores are free before outcome.json says that it has ended
         return ending
 
     def ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self.stop_signal = number
+        """`orch stop` has left its file, Ctrl-C is SIGINT; any other SIGTERM is of whoever wants
+        the cores."""
+        if number == signal.SIGINT or (self.run_dir / files.STOP).exists():
+            self.stop_signal = number
+        else:
+            self.preempted = True
+
+    def ask_for_room(self, number: int, frame: FrameType | None) -> None:
+        self.preempted = True
+
+    def is_to_end(self) -> bool:
+        return self.preempted or self.stop_signal is not None
 
     def attempt(self) -> Ending:
         """Start the launcher once; -> how that ended."""
@@ -142,6 +173,7 @@ class Supervisor:
             self.agents,
             self.event_log,
             stopped=lambda: self.stop_signal is not None,
+            preempted=lambda: self.preempted,
             launcher_restarts=self.left_to_launcher,
             stall_timeout=self.options.stall_timeout,
         )
@@ -168,7 +200,7 @@ class Supervisor:
 
     def may_restart(self, ending: Ending) -> bool:
         """Whether to try again; if so, everything is ready for it."""
-        if ending.state != FAILED or self.stop_signal or not self.attempts:
+        if ending.state != FAILED or self.is_to_end() or not self.attempts:
             return False
         if self.restarts >= self.options.max_restarts:
             return False

@@ -28,6 +28,7 @@ from orch_node.protocol.events.of_ranks import Heartbeat as Heartbeat
 from orch_node.protocol.events.of_ranks import Joined as Joined
 from orch_node.protocol.events.of_ranks import LeftOut as LeftOut
 from orch_node.protocol.events.of_ranks import Other as Other
+from orch_node.protocol.events.of_ranks import Preempted as Preempted
 from orch_node.protocol.events.of_ranks import Progress as Progress
 from orch_node.protocol.events.of_ranks import Raised as Raised
 from orch_node.protocol.events.of_ranks import Result as Result

@@ -10,6 +10,7 @@ from orch_node.protocol.events.of_ranks import (
     Heartbeat,
     Joined,
     LeftOut,
+    Preempted,
     Progress,
     Raised,
     Result,
@@ -39,11 +40,11 @@ OF_RUN = (
 KINDS: dict[str, type[Event]] = {
     one.kind: one
     for one in (
-        Started, Joined, FirstStep, Heartbeat, Progress, Result, Unanswered, Raised, Exited, Warned,
-        Decided, LeftOut, *OF_RUN,
+        Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, Unanswered, Raised,
+        Exited, Warned, Decided, LeftOut, *OF_RUN,
     )
 }  # fmt: skip
 # What a script may report, besides names of its own.
 OF_SCRIPTS = (Progress, Result, Warned)
 # Signs that a rank gets on.
-SIGNS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Exited)
+SIGNS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, Exited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from orch_node.protocol.outcome import is_process
+from orch_node.protocol.outcome import EX_TEMPFAIL, is_process
 from orch_node.protocol.values import Measured
 
 NO_RANK = -1
@@ -89,6 +89,14 @@ class Result(Event):
 
 
 @dataclass(frozen=True)
+class Preempted(Event):
+    """The checkpoint of this step stands, and the rank ends to make room."""
+
+    kind = "preempted"
+    step: int = 0
+
+
+@dataclass(frozen=True)
 class Unanswered(Event):
     """The rank cannot be asked for its stack traces, and why."""
 
@@ -121,7 +129,11 @@ class Exited(Event):
 
     @property
     def bad(self) -> bool:
-        return bool(self.code or self.signal) and not self.stopped
+        return bool(self.code or self.signal) and not self.stopped and not self.made_room
+
+    @property
+    def made_room(self) -> bool:
+        return self.code == EX_TEMPFAIL
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""Making room: the run has been told to end soon, and is to go on later from a checkpoint.
+
+    from orch_node import preemption
+
+    for step, batch in enumerate(batches, start=1):
+        ...                              # the step
+        if preemption.requested():       # on all ranks the same answer
+            save(step)                   # the script's own checkpoint
+            preemption.end(step)
+
+The signal may reach one rank only, so the ranks ask each other, about once a second, by one small
+all-reduce. Without orch nothing is ever requested, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+from orch_node import stack_signal
+from orch_node.events import send
+from orch_node.protocol.events import Preempted
+from orch_node.protocol.outcome import EX_TEMPFAIL
+
+SECONDS = 1.0  # between two looks at the other ranks, about
+
+
+class Agreement:
+    """What the ranks know together. `collectives`: how many it has taken."""
+
+    def __init__(self) -> None:
+        self.told = False  # this rank has got the signal
+        self.agreed = False
+        self.collectives = 0
+        self.listens = False
+        self.calls = 0  # since the ranks have asked each other
+        self.every = 1  # the calls from one look to the next: the same number on all ranks
+        self.looked = time.monotonic()
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        self.told = True
+
+    def ask(self) -> bool:
+        if not self.agreed:
+            self.listen()
+            self.calls += 1
+            if self.calls >= self.every:
+                self.look()
+        return self.agreed
+
+    def listen(self) -> None:
+        """From the first call on: before it there is nothing to write down."""
+        if self.listens or threading.current_thread() is not threading.main_thread():
+            return
+        self.listens = True
+        number = int(os.environ.get(stack_signal.PREEMPT, "0"))
+        if number:
+            signal.signal(number, self.take)
+            signal.siginterrupt(number, False)
+
+    def look(self) -> None:
+        """Ask the other ranks; the slowest one's time says when to do so again."""
+        now = time.monotonic()
+        told, seconds = self.of_all(float(self.told), now - self.looked)
+        self.agreed = told > 0
+        self.every = calls_in(SECONDS, self.calls, seconds)
+        self.calls, self.looked = 0, now
+
+    def of_all(self, told: float, seconds: float) -> tuple[float, float]:
+        """The largest of each, over all ranks."""
+        torch = sys.modules.get("torch")
+        if torch is None or not grouped(torch):
+            return told, seconds
+        both = torch.tensor([told, seconds], dtype=torch.float32)
+        torch.distributed.all_reduce(both, op=torch.distributed.ReduceOp.MAX)
+        self.collectives += 1
+        return float(both[0]), float(both[1])
+
+
+def grouped(torch: Any) -> bool:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return False
+    return bool(distributed.get_world_size() > 1)
+
+
+def calls_in(wanted: float, calls: int, seconds: float) -> int:
+    """How many calls fit into the `wanted` seconds; at most twice those that took `seconds`, for
+    the first steps are no measure."""
+    return max(1, min(2 * calls, int(wanted * calls / max(seconds, 1e-6))))
+
+
+AGREEMENT = Agreement()
+
+
+def requested() -> bool:
+    """Whether the run is to make room. Called by all ranks, at the same place of each step."""
+    return AGREEMENT.ask()
+
+
+def end(step: int) -> NoReturn:
+    """The checkpoint of this step stands: say so, and end this rank. Raises SystemExit."""
+    send(Preempted(step=step))
+    raise SystemExit(EX_TEMPFAIL)
