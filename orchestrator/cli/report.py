@@ -7,27 +7,38 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunsDir, complain
 from orchestrator.screen import say
+
+RunNames = Annotated[list[str] | None, typer.Argument(metavar="[ID|last]...", show_default="last")]
 
 
 def report(
-    run: RunName = "last",
+    runs: RunNames = None,
     inventory: OfInventory = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to write it; default: the run's folder."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to write it; default: the run's folder, or that of all runs.",
+        ),
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a run: loss, throughput, stragglers, memory, what happened when."""
+    """Write a page about a run: loss, throughput, stragglers, memory, what happened when.
+
+    Of several runs: their losses, throughput, scaling and settings beside each other.
+    """
     import json
 
     from orchestrator.operations import report as operation
     from orchestrator.report.listing import SCHEMA
 
-    made = operation.report(runs_dir, run, inventory=inventory, output=output, tell=complain)
+    made = operation.report(
+        runs_dir, runs or ["last"], inventory=inventory, output=output, tell=complain
+    )
     path = str(made)
     value = {"schema": SCHEMA, "kind": "report", "path": path}
     say(json.dumps(value) if as_json else path)

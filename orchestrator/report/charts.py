@@ -1,74 +1,18 @@
-"""Measures -> charts, as shapes with places; templates/report.html.j2 draws them. Pure."""
+"""Measures -> the charts of loss, throughput and memory. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median_low
 
-from orchestrator.report.scales import Scale, exact, scale, thin, time_unit
-from orchestrator.runs.measures import Measures, RankMeasures, Sample
+from orchestrator.report import rows
+from orchestrator.report.smooth import Points, grid, smooth, thin
+from orchestrator.report.traces import Chart, Trace, axis, band, colour, line, middle
+from orchestrator.runs.measures import Measures, RankMeasures, Sample, is_number
 
-WIDTH, HEIGHT = 760.0, 260.0
-LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 10.0, 40.0
-COLOURS = 8  # that the page has; more ranks than this are drawn alike, but for the slowest
 SLOW = 1.2  # times the median of the ranks' own work
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    points: tuple[tuple[float, float], ...]
-    css: str
-    title: str = ""
-
-    @property
-    def path(self) -> str:
-        return "M" + "L".join(f"{x:g} {y:g}" for x, y in self.points)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    x: float
-    y: float
-    width: float
-    height: float
-    css: str
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    x: float
-    y: float
-    text: str
-    css: str = "label"
-    anchor: str = "middle"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """`x_ticks` and `y_ticks`: (pixel, text); `legend`: (class of a colour, text)."""
-
-    title: str
-    x_label: str
-    y_label: str
-    x_ticks: tuple[tuple[float, str], ...]
-    y_ticks: tuple[tuple[float, str], ...]
-    note: str = ""
-    height: float = HEIGHT
-    left: float = LEFT
-    legend: tuple[tuple[str, str], ...] = ()
-    lines: tuple[Line, ...] = ()
-    bars: tuple[Bar, ...] = ()
-    texts: tuple[Text, ...] = ()
-    width: float = WIDTH
-    right: float = WIDTH - RIGHT
-    top: float = TOP
-    grid: bool = True
-
-    @property
-    def floor(self) -> float:
-        return self.height - BOTTOM
+SPREAD = "10th to 90th percentile"
+LOSS = {"xaxis": axis("step"), "yaxis": axis(), "hovermode": "x unified"}
 
 
 def named(rank: RankMeasures) -> str:
@@ -91,59 +35,60 @@ def slow_ranks(ranks: Sequence[RankMeasures]) -> dict[int, float]:
     }
 
 
-def colours(ranks: Sequence[RankMeasures]) -> dict[int, str]:
-    """Rank -> the class of its colour."""
-    if len(ranks) <= COLOURS:
-        return {rank.rank: f"c{index + 1}" for index, rank in enumerate(ranks)}
-    slow = slow_ranks(ranks)
-    return {rank.rank: "hot" if rank.rank in slow else "other" for rank in ranks}
-
-
-def rank_legend(ranks: Sequence[RankMeasures]) -> tuple[tuple[str, str], ...]:
-    css = colours(ranks)
-    if len(ranks) <= COLOURS:
-        return tuple((css[rank.rank], named(rank)) for rank in ranks)
-    hot = tuple(("hot", named(rank)) for rank in ranks if css[rank.rank] == "hot")
-    return (*hot[:COLOURS], ("other", f"{'the other' if hot else 'all'} ranks"))
-
-
-def places(
-    points: Sequence[tuple[float, float]], x: Scale, y: Scale
-) -> tuple[tuple[float, float], ...]:
-    return tuple((x.at(one), y.at(other)) for one, other in thin(points))
-
-
 def loss_chart(measured: Measures) -> Chart | None:
-    """The mean as the script reports it, before it each rank's own loss; None: nobody tells."""
-    own = {
-        rank.rank: [(s.step, s.loss) for s in rank.samples if s.loss is not None and s.steps]
+    """The mean as the script reports it, around it the batches of the ranks; None: nobody tells."""
+    own = [
+        (rank.rank, [(s.step, s.loss) for s in rank.samples if s.steps and is_number(s.loss)])
         for rank in measured.ranks
-    }
-    points = [*measured.loss, *(point for line in own.values() for point in line)]
-    if not points:
-        return None
-    steps = [step for step, _ in points]
-    x = exact(min(0.0, *steps), max(steps), LEFT, WIDTH - RIGHT)
-    y = scale([loss for _, loss in points], HEIGHT - BOTTOM, TOP)
-    lines = [
-        Line(points=places(line, x, y), css="line other thin", title=f"rank {rank}, own batches")
-        for rank, line in own.items()
-        if line
     ]
-    legend = [("other", "each rank, its own batches")] if lines else []
+    pooled = sorted(point for _, points in own for point in points)
+    if not (pooled or measured.loss):
+        return None
+    data = []
+    if pooled:
+        places = grid([step for step, _ in pooled])
+        windows = smooth(pooled, places)
+        data.append(band(f"batches of the ranks, {SPREAD}", windows, "--other"))
+        data += own_losses(own, places)
+        if not measured.loss:
+            data.append(line("mean of the ranks' batches", middle(windows), "--c1", width=2.5))
     if measured.loss:
-        lines.append(Line(points=places(measured.loss, x, y), css="line c1 strong", title="mean"))
-        legend.insert(0, ("c1", "mean of all ranks, as the script reports it"))
-    return Chart(
-        title="Loss", x_label="step", y_label="loss", x_ticks=x.ticks(), y_ticks=y.ticks(),
-        legend=tuple(legend), lines=tuple(lines),
-    )  # fmt: skip
+        name = "mean of all ranks, as the script reports it"
+        data.append(line(name, thin(measured.loss), "--c1", width=2.5))
+    return Chart(title="Loss", data=tuple(data), layout=LOSS)
+
+
+def own_losses(own: Sequence[tuple[int, Points]], places: Sequence[float]) -> list[Trace]:
+    """A line for each rank, shown when it is asked for in the legend."""
+    if not 1 < len(own) <= rows.ROWS:
+        return []
+    return [
+        line(
+            f"rank {rank}", middle(smooth(points, places)), colour(index + 1), width=1, hidden=True
+        )
+        for index, (rank, points) in enumerate(own)
+        if points
+    ]
 
 
 def throughput_chart(measured: Measures) -> Chart | None:
-    """Samples a second of each rank, or steps where the script tells no samples."""
+    found, unit = rate(measured)
+    samples = unit == "samples/s"
+    return rows.chart(
+        found,
+        {rank.rank: named(rank) for rank in measured.ranks},
+        slow_ranks(measured.ranks),
+        title=f"Throughput, {unit}",
+        total=samples,
+        note="" if samples else "The script does not tell its samples; these are optimizer steps.",
+    )
+
+
+def rate(measured: Measures) -> tuple[dict[int, Points], str]:
+    """(rank -> (seconds since the start, samples a second), unit); steps where the script tells no
+    samples."""
     told = any(s.samples_per_second for rank in measured.ranks for s in rank.samples)
-    found = {
+    found: dict[int, Points] = {
         rank.rank: [
             (
                 s.time - measured.began,
@@ -153,44 +98,7 @@ def throughput_chart(measured: Measures) -> Chart | None:
         ]
         for rank in measured.ranks
     }
-    return over_time(
-        found,
-        measured.ranks,
-        title="Throughput of each rank",
-        label="samples/s" if told else "steps/s",
-        note="" if told else "The script does not tell its samples; these are optimizer steps.",
-    )
-
-
-def over_time(
-    found: Mapping[int, Sequence[tuple[float, float]]],
-    ranks: Sequence[RankMeasures],
-    *,
-    title: str,
-    label: str,
-    note: str = "",
-) -> Chart | None:
-    """A line for each rank. `found`: rank -> (seconds since the start, value); None: no values."""
-    points = [point for line in found.values() for point in line]
-    if not points:
-        return None
-    unit, name = time_unit(max(at for at, _ in points))
-    x = exact(0.0, max(at for at, _ in points) / unit, LEFT, WIDTH - RIGHT)
-    y = scale([value for _, value in points], HEIGHT - BOTTOM, TOP, zero=True)
-    css = colours(ranks)
-    lines = [
-        Line(
-            points=places([(at / unit, value) for at, value in found[rank.rank]], x, y),
-            css=f"line {css[rank.rank]}",
-            title=named(rank),
-        )
-        for rank in sorted(ranks, key=lambda rank: css[rank.rank] != "other")  # on top of those
-        if found[rank.rank]
-    ]
-    return Chart(
-        title=title, note=note, x_label=f"time since the start, {name}", y_label=label,
-        x_ticks=x.ticks(), y_ticks=y.ticks(), legend=rank_legend(ranks), lines=tuple(lines),
-    )  # fmt: skip
+    return found, "samples/s" if told else "steps/s"
 
 
 def active(rank: RankMeasures) -> tuple[Sample, ...]:
@@ -205,4 +113,5 @@ def memory_chart(measured: Measures) -> Chart | None:
         rank.rank: [(s.time - measured.began, s.rss_bytes / 2**30) for s in rank.samples]
         for rank in measured.ranks
     }
-    return over_time(found, measured.ranks, title="Memory of each rank", label="GiB resident")
+    names = {rank.rank: named(rank) for rank in measured.ranks}
+    return rows.chart(found, names, {}, title="Resident memory, GiB", total=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -21,7 +21,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two runs."""
+    """One of the runs that are compared."""
 
     run: Run
     outcome: Outcome
@@ -59,7 +59,8 @@ def compare(a: Side, b: Side) -> Comparison:
     """What differs, by name, and all figures that at least one of the two has."""
     left, right = dict(settings(a)), dict(settings(b))
     names = dict.fromkeys([*left, *right])
-    figures_a, figures_b = dict(figures(a, b)), dict(figures(b, a))
+    step = common_step((a, b))
+    figures_a, figures_b = dict(figures(a, step)), dict(figures(b, step))
     return Comparison(
         a=a.run.id,
         b=b.run.id,
@@ -109,8 +110,14 @@ def one_or_all(values: Iterator[Any]) -> str:
     return ", ".join(map(str, dict.fromkeys(values)))
 
 
-def figures(side: Side, other: Side) -> Iterator[tuple[tuple[str, str], float]]:
-    """((name, unit), value): what was measured and scored."""
+def common_step(sides: Sequence[Side]) -> float | None:
+    """The last step that all of them have reported a loss of."""
+    steps = [dict(side.measured.loss).keys() for side in sides]
+    return max(set.intersection(*map(set, steps)), default=None)
+
+
+def figures(side: Side, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
+    """((name, unit), value): what was measured and scored; `step`: one that others have, too."""
     measured, told = side.measured, scores(side.outcome.result)
     ranks = [rank for rank in measured.ranks if rank.steps]
     if side.outcome.seconds is not None:
@@ -124,21 +131,18 @@ def figures(side: Side, other: Side) -> Iterator[tuple[tuple[str, str], float]]:
     if times := [rank.step_seconds * 1e3 for rank in ranks if rank.step_seconds]:
         yield ("step, median of the ranks", "ms"), median(times)
         yield ("step, slowest rank", "ms"), max(times)
-    yield from losses(measured, other.measured)
+    yield from losses(measured, step)
     for name, value in told.after.items():
         yield (f"{name.upper()} after", ""), float(value)
     if ranks:
         yield ("memory, largest rank", "GiB"), max(rank.peak_rss for rank in ranks) / 2**30
 
 
-def losses(measured: Measures, other: Measures) -> Iterator[tuple[tuple[str, str], float]]:
-    """The last loss, and the one at the last step that both runs reported."""
-    if not measured.loss:
-        return
-    yield ("loss, last", ""), measured.loss[-1][1]
-    common = dict(measured.loss).keys() & dict(other.loss).keys()
-    if common:
-        step = max(common)
+def losses(measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
+    """The last loss, and the one at `step`."""
+    if measured.loss:
+        yield ("loss, last", ""), measured.loss[-1][1]
+    if step is not None:
         yield (f"loss at step {step:g}", ""), dict(measured.loss)[step]
 
 

@@ -1,21 +1,14 @@
-"""A run -> one HTML page that needs nothing else: charts as inline SVG, coloured by the page.
-
-The shapes are computed here and drawn by a template, so that they follow the reader's light or dark
-scheme; a plotting library would bake its colours in, and weigh more than all of orch.
-"""
+"""A run -> one HTML page that needs nothing else."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from orchestrator.report import charts, spread, timeline
-from orchestrator.report.scales import time_unit
+from orchestrator.report import charts, html, spread, timeline
+from orchestrator.report.html import Row, Table
+from orchestrator.report.smooth import time_unit
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs.measures import Measures, RankMeasures
 from orchestrator.runs.outcome import Outcome
@@ -23,41 +16,24 @@ from orchestrator.runs.provenance import Provenance, Script
 from orchestrator.runs.result import scores
 from orchestrator.runs.store import Run
 
-TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 STORY = 200  # lines
 ROWS = 512  # ranks of the table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    cells: tuple[str, ...]
-    css: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
 def render(run: Run, outcome: Outcome, measured: Measures) -> str:
     """The whole page."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True,
-    )  # fmt: skip
     drawn = (
         charts.loss_chart(measured), charts.throughput_chart(measured),
         spread.spread_chart(measured), charts.memory_chart(measured), timeline.timeline(measured),
     )  # fmt: skip
-    return environment.get_template("report.html.j2").render(
+    return html.render(
+        "report.html.j2",
+        [chart for chart in drawn if chart],
         outcome=outcome,
         subtitle=subtitle(run, outcome),
         figures=list(figures(outcome, measured)),
         failure="\n".join(failure_lines(outcome)) if outcome.state != "done" else "",
         notes=outcome.notes,
-        charts=[chart for chart in drawn if chart],
         story=timeline.moments(measured)[:STORY],
         tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],
         command=command_text(run.origin),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from orch_node.protocol.events import (
     Event,
@@ -14,10 +14,10 @@ from orch_node.protocol.events import (
     Started,
 )
 
-from orchestrator.report.charts import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, Chart, Line, Text
-from orchestrator.report.scales import exact, time_unit
+from orchestrator.report.smooth import time_unit
+from orchestrator.report.traces import Chart, Trace, axis, hover, plain
 from orchestrator.runs.measures import Measures
-from orchestrator.runs.timeline import timeline_of
+from orchestrator.runs.timeline import Moment, timeline_of
 
 # An event of a rank begins a part of its life, which has a colour.
 PARTS: dict[type[Event], str] = {
@@ -25,68 +25,109 @@ PARTS: dict[type[Event], str] = {
     Joined: "preparing",
     FirstStep: "training",
 }
-LEGEND = (
-    ("starting", "starting, joining"), ("preparing", "joined, before its first step"),
-    ("training", "from the first step on"), ("bad", "failed"),
-)  # fmt: skip
-ROWS = 64
+LEGEND = {
+    "starting": "starting, joining", "preparing": "joined, before its first step",
+    "training": "from the first step on", "bad": "failed",
+}  # fmt: skip
+COLOURS = {part: f"--{part}" for part in LEGEND} | {"bad": "--hot"}
+RANKS = 64
+LETTER = 0.032  # of the width of a chart on a screen of 400 pixels
+FEW = 24  # ranks with a higher row
 REPEATED = 3
-CHARACTER = 6.6  # pixels, at the size of a label
+EVENTS, PHASES = "events", "phase"  # rows above those of the ranks
+
+Span = tuple[str, float, float, str]  # row, begin, end, what is told of it
 
 
 def timeline(measured: Measures) -> Chart | None:
     """None without events."""
-    events = [event for event in measured.events if event.time]
-    if not events:
+    times = [event.time for event in measured.events if event.time]
+    if not times:
         return None
-    last = max(event.time for event in events) - measured.began
+    last = max(times) - measured.began
     unit, name = time_unit(last)
-    x = exact(0.0, last / unit, LEFT, WIDTH - RIGHT)
     ranks = rows(measured)
-    height = 18.0 if len(ranks) <= 24 else 8.0
-    bars: list[Bar] = []
-    texts: list[Text] = []
-    for begin, end, phase in phases(measured):
-        left, right = x.at(begin / unit), x.at(end / unit)
-        bars.append(Bar(x=left, y=TOP, width=max(right - left - 1, 1), height=18, css="bar phase",
-                        title=f"{phase}: {end - begin:.1f} s"))  # fmt: skip
-        if right - left > CHARACTER * len(phase) + 8:
-            texts.append(Text(x=left + 4, y=TOP + 13, text=phase, css="inside", anchor="start"))
-    first = TOP + 26
-    for index, rank in enumerate(ranks):
-        for begin, end, css in lives(measured, rank, last):
-            left, right = x.at(begin / unit), x.at(end / unit)
-            bars.append(
-                Bar(x=left, y=first + index * height + 1, width=max(right - left, 1.5),
-                    height=height - 2, css=f"bar {css}",
-                    title=f"rank {rank}: {css}, {end - begin:.1f} s")
-            )  # fmt: skip
-    floor = first + len(ranks) * height
-    every = max(1, round(14 / height))
-    marks = [event.time - measured.began for event in events if event.rank < 0]
+    height = 18 if len(ranks) <= FEW else 13
+    found = list(phases(measured))
+    phase_spans = [
+        (PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in found
+    ]
+    parts = by_part(measured, ranks, last)
+    events = timeline_of(measured.events)
     return Chart(
-        title="Timeline", x_label=f"time since the start, {name}", y_label="",
-        x_ticks=x.ticks(),
-        y_ticks=(
-            (TOP + 9, "phase"),
-            *((first + (index + 0.5) * height, f"rank {rank}")
-              for index, rank in enumerate(ranks) if index % every == 0),
+        title="Timeline",
+        note=f"{len(measured.ranks) - RANKS} more ranks are not drawn."
+        if len(measured.ranks) > RANKS
+        else "",
+        data=(
+            *([happened(events, measured.began, unit)] if events else ()),
+            {**bars("phases of rank 0", "--phase", phase_spans, unit),
+             "text": [plain(phase) if fits(phase, (end - begin) / last) else ""
+                      for begin, end, phase in found],
+             "textposition": "inside", "insidetextanchor": "start", "constraintext": "none"},
+            *(bars(LEGEND[part], COLOURS[part], spans, unit)
+              for part, spans in parts.items() if spans),
         ),
-        note=f"{len(measured.ranks) - ROWS} more ranks are not drawn."
-        if len(measured.ranks) > ROWS else "",
-        height=floor + BOTTOM, legend=LEGEND, bars=tuple(bars), texts=tuple(texts), grid=False,
-        lines=tuple(
-            Line(points=((x.at(at / unit), TOP), (x.at(at / unit), floor)), css="usual")
-            for at in marks
-        ),
+        layout=layout([*([EVENTS] if events else ()), PHASES, *map(row, ranks)], name),
+        height=150 + height * (len(ranks) + 2),
     )  # fmt: skip
+
+
+def fits(text: str, share: float) -> bool:
+    """Whether a bar of that share of the chart has room for the text, on a narrow screen, too."""
+    return share > LETTER * len(text)
+
+
+def layout(names: Sequence[str], unit: str) -> dict[str, object]:
+    return {
+        "barmode": "overlay", "bargap": 0.15, 
+        "xaxis": axis(f"time since the start, {unit}", rangemode="nonnegative"),
+        "yaxis": axis(
+            type="category", categoryorder="array", categoryarray=list(names), fixedrange=True,
+            range=[len(names) - 0.5, -0.5], dtick=1, showgrid=False,
+            tickfont={"size": 12 if len(names) <= FEW else 10},
+        ),
+    }  # fmt: skip
+
+
+def row(rank: int) -> str:
+    return f"rank {rank}"
+
+
+def by_part(measured: Measures, ranks: Iterable[int], last: float) -> dict[str, list[Span]]:
+    found: dict[str, list[Span]] = {part: [] for part in LEGEND}
+    for rank in ranks:
+        for begin, end, part in lives(measured, rank, last):
+            told = f"{row(rank)}: {LEGEND[part]}, {end - begin:.1f} s"
+            found[part].append((row(rank), begin, end, told))
+    return found
+
+
+def bars(name: str, colour: str, spans: Iterable[Span], unit: float) -> Trace:
+    spans = list(spans)
+    return {
+        "type": "bar", "orientation": "h", "name": name, "marker": {"color": colour},
+        "y": [span[0] for span in spans], "base": [span[1] / unit for span in spans],
+        "x": [(end - begin) / unit for _, begin, end, _ in spans],
+        "hovertext": [hover(span[3]) for span in spans], "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def happened(found: Sequence[Moment], began: float, unit: float) -> Trace:
+    """A mark for each moment of the timeline."""
+    return {
+        "type": "scatter", "mode": "markers", "name": "what happened",
+        "marker": {"color": "--ink", "symbol": "diamond", "size": 8},
+        "x": [(one.time - began) / unit for one in found], "y": [EVENTS] * len(found),
+        "hovertext": [hover(one.text) for one in found], "hoverinfo": "text",
+    }  # fmt: skip
 
 
 def rows(measured: Measures) -> list[int]:
     """The ranks that are drawn: all, or the failed ones and the first."""
     ranks = [rank.rank for rank in measured.ranks]
     failed = {event.rank for event in measured.events if bad(event)}
-    return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:ROWS])
+    return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:RANKS])
 
 
 def bad(event: Event) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from orch_node.protocol import values
 from orch_node.protocol.events import LAST_TIME, Event, LeftOut, Progress
@@ -146,6 +147,6 @@ def losses(events: Iterable[Event]) -> Iterator[tuple[float, float]]:
     yield from sorted(found.items())
 
 
-def is_number(loss: float | None) -> bool:
+def is_number(loss: float | None) -> TypeGuard[float]:
     """What can be drawn: a training that diverges ends in NaN."""
     return loss is not None and math.isfinite(loss)

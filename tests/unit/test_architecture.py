@@ -28,7 +28,7 @@ PURE_FILES = (
     "targets/kubernetes/plan", "targets/kubernetes/resolve", "targets/kubernetes/checks",
     "targets/kubernetes/settings", "targets/kubernetes/status", "targets/kubernetes/outcome",
     "targets/kubernetes/log_lines", "targets/kubernetes/run_record",
-    "report/scales", "report/charts", "report/timeline",
+    "report/smooth", "report/charts", "report/timeline",
 )  # fmt: skip
 EFFECTS = {
     "os", "sys", "io", "time", "random", "secrets", "socket", "subprocess", "tempfile", "shutil",

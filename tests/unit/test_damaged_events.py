@@ -198,7 +198,7 @@ def test_a_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_pat
     assert text.count(words) == 1
     assert "note: 3 events that are no rank's could not be read" in text
     assert found.notes[0] in json.loads(training.as_json(found))["notes"]
-    page = report(tmp_path, "last", inventory=None, output=None, tell=print).read_text()
+    page = report(tmp_path, ["last"], inventory=None, output=None, tell=print).read_text()
     assert "2 events of rank 1 could not be read" in page
     assert comparisons.text(comparison(tmp_path, "last", "last"))
 
@@ -238,7 +238,7 @@ def test_no_event_log_ends_what_reads_runs(
     found = outcome_of(run)
     training.whole(found)
     json.loads(training.as_json(found))
-    report(base, "last", inventory=None, output=None, tell=print)
+    report(base, ["last"], inventory=None, output=None, tell=print)
     comparisons.text(comparison(base, "last", "last"))
     screen = live.Screen()
     for event in follow(run.folder, LocalRun(run.folder), ranks=2):
@@ -335,7 +335,7 @@ def test_no_line_of_figures_harms_a_report(
         file.write("".join(json.dumps(one) + "\n" for one in more))
     found = measures(store.find(folder.parent, "last"))
     assert all(sample.seconds > 0 for rank in found.ranks for sample in rank.samples)
-    report(folder.parent, "last", inventory=None, output=None, tell=print)
+    report(folder.parent, ["last"], inventory=None, output=None, tell=print)
 
 
 def test_who_is_signalled_in_a_pod_has_a_process_id() -> None:

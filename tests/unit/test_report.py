@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.events import Warned
 
@@ -17,7 +18,9 @@ from orchestrator.operations.compare import comparison
 from orchestrator.operations.report import report
 from orchestrator.report import charts, spread, timeline, training
 from orchestrator.report.comparison import as_json, text
-from orchestrator.report.scales import scale, short, thin
+from orchestrator.report.html import PLOTLY, embedded
+from orchestrator.report.smooth import grid, smooth, thin
+from orchestrator.report.traces import Chart
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of
@@ -29,37 +32,36 @@ def measured(tmp_path: Path, **options: Any) -> Measures:
     return measures(runs.find(tmp_path, "run"))
 
 
-@given(low=st.floats(-1e9, 1e9, allow_nan=False), size=st.floats(1e-6, 1e9), zero=st.booleans())
-@example(low=-862380657.2134434, size=1e-06, zero=False)
-def test_scales_hold_their_values_and_have_round_ticks(low: float, size: float, zero: bool) -> None:
-    high = low + size
-    if high <= low:
-        return
-    found = scale([low, high], 200.0, 10.0, zero=zero)
-    slack = 1e-9 * (high - low)
-    assert found.low <= low + slack or math.isclose(found.low, low)
-    assert found.high >= high - slack or math.isclose(found.high, high)
-    ticks = found.ticks()
-    assert 2 <= len(ticks) <= 13
-    assert all(9.9 <= place <= 200.1 for place, _ in ticks)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e5), st.floats(-1e6, 1e6)), min_size=1, max_size=60,
+        unique_by=lambda point: point[0],
+    )
+)  # fmt: skip
+def test_a_smooth_line_stays_within_its_samples(points: list[tuple[float, float]]) -> None:
+    points.sort()
+    found = smooth(points, grid([x for x, _ in points]))
+    assert found, "there is a window wherever there are samples"
+    values = [y for _, y in points]
+    slack = 1e-6
+    for one in found:
+        assert points[0][0] - slack <= one.at <= points[-1][0] + slack
+        assert min(values) - slack <= one.low <= one.high <= max(values) + slack
+        assert min(values) - slack <= one.mean <= max(values) + slack
 
 
-def test_a_scale_of_one_value_has_a_size() -> None:
-    assert scale([3.0], 0, 100).at(3.0) >= 0
-    assert scale([], 0, 100).ticks()
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(0.0, "0"), (0.1 + 0.2, "0.3"), (1500.0, "1500"), (25_000.0, "25k"), (1.5e6, "1.5M")],
-)
-def test_numbers_are_short(value: float, words: str) -> None:
-    assert short(value) == words
+def test_smoothing_takes_the_zigzag_away_and_keeps_the_spread() -> None:
+    found = smooth(
+        [(float(x), 40.0 + 10 * (-1) ** x) for x in range(2000)], grid([0.0, *range(2000)])
+    )
+    assert all(abs(one.mean - 40) < 1 for one in found[2:-2])
+    assert all((one.low, one.high) == (30, 50) for one in found[2:-2])
+    assert len(found) <= 120
 
 
 def test_long_lines_are_thinned_to_means() -> None:
     points = thin([(float(x), 2.0 * x) for x in range(100_000)])
-    assert len(points) <= 300
+    assert len(points) <= 1000
     assert all(math.isclose(y, 2 * x) for x, y in points)
 
 
@@ -79,14 +81,51 @@ def test_a_rank_sums_up_its_samples() -> None:
     assert (nothing.steps, nothing.step_seconds, nothing.cores_used) == (0, None, None)
 
 
+def rows_of(chart: Chart) -> set[str]:
+    return {str(trace["yaxis"]) for trace in chart.data}
+
+
+@pytest.mark.parametrize(("ranks", "rows"), [(1, {"y"}), (2, {"y", "y2", "y3"}), (16, {"y", "y2"})])
+def test_ranks_do_not_cover_each_other(tmp_path: Path, ranks: int, rows: set[str]) -> None:
+    """A row for each, above them the sum; of many ranks one row, of the median and the spread."""
+    chart = charts.throughput_chart(measured(tmp_path, ranks=ranks, nodes=1, seconds=30))
+    assert chart
+    assert rows_of(chart) == rows
+    assert all(f"yaxis{row[1:]}" in chart.layout for row in rows)
+
+
+def test_the_longest_step_is_on_the_chart(tmp_path: Path) -> None:
+    chart = spread.spread_chart(measured(tmp_path, ranks=2, nodes=1))
+    assert chart
+    longest = chart.data[-1]
+    assert longest["yaxis"] == "y2", "a scale of its own"
+    assert longest["y"] == pytest.approx([550.0, 550.0])
+
+
+def test_what_is_no_number_is_a_gap_and_no_text_ends_the_data() -> None:
+    found = embedded([math.nan, {"a": math.inf}, 1 / 3, "</script>&"])
+    assert found == '[null,{"a":null},0.3333333,"\\u003c/script\\u003e\\u0026"]'
+
+
+def test_the_plotting_library_is_the_published_one() -> None:
+    """plotly.js-basic-dist-min of npm, unchanged: CONTRIBUTING.md says how a newer one comes in."""
+    data = PLOTLY.read_bytes()
+    assert b"plotly.js (basic - minified) v4.1.1" in data[:80]
+    assert hashlib.sha256(data).hexdigest() == (
+        "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
+    )
+    assert b"</script" not in data
+    assert b"<!--" not in data
+
+
 @pytest.mark.parametrize("straggler", [None, 0, 5])
 def test_the_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
     found = measured(tmp_path, straggler=straggler)
     chart = spread.spread_chart(found)
     assert chart
-    slow = {bar.title.split(":")[0] for bar in chart.bars if bar.css == "bar hot"}
-    expected = set() if straggler is None else {f"rank {straggler} on node{straggler // 4}"}
-    assert slow == expected
+    hot = [trace for trace in chart.data if trace.get("marker") == {"color": "--hot"}]
+    slow = [name for trace in hot for name in cast("list[str]", trace["customdata"])]
+    assert slow == ([] if straggler is None else [f"rank {straggler} on node{straggler // 4}"])
     words = "No rank holds" if straggler is None else f"rank {straggler} on node"
     assert words in chart.note
 
@@ -113,7 +152,8 @@ def test_without_samples_or_loss_there_are_steps_and_no_loss(tmp_path: Path) -> 
     assert charts.loss_chart(found) is None
     chart = charts.throughput_chart(found)
     assert chart
-    assert chart.y_label == "steps/s"
+    assert chart.title == "Throughput, steps/s"
+    assert "these are optimizer steps" in chart.note
 
 
 def test_the_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
@@ -143,7 +183,7 @@ def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
 
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     make_run(tmp_path, fails=1, recipe="<i>qa</i>")
-    page = report(tmp_path, "last", inventory=None, output=None, tell=print)
+    page = report(tmp_path, ["last"], inventory=None, output=None, tell=print)
     assert page == tmp_path / "20260101-120000-qa-0000" / "report.html"
     assert "&lt;b&gt;boom&lt;/b&gt;" in page.read_text()
     assert "<b>boom" not in page.read_text()
@@ -159,7 +199,8 @@ def test_a_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
     for path in folder.glob("ranks/*"):
         path.unlink()
     assert (
-        "Timeline" in report(tmp_path, "last", inventory=None, output=None, tell=print).read_text()
+        "Timeline"
+        in report(tmp_path, ["last"], inventory=None, output=None, tell=print).read_text()
     )
     assert "no setting differs" in text(comparison(tmp_path, "last", "last"))
 
@@ -184,6 +225,19 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert value.keys() >= {"a", "b", "states", "differences", "figures"}
     assert value["figures"][0].keys() == {"name", "unit", "a", "b", "ratio"}
     assert "set learning_rate" in text(found)
+
+
+def test_several_runs_are_one_page(tmp_path: Path) -> None:
+    for ranks in (2, 4):
+        make_run(tmp_path, f"20260101-120000-qa-000{ranks}", ranks=ranks, nodes=1, seconds=30)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    page = report(tmp_path, names, inventory=None, output=None, tell=print)
+    assert page == tmp_path / "comparison.html"
+    text = page.read_text()
+    assert "2 runs compared" in text
+    assert "Settings that differ" in text
+    assert "% of the ideal" in text
+    assert [run.id for run in runs.recorded(tmp_path).runs] == names, "the page is no damaged run"
 
 
 def with_launches(folder: Path, *sizes: int) -> Path:
@@ -215,5 +269,5 @@ def test_the_table_says_how_many_ranks_really_ran(
 
 def test_the_page_says_so_too(tmp_path: Path) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
-    page = report(tmp_path, "run", inventory=None, output=None, tell=print).read_text()
+    page = report(tmp_path, ["run"], inventory=None, output=None, tell=print).read_text()
     assert "1 rank of 2 planned on 1 node of 2" in page

@@ -1,0 +1,133 @@
+"""Several runs -> one HTML page: a comparison, the members of an array, a scaling series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.report import html
+from orchestrator.report.charts import LOSS, rate
+from orchestrator.report.comparison import ABSENT, Side, common_step, figures, settings, shown
+from orchestrator.report.html import Row, Table
+from orchestrator.report.rows import summed
+from orchestrator.report.smooth import Points, grid, smooth, thin, time_unit
+from orchestrator.report.traces import COLOURS, Chart, Trace, axis, colour, hover, line
+from orchestrator.runs.measures import Measures
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+def render(sides: Sequence[Side]) -> str:
+    """The whole page. Two runs or more."""
+    drawn = (loss_chart(sides), throughput_chart(sides), scaling_chart(sides))
+    return html.render(
+        "several.html.j2",
+        [chart for chart in drawn if chart],
+        runs=[(side.run.id, side.outcome.recipe, side.outcome.state) for side in sides],
+        tables=[settings_table(sides), figures_table(sides)],
+    )
+
+
+def styled(index: int, side: Side, points: Points) -> Trace:
+    """The line of a run: its own colour, and dashes where there are more runs than colours."""
+    dash = DASHES[index // COLOURS % len(DASHES)]
+    return line(side.run.id, points, colour(index), dash=dash)
+
+
+def loss_chart(sides: Sequence[Side]) -> Chart | None:
+    """The loss by step."""
+    data = []
+    for index, side in enumerate(sides):
+        if side.measured.loss:
+            data.append(styled(index, side, thin(side.measured.loss)))
+    return Chart(title="Loss", data=tuple(data), layout=LOSS) if data else None
+
+
+def speeds(measured: Measures) -> tuple[float, str]:
+    """The rate of all ranks together while they trained, and its unit; 0.0: nothing is known."""
+    if told := sum(rank.samples_per_second or 0.0 for rank in measured.ranks):
+        return told, "samples/s"
+    return max((rank.steps_per_second or 0.0 for rank in measured.ranks), default=0.0), "steps/s"
+
+
+def throughput_chart(sides: Sequence[Side]) -> Chart | None:
+    """All ranks of a run together, over time."""
+    found = [(index, side, *rate(side.measured)) for index, side in enumerate(sides)]
+    units = {unit for _, _, points, unit in found if any(points.values())}
+    times = [at for _, _, points, _ in found for of in points.values() for at, _ in of]
+    if len(units) != 1:
+        return None
+    seconds, name = time_unit(max(times))
+    data = []
+    for index, side, points, _ in found:
+        windows = {
+            rank: smooth(of, grid([at for all_ in points.values() for at, _ in all_]))
+            for rank, of in points.items()
+            if of
+        }
+        summed_up = [(at / seconds, value) for at, value in summed(windows)]
+        data.append(styled(index, side, summed_up))
+    return Chart(
+        title=f"Throughput of all ranks together, {units.pop()}",
+        data=tuple(data),
+        layout={
+            "xaxis": axis(f"time since the start, {name}"),
+            "yaxis": axis(rangemode="tozero"),
+            "hovermode": "x unified",
+        },
+    )
+
+
+def scaling_chart(sides: Sequence[Side]) -> Chart | None:
+    """The mean throughput by the number of ranks, where the runs differ in that."""
+    known = [(side, *speeds(side.measured)) for side in sides]
+    if len({unit for _, _, unit in known}) != 1 or not all(speed for _, speed, _ in known):
+        return None
+    points = sorted((len(side.measured.ranks), speed, side.run.id) for side, speed, _ in known)
+    unit, (least, base, _), most = known[0][2], points[0], points[-1][0]
+    if least == most:
+        return None
+    ideal = [(least, base), (most, base * most / least)]
+    measured: Trace = {
+        "type": "scatter", "mode": "lines+markers", "name": "measured",
+        "x": [ranks for ranks, _, _ in points], "y": [speed for _, speed, _ in points],
+        "hovertext": [
+            hover(f"{run}: {ranks} ranks, {speed:.4g} {unit}, "
+                  f"{speed * least / (base * ranks):.0%} of the ideal")
+            for ranks, speed, run in points
+        ],
+        "hoverinfo": "text", "line": {"color": "--c1"}, "marker": {"color": "--c1", "size": 8},
+    }  # fmt: skip
+    return Chart(
+        title=f"Scaling: {unit} by the number of ranks",
+        note=f"Ideal: {least} rank{'s' * (least > 1)} of {points[0][2]}, times the number.",
+        data=(line("ideal", ideal, "--other", dash="dash"), measured),
+        layout={
+            "xaxis": axis("ranks", rangemode="tozero"),
+            "yaxis": axis(rangemode="tozero"),
+        },
+    )
+
+
+def settings_table(sides: Sequence[Side]) -> Table:
+    """What is not the same in all runs."""
+    of = [dict(settings(side)) for side in sides]
+    names = dict.fromkeys(name for one in of for name in one)
+    rows = [(name, *(one.get(name, ABSENT) for one in of)) for name in names]
+    return table("Settings that differ", sides, [row for row in rows if len(set(row[1:])) > 1])
+
+
+def figures_table(sides: Sequence[Side]) -> Table:
+    return table("Figures", sides, list(figure_rows(sides)))
+
+
+def figure_rows(sides: Sequence[Side]) -> Iterator[tuple[str, ...]]:
+    step = common_step(sides)
+    of = [dict(figures(side, step)) for side in sides]
+    for name, unit in dict.fromkeys(name for one in of for name in one):
+        cells = (shown(one.get((name, unit))) for one in of)
+        yield (f"{name}, {unit}" if unit else name, *cells)
+
+
+def table(title: str, sides: Sequence[Side], rows: Sequence[tuple[str, ...]]) -> Table:
+    head = ("", *(side.run.id for side in sides))
+    return Table(title=title, head=head, rows=tuple(Row(cells=row) for row in rows))
