@@ -8,7 +8,7 @@ from statistics import median_low
 from orchestrator.report import rows
 from orchestrator.report.smooth import Points, grid, smooth, thin
 from orchestrator.report.traces import Chart, Trace, axis, band, colour, line, middle
-from orchestrator.runs.measures import Measures, RankMeasures, Sample, is_number
+from orchestrator.runs.measures import Measures, RankMeasures, is_number
 
 SLOW = 1.2  # times the median of the ranks' own work
 SPREAD = "10th to 90th percentile"
@@ -87,24 +87,19 @@ def throughput_chart(measured: Measures) -> Chart | None:
 def rate(measured: Measures) -> tuple[dict[int, Points], str]:
     """(rank -> (seconds since the start, samples a second), unit); steps where the script tells no
     samples."""
-    told = any(s.samples_per_second for rank in measured.ranks for s in rank.samples)
+    parts = {rank.rank: rank.stretches() for rank in measured.ranks}
+    told = any(one.samples_per_second for found in parts.values() for one in found)
     found: dict[int, Points] = {
-        rank.rank: [
+        rank: [
             (
-                s.time - measured.began,
-                (s.samples_per_second or 0.0) if told else s.steps / s.seconds,
+                one.time - measured.began,
+                (one.samples_per_second or 0.0) if told else one.steps_per_second,
             )
-            for s in active(rank)
+            for one in ones
         ]
-        for rank in measured.ranks
+        for rank, ones in parts.items()
     }
     return found, "samples/s" if told else "steps/s"
-
-
-def active(rank: RankMeasures) -> tuple[Sample, ...]:
-    """From the first step to the last: what is before and after is no throughput."""
-    with_steps = [index for index, sample in enumerate(rank.samples) if sample.steps]
-    return rank.samples[with_steps[0] : with_steps[-1] + 1] if with_steps else ()
 
 
 def memory_chart(measured: Measures) -> Chart | None:

@@ -33,6 +33,16 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """One or several whole steps, that ended at `time` and took `seconds`."""
+
+    time: float
+    seconds: float
+    steps_per_second: float
+    samples_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankMeasures:
     """One rank: where it ran, and its samples in the order of time."""
 
@@ -61,14 +71,16 @@ class RankMeasures:
 
     @property
     def samples_per_second(self) -> float | None:
-        """While it trained; None if the script does not tell."""
-        told = ((s.samples_per_second, s.seconds) for s in self.samples if s.steps)
-        return weighted(told)
+        """From its first step to its last; None if the script does not tell."""
+        return weighted((one.samples_per_second, one.seconds) for one in self.stretches())
 
     @property
     def steps_per_second(self) -> float | None:
-        seconds = sum(sample.seconds for sample in self.samples if sample.steps)
-        return self.steps / seconds if seconds else None
+        return weighted((one.steps_per_second, one.seconds) for one in self.stretches())
+
+    def stretches(self) -> list[Stretch]:
+        """The time that it trained in, in parts of whole steps."""
+        return list(stretches(self.samples))
 
     @property
     def peak_rss(self) -> float:
@@ -93,6 +105,30 @@ class Measures:
     ranks: tuple[RankMeasures, ...]
     loss: tuple[tuple[float, float], ...]
     events: tuple[Event, ...]
+
+
+def stretches(samples: Iterable[Sample]) -> Iterator[Stretch]:
+    """A step may take longer than a sample: those without a step belong to the next that has one.
+
+    The steps' own time counts where the samples say the same, up to the size of one: it is exact.
+    """
+    before: float | None = None  # seconds without a step; None: there was none yet
+    for one in samples:
+        if not one.steps:
+            before = before if before is None else before + one.seconds
+            continue
+        seconds = one.seconds + (before or 0.0)
+        timed = (one.step_seconds or 0.0) * one.steps
+        if timed > 0 and abs(timed - seconds) <= one.seconds:
+            seconds = timed
+        rate = one.samples_per_second
+        yield Stretch(
+            time=one.time,
+            seconds=seconds,
+            steps_per_second=one.steps / seconds,
+            samples_per_second=None if rate is None else rate * one.seconds / seconds,
+        )
+        before = 0.0
 
 
 def weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:

@@ -20,7 +20,10 @@
     const own = Object.entries(chart.layout).map(
       ([key, value]) => [key, /^[xy]axis/.test(key) ? axis(value) : value]);
     return {
-      height: chart.height, margin: {l: 8, r: 8, t: 34, b: 8},
+      // Where a screen is narrow, the legend takes a line for each of its entries.
+      height: chart.height + (innerWidth > 600 ? 0
+        : 18 * chart.data.filter(trace => trace.showlegend !== false).length),
+      margin: {l: 8, r: 8, t: 34, b: 8},
       paper_bgcolor: css("--paper"), plot_bgcolor: css("--paper"),
       font: {family: "system-ui, 'DejaVu Sans', sans-serif", size: 12, color: css("--soft")},
       hoverlabel: {bgcolor: css("--panel"), bordercolor: css("--rule"),

@@ -118,6 +118,23 @@ def test_the_plotting_library_is_the_published_one() -> None:
     assert b"<!--" not in data
 
 
+def test_steps_longer_than_a_sample_have_their_own_rate() -> None:
+    """A step of 2.5 s, looked at each second: 4 samples in 2.5 s, and not 0 or 4 a second."""
+
+    def sample(second: int, *, ended: bool) -> Sample:
+        return Sample(
+            time=second, seconds=1, step=second, steps=int(ended),
+            step_seconds=2.5 if ended else None, samples_per_second=4.0 * ended,
+        )  # fmt: skip
+
+    ends = {3, 5, 8, 10, 13, 15}
+    samples = tuple(sample(second, ended=second in ends) for second in range(1, 17))
+    rank = RankMeasures(rank=0, node="n", threads=1, samples=samples)
+    later = rank.stretches()[1:]
+    assert [one.samples_per_second for one in later] == pytest.approx([1.6] * 5)
+    assert [one.steps_per_second for one in later] == pytest.approx([0.4] * 5)
+
+
 @pytest.mark.parametrize("straggler", [None, 0, 5])
 def test_the_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
     found = measured(tmp_path, straggler=straggler)
