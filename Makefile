@@ -7,7 +7,7 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit machine wheels manylinux fresh sanitize audit lint cluster-up cluster-down bench
+.PHONY: help setup demo test test-unit machine wheels manylinux fresh sanitize audit lint docs cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
@@ -59,6 +59,9 @@ lint: .venv/.dev    ## ruff, mypy --strict, bandit, ansible-lint
 	$(BIN)/mypy
 	$(BIN)/bandit --quiet --recursive -c pyproject.toml orchestrator train playbooks bindings/*.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --profile production playbooks
+
+docs: .venv/.dev    ## the pages for users as a site, into build/site; broken links fail
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 cluster-up:    ## start the test cluster: bare Debian nodes, docker
 	cluster/up

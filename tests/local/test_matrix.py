@@ -10,7 +10,7 @@ from tests import matrix
 from tests.conftest import mpi_here
 from tests.local.grounds import Ground
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "launchers.md"
 
 
 def needs(starter: str) -> None:
@@ -24,6 +24,6 @@ def test_on_one_node(one: Ground, starter: str, backend: str) -> None:
     matrix.check(one.start, starter, backend, planned=("127.0.0.1",))
 
 
-def test_the_table_of_the_readme_is_current() -> None:
-    text = README.read_text()
-    assert matrix.with_table(text) == text, "python -m tests.matrix README.md"
+def test_the_table_for_users_is_current() -> None:
+    text = PAGE.read_text()
+    assert matrix.with_table(text) == text, "python -m tests.matrix docs/launchers.md"
