@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from orch_node.protocol.cores import cores_of
 from orch_node.protocol.fabrics import Device, Proof
 
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import DamagedRecord, NodeFacts, NodeRecord, read_record
 from orchestrator.load.inventory import is_template
-from orchestrator.model.cluster import Core, Facts, Node
+from orchestrator.model.cluster import Facts, Node
 from orchestrator.model.ssh_options import SshOptions, block
 from orchestrator.state import State
 
@@ -127,15 +127,3 @@ def mpi_of(record: NodeFacts) -> Mapping[str, str]:
     if isinstance(record, NodeRecord) and record.mpiexec and not record.mpi:
         return {"intel": record.mpiexec}
     return record.mpi
-
-
-@cache  # a thousand nodes of one kind have one tuple of cores
-def cores_of(cpus: tuple[tuple[int, int, int, int], ...]) -> tuple[Core, ...]:
-    """(NUMA node, socket, core, hardware thread) -> the cores."""
-    found: dict[tuple[int, int, int], list[int]] = {}
-    for numa, socket, core, cpu in cpus:
-        found.setdefault((numa, socket, core), []).append(cpu)
-    return tuple(
-        Core(numa=numa, socket=socket, core=core, cpus=tuple(sorted(threads)))
-        for (numa, socket, core), threads in sorted(found.items())
-    )

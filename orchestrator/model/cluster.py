@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import groupby
 
+from orch_node.protocol.cores import Core as Core
+from orch_node.protocol.cores import by_numa as by_numa
 from orch_node.protocol.fabrics import Device, Proof
 
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import fold
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Core:
-    """A physical core and those of its hardware threads that orch may use."""
-
-    numa: int
-    socket: int
-    core: int
-    cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +53,6 @@ class Facts:
     def bf16(self) -> str | None:
         """The instruction set that makes BF16 fast here, or None."""
         return next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in self.flags), None)
-
-
-@cache  # nodes of one kind share their cores: a cluster has few kinds
-def by_numa(cores: tuple[Core, ...]) -> tuple[tuple[Core, ...], ...]:
-    return tuple(tuple(group) for _, group in groupby(sorted(cores), key=lambda core: core.numa))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
+from orch_node.protocol.cores import split
 from orch_node.protocol.record import Place as Place
 from orch_node.protocol.record import cpu_list as cpu_list
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Core, Node, by_numa
+from orchestrator.model.cluster import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,24 +97,6 @@ def check_ranks(node: Node, ppn: int | None) -> None:
         hint=f"Use --ppn 1 to {cores}; with --ppn auto it is {len(node.facts.numa_nodes)} here, "
         "one rank for each NUMA node. --exclude leaves a node out.",
     )
-
-
-@cache
-def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
-    """The cores of each rank: equal shares that cross no NUMA border where that can be."""
-    numa_nodes = by_numa(cores)
-    if ppn % len(numa_nodes) == 0:
-        per_numa = ppn // len(numa_nodes)
-        share = min(len(numa) // per_numa for numa in numa_nodes)
-        if share:
-            return tuple(
-                numa[index * share : (index + 1) * share]
-                for numa in numa_nodes
-                for index in range(per_numa)
-            )
-    share = len(cores) // ppn
-    ordered = tuple(sorted(cores))
-    return tuple(ordered[index * share : (index + 1) * share] for index in range(ppn))
 
 
 def unused_cores(node: Node, places: tuple[Place, ...]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_node.protocol import fabrics
+from orch_node.protocol.environment import held_to as held_to
 from orch_node.protocol.fabrics import Device
 
 from orchestrator.errors import PlanError
@@ -44,16 +45,6 @@ class Link:
             fabrics.rank_variables(self.fabric, names, transport)
             for names in fabrics.shares(self.devices, numa)
         )
-
-
-def held_to(interface: str) -> dict[str, str]:
-    """Variables that have the ranks listen on this interface alone."""
-    return {
-        "GLOO_SOCKET_IFNAME": interface,
-        "TP_SOCKET_IFNAME": interface,
-        "CCL_KVS_IFACE": interface,
-        "FI_TCP_IFACE": interface,
-    }
 
 
 def meeting_address(found: tuple[Link, ...]) -> str:

@@ -16,9 +16,9 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import Answer
 from orchestrator.runs import fetch as collect
 from orchestrator.runs.fetch import FetchListener
-from orchestrator.targets.ssh import answers, connection
-from orchestrator.targets.ssh.connection import Ssh
-from orchestrator.targets.ssh.local import Local
+from orchestrator.targets.connections import answers, connection
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
 from tests.ports import free_port
 from tests.recorded import make_run
 

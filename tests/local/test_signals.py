@@ -15,8 +15,8 @@ from orch_node import process_handle
 from orch_node.process_handle import ProcessHandle
 
 from orchestrator.runs.follow import LocalRun
-from orchestrator.targets.ssh.connection import Ssh
-from orchestrator.targets.ssh.mirror import Mirror
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.mirror import Mirror
 from tests.hosts import possible, until
 
 LIB = Path(process_handle.__file__).parents[1]

@@ -20,9 +20,9 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.model.command import Answer
 from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.ssh.find import Asked, check_own, take
 from orchestrator.targets.ssh.followed import Unfollowed, followed
-from orchestrator.targets.ssh.mirror import Mirror
 from orchestrator.targets.ssh.nodes import NodeAnswer
 from orchestrator.targets.ssh.read import new_site
 from tests.conftest import HOSTILE, make_cluster, make_node

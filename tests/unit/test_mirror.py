@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.targets.ssh import mirror
-from orchestrator.targets.ssh.mirror import ABSENCES, Mirror
+from orchestrator.targets.connections import mirror
+from orchestrator.targets.connections.mirror import ABSENCES, Mirror
 
 
 class Folder:

@@ -8,8 +8,8 @@ from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import RequestError
 from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import Wanted
-from orchestrator.targets.ssh.local import Local
 from orchestrator.targets.ssh.nodes import connection_to
 
 

@@ -16,8 +16,8 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs.logs import LogLine, asked_for
 from orchestrator.runs.store import Run
+from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
 from orchestrator.targets.interface import Tell
-from orchestrator.targets.ssh.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
 from orchestrator.targets.ssh.nodes import connection_to, node_program
 
 

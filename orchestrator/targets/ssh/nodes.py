@@ -12,8 +12,8 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
-from orchestrator.targets.ssh.connection import CONNECT_SECONDS, Ssh
-from orchestrator.targets.ssh.local import Local
+from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
+from orchestrator.targets.connections.local import Local
 
 AT_ONCE = 64  # nodes that are asked at the same time
 

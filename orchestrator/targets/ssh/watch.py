@@ -7,9 +7,9 @@ from pathlib import Path
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.runs.follow import LocalRun, Source
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
 from orchestrator.targets.interface import Tell
-from orchestrator.targets.ssh.connection import Ssh
-from orchestrator.targets.ssh.mirror import Mirror, ReconnectingMirror
 from orchestrator.targets.ssh.nodes import connection_to
 
 

@@ -22,3 +22,13 @@ def local_numbers(backend: Mapping[str, str], local_rank: int, local_size: int) 
     if backend.get("CCL_PROCESS_LAUNCHER") != "none":
         return {}
     return {"CCL_LOCAL_RANK": str(local_rank), "CCL_LOCAL_SIZE": str(local_size)}
+
+
+def held_to(interface: str) -> dict[str, str]:
+    """Variables that have the ranks listen on this interface alone."""
+    return {
+        "GLOO_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,
+        "CCL_KVS_IFACE": interface,
+        "FI_TCP_IFACE": interface,
+    }

@@ -39,7 +39,10 @@ A = TypeVar("A", bound=Answer)
 
 
 class Channel:
-    """One agent: a process on this node, or ssh to it on another one."""
+    """One agent: a process on this node, or ssh to it on another one. `again`: whether it can be
+    opened anew once its connection has ended."""
+
+    again = True
 
     def __init__(self, node: str, command: list[str], log: Path) -> None:
         self.node = node
@@ -124,6 +127,13 @@ class Channel:
         self.process.kill()
         self.process.wait()
 
+    def end(self, seconds: float) -> None:
+        """Wait so long for a closed one to end."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
     def problem(self) -> str:
         """What ssh said, for a node that cannot be reached."""
         text = self.log.read_text(errors="replace").strip() if self.log.exists() else ""
@@ -136,20 +146,18 @@ class Agents:
     def __init__(self, run_dir: Path, nodes: list[str], claims: str, pipes: Pipes) -> None:
         folder = run_dir / "nodes"
         folder.mkdir(mode=0o700, exist_ok=True)
+        self.run_dir, self.node0, self.claims = run_dir, nodes[0], claims
         self.pipes = pipes
         self.lost: dict[str, str] = {}  # node -> why
         self.news: list[tuple[str, str]] = []  # (node, what happened to its connection)
         self.pinged = 0.0
-        self.channels = {
-            node: Channel(
-                node,
-                agent_command(run_dir, node, claims, here=node == nodes[0] and not node0_away()),
-                folder / f"{node}.log",
-            )
-            for node in nodes
-        }
+        self.channels = {node: self.channel(node, folder / f"{node}.log") for node in nodes}
         for channel in self.channels.values():
             channel.open(pipes)
+
+    def channel(self, node: str, log: Path) -> Channel:
+        here = node == self.node0 and not node0_away()
+        return Channel(node, agent_command(self.run_dir, node, self.claims, here=here), log)
 
     @property
     def living(self) -> list[Channel]:
@@ -174,7 +182,7 @@ class Agents:
 
     def reconnect(self, channel: Channel) -> None:
         """A connection that ended: once more, then the node counts as lost."""
-        if not channel.answered:
+        if not (channel.answered and channel.again):
             self.lose(channel, channel.problem())
             return
         self.news.append((channel.node, "the connection to its agent ended; connecting again"))
@@ -212,10 +220,7 @@ class Agents:
         deadline = time.monotonic() + 2.0
         for channel in self.living:
             channel.close()
-            try:
-                channel.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                channel.process.kill()
+            channel.end(max(0.0, deadline - time.monotonic()))
 
     def nodes(self) -> Iterable[str]:
         return self.channels

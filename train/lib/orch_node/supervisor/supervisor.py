@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -45,6 +46,7 @@ from orch_node.supervisor.making_room import preempt_signal
 from orch_node.supervisor.recovery import Recovery, recover
 from orch_node.supervisor.reservation import Ending, Start
 
+OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
 BEFORE_IT_BEGAN = Ending(PREEMPTED, "without a checkpoint: before it began")
 
@@ -88,11 +90,15 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 class Supervisor:
-    """One run: its launcher, its nodes and what became of them."""
+    """One run: its launcher, its nodes and what became of them. `open_agents`: how it gets at the
+    agents of its nodes."""
 
-    def __init__(self, run_dir: Path, options: argparse.Namespace) -> None:
+    def __init__(
+        self, run_dir: Path, options: argparse.Namespace, open_agents: OpenAgents = Agents
+    ) -> None:
         self.run_dir = run_dir
         self.options = options
+        self.open_agents = open_agents
         self.launcher_argv: list[str] = options.launcher
         self.layout = layouts.parse((run_dir / files.LAYOUT).read_text())
         self.started = time.time()
@@ -134,7 +140,7 @@ class Supervisor:
     def supervise(self) -> Ending:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
-        self.agents = Agents(self.run_dir, nodes, claims, Pipes())
+        self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
         start = Start(self.run_dir, self.layout, self.agents, self.is_to_end)
         ending = start.claim(queue=self.options.queue, tell=self.event_log.tell)
         if ending == Ending(STOPPED) and not self.stop_signal:

@@ -18,7 +18,7 @@ from orch_node import disk
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import Answer, Command, program
-from orchestrator.targets.ssh.answers import NO_STATUS, gathered
+from orchestrator.targets.connections.answers import NO_STATUS, gathered
 
 if TYPE_CHECKING:
     import paramiko

@@ -1,0 +1,53 @@
+"""The cores of a node, and how its ranks share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+
+
+@dataclass(frozen=True, order=True)
+class Core:
+    """A physical core and those of its hardware threads that orch may use."""
+
+    numa: int
+    socket: int
+    core: int
+    cpus: tuple[int, ...]
+
+
+@cache  # nodes of one kind share their cores: a cluster has few kinds
+def by_numa(cores: tuple[Core, ...]) -> tuple[tuple[Core, ...], ...]:
+    return tuple(tuple(group) for _, group in groupby(sorted(cores), key=lambda core: core.numa))
+
+
+@cache
+def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
+    """The cores of each rank: equal shares that cross no NUMA border where that can be."""
+    numa_nodes = by_numa(cores)
+    if ppn % len(numa_nodes) == 0:
+        per_numa = ppn // len(numa_nodes)
+        share = min(len(numa) // per_numa for numa in numa_nodes)
+        if share:
+            return tuple(
+                numa[index * share : (index + 1) * share]
+                for numa in numa_nodes
+                for index in range(per_numa)
+            )
+    share = len(cores) // ppn
+    ordered = tuple(sorted(cores))
+    return tuple(ordered[index * share : (index + 1) * share] for index in range(ppn))
+
+
+@cache
+def cores_of(cpus: tuple[tuple[int, int, int, int], ...]) -> tuple[Core, ...]:
+    """(NUMA node, socket, core, hardware thread) -> the cores. A thousand nodes of one kind have one
+    tuple of them."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for numa, socket, core, cpu in cpus:
+        found.setdefault((numa, socket, core), []).append(cpu)
+    return tuple(
+        Core(numa=numa, socket=socket, core=core, cpus=tuple(sorted(threads)))
+        for (numa, socket, core), threads in sorted(found.items())
+    )
