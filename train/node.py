@@ -30,6 +30,9 @@ SUBCOMMANDS = {
     "ping-pong": "orch_node.fabric.ping_pong",
     "pod": "orch_node.pod.main",
     "pod-rank": "orch_node.pod.torchrun_rank",
+    "slurm": "orch_node.slurm.job",
+    "slurm-agent": "orch_node.slurm.agent",
+    "slurm-ranks": "orch_node.slurm.ranks",
 }
 
 

@@ -35,6 +35,7 @@ TRAIN = TargetFlags(
     on=KubeOptions.on,
     summary="Run it as pods of a Kubernetes cluster.",
     launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # KINDS, not imported here
+    manifests=True,
     group=Group(
         kind=KubeOptions,
         panels={

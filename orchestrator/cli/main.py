@@ -19,6 +19,7 @@ from orchestrator.cli import (
     recipes,
     report,
     runs,
+    slurm,
     stacks,
     sync,
     train,
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train", no_args_is_help=True)(train.command(k8s.TRAIN))
+app.command("train", no_args_is_help=True)(train.command(k8s.TRAIN, slurm.TRAIN))
 app.command("attach")(attach.attach)
 app.command("stop")(attach.stop)
 app.command("logs")(attach.logs)

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFlags:
     """What a target adds to the command line. `on`: what --on says to mean it; `launchers`: its
-    own, the default first; `group`: its options."""
+    own, the default first; `group`: its options; `manifests`: whether its plans are such."""
 
     on: str
     summary: str
     launchers: tuple[str, ...]
     group: Group
+    manifests: bool = False
 
 
 def command(*targets: TargetFlags) -> Callable[..., None]:
@@ -47,7 +48,9 @@ def command(*targets: TargetFlags) -> Callable[..., None]:
         plan = operation.plan(request)
         for line in operation.left_out(request):
             complain(f"warning: {line}")
-        check_manifest(output, plan, " or ".join(f"--on {one.on}" for one in targets))
+        check_manifest(
+            output, plan, " or ".join(f"--on {one.on}" for one in targets if one.manifests)
+        )
         show_or_run(
             plan, output.runs_dir, operation.start,
             dry_run=output.dry_run, as_json=output.json, wait=output.wait,

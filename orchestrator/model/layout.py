@@ -68,6 +68,24 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
     return Layout(places=tuple(places))
 
 
+def alike(*, word: str, nodes: int, ppn: int, threads: int) -> Layout:
+    """Equal nodes, `word`-0 and so on; which CPUs each has, only it will know."""
+    return Layout(
+        places=tuple(
+            Place(
+                rank=node * ppn + local,
+                node=f"{word}-{node}",
+                local_rank=local,
+                local_world_size=ppn,
+                cpus=(),
+                threads=threads,
+            )
+            for node in range(nodes)
+            for local in range(ppn)
+        )
+    )
+
+
 def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
     """Raises PlanError."""
     check_ranks(node, ppn)

@@ -136,7 +136,24 @@ class ApplyObjects:
         return f"---\n{self.manifest().rstrip()}"
 
 
-Step = PutHere | PutFile | SendFile | StartRun | ApplyObjects
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitScript:
+    """Hand a script to the scheduler of the host `at`, which runs it when there is room."""
+
+    at: RunNode
+    run_dir: str
+    script: str
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return (self.at,)
+
+    def describe(self) -> str:
+        """The script, as a person would hand it in."""
+        return self.script.rstrip("\n")
+
+
+Step = PutHere | PutFile | SendFile | StartRun | ApplyObjects | SubmitScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +190,10 @@ class Plan:
         return all(isinstance(step, ApplyObjects) for step in self.steps)
 
     def describe(self) -> str:
-        """The plan as a shell script: its decisions as comments, its steps as commands."""
+        """The plan as a shell script: its decisions as comments, its steps as commands. One that
+        is a script for a scheduler has them in it."""
+        if any(isinstance(step, SubmitScript) for step in self.steps):
+            return "\n".join(step.describe() for step in self.steps) + "\n"
         comments = [f"# {one_line(line)}" for line in self.summary()]
         return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
 

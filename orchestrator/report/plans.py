@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, StartRun
+from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, StartRun, SubmitScript
 from orchestrator.report.listing import SCHEMA
 
 
@@ -13,6 +13,7 @@ def as_json(plan: Plan) -> str:
     files = {step.path: step.content for step in plan.steps if isinstance(step, PutFile)}
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     made = [one for step in plan.steps if isinstance(step, ApplyObjects) for one in step.objects]
+    scripts = any(isinstance(step, SubmitScript) for step in plan.steps)
     return json.dumps(
         {
             "schema": SCHEMA,
@@ -27,6 +28,7 @@ def as_json(plan: Plan) -> str:
                 "env": dict(start.command.env) if start else {},
             },
             **({"objects": made} if made else {}),
+            **({"script": plan.describe()} if scripts else {}),
         },
         indent=1,
     )

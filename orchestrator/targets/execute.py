@@ -22,6 +22,7 @@ from orchestrator.planning.plan import (
     SendFile,
     StartRun,
     Step,
+    SubmitScript,
 )
 from orchestrator.state import write_private
 
@@ -48,15 +49,30 @@ class Applier(Protocol):
         """Make an object, or leave one that is as it should be. Raises ExecuteError."""
 
 
+class Submitter(Protocol):
+    """What execute needs of an engine that takes scripts."""
+
+    def submit(self, step: SubmitScript) -> None:
+        """Hand it in. Raises ExecuteError with the engine's reason."""
+
+
 def execute(
-    plan: Plan, connections: Mapping[str, Connection], applier: Applier | None = None
+    plan: Plan,
+    connections: Mapping[str, Connection],
+    applier: Applier | None = None,
+    submitter: Submitter | None = None,
 ) -> None:
     """Do the steps of a plan in order; the first that fails raises ExecuteError.
 
-    `connections`: node -> how to reach it. `applier`: for plans with objects.
+    `connections`: node -> how to reach it. `applier`: for plans with objects; `submitter`: for
+    those with scripts.
     """
     for step in plan.steps:
-        do(step, connections, applier)
+        if isinstance(step, SubmitScript):
+            assert submitter is not None
+            submitter.submit(step)
+        else:
+            do(step, connections, applier)
 
 
 def do(step: Step, connections: Mapping[str, Connection], applier: Applier | None) -> None:

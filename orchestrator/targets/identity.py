@@ -29,3 +29,9 @@ def new_identity() -> Identity:
         started_by=f"{user_name()}@{socket.gethostname()}",
         created=round(time.time(), 3),
     )
+
+
+def run_id(new: Identity, recipe: str) -> str:
+    """It sorts by time and reads well in a list."""
+    plain = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
+    return f"{new.stamp}-{''.join(plain)[:40]}-{new.suffix}"

@@ -22,10 +22,16 @@ def kubernetes() -> Target:
     return KubeTarget()
 
 
+def slurm() -> Target:
+    from orchestrator.targets.slurm.target import SlurmTarget
+
+    return SlurmTarget()
+
+
 NODES = "ssh"  # what there is where nobody says otherwise
-TARGETS: Mapping[str, Callable[[], Target]] = {NODES: ssh, "kubernetes": kubernetes}
+TARGETS: Mapping[str, Callable[[], Target]] = {NODES: ssh, "kubernetes": kubernetes, "slurm": slurm}
 # What `--on` and `--inventory` call those that have no inventory: `k8s`, or `k8s:NAMESPACE`.
-WORDS = {"k8s": "kubernetes"}
+WORDS = {"k8s": "kubernetes", "slurm": "slurm"}
 
 
 def named(on: str | None) -> Target:

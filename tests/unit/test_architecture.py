@@ -28,6 +28,8 @@ PURE_FILES = (
     "targets/kubernetes/plan", "targets/kubernetes/resolve", "targets/kubernetes/checks",
     "targets/kubernetes/settings", "targets/kubernetes/status", "targets/kubernetes/outcome",
     "targets/kubernetes/log_lines", "targets/kubernetes/run_record",
+    "targets/slurm/plan", "targets/slurm/resolve", "targets/slurm/refuses", "targets/slurm/script",
+    "targets/slurm/settings", "targets/slurm/states",
     "report/smooth", "report/charts", "report/timeline",
 )  # fmt: skip
 EFFECTS = {
@@ -38,6 +40,7 @@ EFFECTS = {
 NAMES = {
     "ssh": ("targets/registry.py",),
     "kubernetes": ("targets/registry.py", "cli/kubernetes.py", "cli/main.py"),
+    "slurm": ("targets/registry.py", "cli/slurm.py", "cli/main.py"),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 ON_NODES = sorted(LIB.rglob("*.py"))
@@ -156,7 +159,7 @@ def test_targets_are_peers(path: Path) -> None:
 
 
 # What a target's names hold, as words of identifiers.
-WORDS = {"kubernetes": ("kube", "k8s", "pod_", "_pod")}
+WORDS = {"kubernetes": ("kube", "k8s", "pod_", "_pod"), "slurm": ("slurm", "sbatch")}
 
 
 def identifiers(path: Path) -> set[str]:

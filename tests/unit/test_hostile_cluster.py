@@ -13,6 +13,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.model.layout import alike
 from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import ReadLine
 from orchestrator.targets.kubernetes.followed import followed
@@ -20,13 +21,13 @@ from orchestrator.targets.kubernetes.location import location_of, render
 from orchestrator.targets.kubernetes.log_lines import Position
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.plan import location
-from orchestrator.targets.kubernetes.run_record import layout, short, whole
+from orchestrator.targets.kubernetes.run_record import short, whole
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from tests.unit.test_hostile_runs import ESCAPES, JSON
 from tests.unit.test_record import RECORD
 
 OWN = KubeSettings(image="registry.example/orch:own", context="lab", namespace="team")
-PLACES = layout(word="worker", nodes=2, ppn=1, threads=2)
+PLACES = alike(word="worker", nodes=2, ppn=1, threads=2)
 NODES = tuple(RunNode(node=node) for node in PLACES.nodes)
 MADE = replace(
     RECORD, node0=NODES[0], nodes=NODES, layout=PLACES.places, target="kubernetes",

@@ -19,6 +19,7 @@ from tests.recorded import make_run
 RECORDED = {
     "ssh": {},
     "kubernetes": {"target": "kubernetes", "location": {"job": "orch-x"}},
+    "slurm": {"target": "slurm", "location": {"name": "orch-x", "job": "12"}},
 }  # fmt: skip
 
 
@@ -56,7 +57,7 @@ def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -
     assert registry.named("k8s").name == "kubernetes"
     for inventory, name in (
         (None, "ssh"), ("local", "ssh"), ("inventory/prod", "ssh"), ("k8s-lab", "ssh"),
-        ("k8s", "kubernetes"), ("k8s:team", "kubernetes"),
+        ("k8s", "kubernetes"), ("k8s:team", "kubernetes"), ("slurm", "slurm"),
     ):  # fmt: skip
         assert registry.at(inventory).name == name
     with pytest.raises(RequestError, match="--on k9s") as caught:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.layout import Layout
+from orchestrator.model.layout import Layout, alike
 from orchestrator.model.process_group import TRANSPORT_NAMES, TRANSPORTS, Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, launch
 from orchestrator.planning import precision as precisions
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.training import Training
-from orchestrator.targets.kubernetes import run_record
 from orchestrator.targets.kubernetes.default_kind import Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import plain
@@ -188,7 +187,7 @@ def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> C
         )
     word = "node" if launcher == "trainjob" else "worker"
     threads = int(kube.cpus // ppn)
-    layout = run_record.layout(word=word, nodes=nodes, ppn=ppn, threads=threads)
+    layout = alike(word=word, nodes=nodes, ppn=ppn, threads=threads)
     return Choice(layout, tell_pods(layout, kube))
 
 

@@ -6,33 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch_node.protocol import values
-from orch_node.protocol.record import WHERE, Place, RunRecord, parse, render
+from orch_node.protocol.record import WHERE, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.model.layout import Layout
+from orchestrator.model.layout import alike
 from orchestrator.targets.kubernetes.manifests import names
 
 CHANGED = ("layout", "nodes", "target", "location")
 MOST_RANKS = 100_000
 LOCATION = "kube"  # as before there was a choice of targets: all versions of orch find the run
-
-
-def layout(*, word: str, nodes: int, ppn: int, threads: int) -> Layout:
-    """Equal pods, `word`-0 and so on; which CPUs a pod has, only the pod will know."""
-    return Layout(
-        places=tuple(
-            Place(
-                rank=node * ppn + local,
-                node=f"{word}-{node}",
-                local_rank=local,
-                local_world_size=ppn,
-                cpus=(),
-                threads=threads,
-            )
-            for node in range(nodes)
-            for local in range(ppn)
-        )
-    )
 
 
 def short(record: RunRecord) -> dict[str, Any]:
@@ -66,6 +48,6 @@ def whole(value: object) -> RunRecord:
         raise ProtocolError(f"{WHERE}: pods: {pods.nodes} with {pods.ppn} ranks each cannot be.")
     if not names.is_dns_label(pods.word):
         raise ProtocolError(f"{WHERE}: pods: {pods.word!r:.80} is no name of a pod.")
-    places = layout(word=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
+    places = alike(word=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
     nodes = [{"node": node, "via": []} for node in places.nodes]
     return parse({**kept, "nodes": nodes, "layout": values.record(places.places)})

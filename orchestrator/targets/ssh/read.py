@@ -13,7 +13,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.resume import plan_or_resume
 from orchestrator.state import state_home
-from orchestrator.targets.identity import new_identity
+from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.ssh.access import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.resolve import Inputs
@@ -72,19 +72,16 @@ def read_cluster(request: TrainRequest) -> Cluster:
 
 
 def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
-    """A new run: its id sorts by time and reads well in a list."""
     new = new_identity()
-    plain = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
-    name = "".join(plain)[:40]
-    run_id = f"{new.stamp}-{name}-{new.suffix}"
+    name = run_id(new, recipe)
     root = next((node.root for node in cluster.nodes if not node.local), None)
     return Site(
-        run_id=run_id,
+        run_id=name,
         claims=f"{root}/claims" if root else str(state_home() / "claims"),
         started_by=new.started_by,
         created=new.created,
         root=root or "",
-        run_dir=f"{root}/runs/{run_id}" if root else str(base / run_id),
+        run_dir=f"{root}/runs/{name}" if root else str(base / name),
         train=f"{root}/train" if root else str(TRAIN),
         train_here=str(TRAIN),
     )

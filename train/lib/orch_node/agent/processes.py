@@ -23,12 +23,14 @@ PROC = Path("/proc")
 ROLES = {
     "supervise": ("supervisor", 1),
     "agent": ("agent", 1),
+    "slurm": ("supervisor", 1),
+    "slurm-agent": ("agent", 1),
     "rank": ("wrapper", 2),
     "contained-rank": ("wrapper", 1),
     "run-script": ("rank", None),
 }
 WATCHERS = ("supervisor", "agent")
-LAUNCHERS = ("mpiexec", "mpirun", "prte", "hydra_", "ssh", "docker")
+LAUNCHERS = ("mpiexec", "mpirun", "prte", "hydra_", "ssh", "srun", "docker")
 # Daemons of the launchers on other nodes, where their environment names no run.
 PROXIES = ("hydra_", "prted")
 SCAN_SECONDS = 0.05

@@ -42,8 +42,7 @@ def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
 
 @cache
 def cores_of(cpus: tuple[tuple[int, int, int, int], ...]) -> tuple[Core, ...]:
-    """(NUMA node, socket, core, hardware thread) -> the cores. A thousand nodes of one kind have one
-    tuple of them."""
+    """(NUMA node, socket, core, hardware thread) -> the cores; nodes of one kind have one tuple."""
     found: dict[tuple[int, int, int], list[int]] = {}
     for numa, socket, core, cpu in cpus:
         found.setdefault((numa, socket, core), []).append(cpu)

@@ -35,11 +35,13 @@ from orch_node.rank.oom import Memory
 from orch_node.rank.process import Child, Process, Stop, start
 from orch_node.rank.refusal import fail
 
-# (rank, world size) as the launchers name them: hydra, Open MPI, torchrun and its kin.
+# (rank, world size) as the launchers name them: hydra, Open MPI, torchrun and its kin, srun, below
+# which all others may be.
 RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shlex
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
@@ -26,10 +25,9 @@ from orch_node.protocol.agent import (
     render_question,
 )
 from orch_node.protocol.values import ProtocolError
+from orch_node.reach import there
 from orch_node.whole_files import private
 
-# `orch provision` writes it; in a pod, pod/mpi.py
-SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
 PING_SECONDS = 2.0
 LOST_SECONDS = 15.0  # without an answer
 CONNECT_SECONDS = 20.0
@@ -240,4 +238,4 @@ def agent_command(run_dir: Path, node: str, claims: str, *, here: bool) -> list[
     """The stack has the same path on all nodes, so this interpreter's is that of the others."""
     command = program.command("agent", str(run_dir), node, claims)
     # No -q, as hydra has it: what ssh says is the reason why a node cannot be reached.
-    return command if here else ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(command)]
+    return command if here else there(node, command)

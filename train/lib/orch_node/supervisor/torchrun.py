@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from orch_node.line_pipes import LONGEST_OF_LAUNCHER, Pipes
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.layout import RunLayout
-from orch_node.supervisor.agents import SSH_CONFIG
+from orch_node.reach import there
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 END_SECONDS = 8.0  # torchrun gives its workers time; the wrapper 5 s before it kills
@@ -197,11 +196,11 @@ def pass_on(line: bytes) -> None:
 def node_command(
     argv: list[str], options: argparse.Namespace, node: str, *, first: bool
 ) -> list[str]:
-    """This program on the node: here, or over ssh, which carries no environment."""
+    """This program on the node."""
     split = argv.index("--")
     own = [*argv[:split], f"--attempt={options.attempt}", f"--here={node}", *argv[split:]]
     command = program.command("torchrun", *own)
     if first:
         return command
     carried = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]
-    return ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(["env", *carried, *command])]
+    return there(node, command, carried)

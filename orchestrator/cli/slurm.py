@@ -1,0 +1,31 @@
+"""What `orch train --on slurm` has of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestrator.cli.groups import Group
+from orchestrator.cli.train import TargetFlags
+from orchestrator.targets.slurm.options import SlurmOptions
+
+TRAIN = TargetFlags(
+    on=SlurmOptions.on,
+    summary="Run it as a job of Slurm.",
+    launchers=("srun",),
+    group=Group(
+        kind=SlurmOptions,
+        panels={
+            "Slurm": {
+                "slurm": typer.Option(
+                    metavar="KEY=VALUE",
+                    help="An option of sbatch, such as partition, account, time, cpus-per-task, "
+                    "constraint, exclusive; or root, python, pmi; may be repeated.",
+                ),
+                "slurm_file": typer.Option(
+                    envvar="ORCH_SLURM_FILE",
+                    help="Such settings as TOML; default: orch-slurm.toml here.",
+                ),
+            }
+        },
+    ),
+)

@@ -1,0 +1,1 @@
+"""A cluster whose hosts Slurm gives out."""

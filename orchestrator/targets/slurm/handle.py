@@ -1,0 +1,126 @@
+"""A run that is a job of Slurm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from orch_node.protocol.events import Event
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.runs import store
+from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.runs.logs import LogLine
+from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.state_files import outcome_in
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.interface import Tell, Wanted, silent
+from orchestrator.targets.slurm import logs
+from orchestrator.targets.slurm.location import location_of
+from orchestrator.targets.slurm.scheduler import Scheduler
+from orchestrator.targets.slurm.watch import JobWatch
+
+STOP_SECONDS = 30.0
+GONE_SECONDS = 60.0
+TICK_SECONDS = 0.2
+
+
+class SlurmHandle:
+    """Its supervisor writes the run's files on the shared file system, which is here, too."""
+
+    def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
+        self.record = record
+        self.folder = folder
+        self.tell = tell
+
+    @cached_property
+    def watch(self) -> JobWatch:
+        at = location_of(self.record)
+        if not at.job:
+            raise ExecuteError(f"{self.record.run_id} was never handed in to Slurm.")
+        scheduler = Scheduler(Local())
+        return JobWatch(self.record, self.folder, at.job, scheduler, lambda line: self.tell(line))
+
+    def started(self) -> None:
+        """Slurm has the job: nothing more is needed, unless it can never start."""
+        next(iter(self.watch.queued()), None)
+
+    def events(self) -> Iterator[Event]:
+        yield from self.watch.events()
+        self.record = self.watch.record
+
+    def interrupt(self) -> None:
+        self.end()
+
+    def finish(self) -> Outcome:
+        if outcome_in(self.folder) is None and self.watch.state(now=True).ended:
+            self.watch.note_end()
+        return outcome_of(store.load(self.folder))
+
+    def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+        self.watch.learn_nodes()
+        yield from logs.log_lines(self.watch, store.load(self.folder), rank=rank, follow=follow)
+
+    def stop(self) -> CleanupReport:
+        began = time.monotonic()
+        problem = self.end()
+        told = outcome_in(self.folder)
+        known = told.nodes if told else {}
+        nodes = tuple(
+            NodeCleanup(
+                node=name,
+                state="unreachable" if problem else "left" if end.left else "clean",
+                ended=(f"{end.ended} processes",) if end.ended else (),
+                left=tuple(f"{one.name} ({one.pid})" for one in end.left),
+                segments=end.segments,
+                segments_left=end.segments_left,
+                problem=problem or end.lost or "",
+            )
+            for name, end in known.items()
+        )
+        job = NodeCleanup(
+            node=f"job {self.watch.job}", state="left" if problem else "clean", ended=(), left=(),
+            segments=(), problem=problem,
+        )  # fmt: skip
+        seconds = round(time.monotonic() - began, 3)
+        return CleanupReport(run_id=self.record.run_id, seconds=seconds, nodes=(*nodes, job))
+
+    def end(self) -> str:
+        """First the supervisor is asked, which names what each node has left; then Slurm ends what
+        there is of the job. -> what is wrong, once Slurm has no such job running."""
+        watch = self.watch
+        found = watch.state(now=True)
+        if found.state in ("RUNNING", "SUSPENDED"):
+            watch.terminate(0)
+            until(lambda: outcome_in(self.folder) is not None or watch.state().ended, STOP_SECONDS)
+        if not watch.state(now=True).ended:
+            watch.scheduler.cancel(watch.job)
+        if not until(lambda: watch.state(now=True).ended, GONE_SECONDS):
+            return f"Slurm still has job {watch.job} as {watch.known.state}"
+        watch.note_end()
+        return ""
+
+    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
+        """From the shared file system; every node sees the same."""
+        names = {one.node for one in self.record.nodes}
+        if wanted.node is not None and wanted.node not in names:
+            raise RequestError(
+                f"Run {self.record.run_id} has no node '{wanted.node}'.",
+                hint=f"It has {', '.join(sorted(names))}.",
+            )
+        target = wanted.to or Path(wanted.source)
+        return collect(Local(), wanted.source, target, only=wanted.only, listener=listener)
+
+
+def until(true: Callable[[], bool], seconds: float) -> bool:
+    """Wait until it is so, for at most so long."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(TICK_SECONDS)
+    return True

@@ -1,0 +1,43 @@
+"""Where a run lives that is a job of Slurm, as its record says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orch_node.protocol import values
+from orch_node.protocol.record import RunRecord
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLocation:
+    """`job`: Slurm's number of it, empty until it is submitted; `name`: the job's, which no other
+    run has. `login`: the host with Slurm's programs, empty for this one."""
+
+    name: str
+    job: str = ""
+    login: str = ""
+
+
+def render(location: JobLocation) -> dict[str, Any]:
+    """As a run's record has it."""
+    found: dict[str, Any] = values.record(location)
+    return found
+
+
+def location_of(record: RunRecord) -> JobLocation:
+    """Raises ExecuteError for a record that does not tell."""
+    try:
+        found = values.read(JobLocation, record.location, "location")
+    except ProtocolError as error:
+        raise ExecuteError(f"The record of {record.run_id} is damaged: {error}") from None
+    if found.job and not found.job.isdigit():
+        raise ExecuteError(f"The record of {record.run_id} is damaged: {found.job!r:.40} is no job")
+    return found
+
+
+def submitted(record: RunRecord, job: str) -> RunRecord:
+    return replace(record, location=render(replace(location_of(record), job=job)))

@@ -1,0 +1,205 @@
+"""TrainRequest -> Plan: the script of a job. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from orch_node.protocol.environment import ALWAYS
+from orch_node.protocol.record import RunNode
+from orch_node.protocol.slurm import NODE0, JobConfig
+
+from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
+from orchestrator.model.command import Command
+from orchestrator.model.decision import Decision, together
+from orchestrator.model.links import Link
+from orchestrator.planning.plan import Plan, SubmitScript
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request_key import request_key
+from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
+from orchestrator.planning.training import (
+    Home,
+    choose_output,
+    origin_of,
+    run_record,
+    script_command,
+    tell_restarts,
+)
+from orchestrator.targets.slurm import location as locations
+from orchestrator.targets.slurm.location import JobLocation
+from orchestrator.targets.slurm.resolve import SRUN, WORD, Inputs, Resolved, resolve
+from orchestrator.targets.slurm.script import render
+
+TARGET = "slurm"
+LOGIN = RunNode(node="login")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSite:
+    """A new run: `run_dir` and `train` are folders that all nodes see, `train_here` is this
+    machine's. `started_by`: user@host; `created`: since the epoch."""
+
+    run_id: str
+    run_dir: str
+    train: str
+    train_here: str
+    started_by: str
+    created: float
+
+
+def plan_slurm(
+    request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None
+) -> Plan:
+    """Decide how to run a request as a job. Raises PlanError, RequestError."""
+    chosen = resolve(request, inputs)
+    output = choose_output(chosen.training.recipe, site.run_dir, resume)
+    script = script_command(request, chosen.training, paths_of(chosen, site), output.value)
+    launch = launch_of(request, inputs, chosen, site, script)
+    decisions = (
+        Decision(topic="run", value=site.run_id),
+        *together(chosen.stack),
+        *tell_job(request, chosen),
+        *together(chosen.layout),
+        Decision(topic="launcher", value=chosen.launcher, reason=launch.summary),
+        *together(chosen.backend, chosen.precision, chosen.preload, output),
+        *tell_restarts(request.max_restarts, chosen.training.recipe, request.min_nodes),
+    )
+    plan = Plan(
+        run=run_record(
+            chosen.training, site, home_of(chosen, inputs, site, output.value),
+            key=key_of(request, chosen), decisions=decisions,
+        ),
+        origin=origin_of(request, chosen.training, {inputs.facts.fingerprint: "all nodes"}),
+        steps=(),
+    )  # fmt: skip
+    config = config_of(request, chosen, inputs, site, launch)
+    text = render(plan, config, chosen.slurm)
+    step = SubmitScript(at=LOGIN, run_dir=site.run_dir, script=text)
+    return replace(plan, steps=(step,))
+
+
+def paths_of(chosen: Resolved, site: SlurmSite) -> dict[str, str]:
+    """File of this machine -> where the ranks find it: at the same place, on shared folders; what
+    lies in train/ where orch's programs of the nodes are."""
+    recipe, settings = chosen.training.recipe, chosen.training.settings
+    data = [str(settings[name]) for name in recipe.paths if name in settings]
+    return {path: there(path, site) for path in (recipe.script, *recipe.files, *data)}
+
+
+def there(path: str, site: SlurmSite) -> str:
+    if not PurePosixPath(path).is_relative_to(site.train_here):
+        return path
+    return f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
+
+
+def launch_of(
+    request: TrainRequest, inputs: Inputs, chosen: Resolved, site: SlurmSite,
+    script: tuple[str, ...],
+) -> Launch:  # fmt: skip
+    """What starts the ranks; node0's address in it is still to be filled in."""
+    ranks = (inputs.python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
+    if chosen.launcher == SRUN:
+        head = (inputs.python, f"{site.train}/node.py", "slurm-ranks", site.run_dir)
+        words = (*head, f"--pmi={inputs.slurm.pmi}", "--", *ranks)
+        return Launch(command=Command(argv=words), summary="one step of Slurm for all ranks")
+    return LAUNCHERS[chosen.launcher](
+        Job(
+            nodes=chosen.nodes,
+            layout=chosen.layout.value,
+            links=tuple(
+                Link(node=one.name, interface=WORD, address=NODE0, reason="")
+                for one in chosen.nodes
+            ),
+            run_dir=site.run_dir,
+            train=site.train,
+            ranks=ranks,
+            address=NODE0,
+            port=master_port(site.run_id),
+            mpi=chosen.mpi.value or "intel",
+            precision=chosen.precision.value,
+            ipex=request.ipex,
+            restarts=request.max_restarts if chosen.launcher in RESTARTING else 0,
+            min_nodes=request.min_nodes,
+        )
+    )
+
+
+def tell_job(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
+    nodes = str(len(chosen.nodes))
+    spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
+    options = (
+        Decision(topic=f"slurm {name}", value=value or "yes", reason=chosen.slurm.why.get(name, ""))
+        for name, value in chosen.slurm.sbatch.items()
+    )
+    return (Decision(topic="nodes", value=nodes + spare, reason="those that Slurm gives"), *options)
+
+
+def home_of(chosen: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:
+    at = JobLocation(name=f"orch-{site.run_id}", login=chosen.slurm.login or "")
+    return Home(
+        nodes=tuple(RunNode(node=one.name) for one in chosen.nodes),
+        run_dir=site.run_dir,
+        train=site.train,
+        python=inputs.python,
+        output_dir=output_dir,
+        target=TARGET,
+        location=locations.render(at),
+    )
+
+
+def key_of(request: TrainRequest, chosen: Resolved) -> str:
+    hosts = (TARGET, chosen.slurm.login or "", chosen.slurm.root or "")
+    names = (chosen.launcher, request.nodes or "")
+    return request_key(request, chosen.training, hosts=hosts, names=names)
+
+
+def config_of(
+    request: TrainRequest, chosen: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch
+) -> JobConfig:
+    backend = chosen.backend.value
+    return JobConfig(
+        run_id=site.run_id,
+        nodes=len(chosen.nodes),
+        spare_nodes=request.spare_nodes,
+        ppn=chosen.layout.value.places[0].local_world_size,
+        port=master_port(site.run_id),
+        backend=backend.name,
+        backend_module=backend.module,
+        setvars=backend.setvars,
+        timeout_seconds=TIMEOUT_SECONDS,
+        env={**ALWAYS, **dict(backend.env), **launch.environment},
+        preload=tuple(chosen.stack.value.preload),
+        torch=inputs.facts.packages.get("torch"),
+        needs_bf16=chosen.precision.value == "bf16" and not request.allow_slow_bf16,
+        launch=chosen.launcher,
+        mpi=chosen.mpi.value,
+        launcher=launch.command.argv,
+        launcher_env=hydra_by_srun(dict(launch.command.env)),
+        files={**launch.files, **launch.shared},
+        options=supervision(request, chosen, launch),
+    )
+
+
+def hydra_by_srun(env: dict[str, str]) -> dict[str, str]:
+    """hydra's variables, without those of ssh: many sites forbid it between their nodes."""
+    kept = {
+        name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))
+    }
+    return {**kept, "I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
+
+
+def supervision(request: TrainRequest, chosen: Resolved, launch: Launch) -> tuple[str, ...]:
+    """Options of the supervisor."""
+    recipe = chosen.training.recipe
+    restarting = chosen.launcher in RESTARTING and request.max_restarts
+    numbers = (("size", launch.size_at), ("nodes", launch.nodes_at))
+    places = [f"--{name}-at={at}" for name, at in numbers if at is not None]
+    return (
+        f"--stall-timeout={request.stall_timeout:g}",
+        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
+        *(["--launcher-restarts"] if restarting else []),
+        *(["--elastic", *places] if recipe.elastic or request.min_nodes else []),
+        *(["--keeps-batch"] if recipe.elastic else []),
+        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
+        *([f"--path={launch.path}"] if launch.path else []),
+    )

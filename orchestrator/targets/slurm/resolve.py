@@ -1,0 +1,192 @@
+"""Everything that is decided of a job before its script is written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.launchers import LAUNCHERS
+from orchestrator.model.cluster import Facts, Node
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.layout import Layout, alike
+from orchestrator.model.process_group import Backend
+from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning import checks, launch
+from orchestrator.planning import precision as precisions
+from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.training import Training
+from orchestrator.targets.slurm.settings import SIZES, SlurmSettings
+from orchestrator.versions.stack import Stack
+
+SRUN = "srun"
+STARTERS = (SRUN, *LAUNCHERS)
+MPI = ("intel", "mpich")  # whose hydra starts by srun; Open MPI's wheel knows ssh alone
+MOST_NODES = 10_000
+PMI = ("auto", "none", "pmi2", "pmix")
+WORD = "node"  # what the nodes of a job are called before Slurm has chosen them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a request names, as read from files. `facts`: of the host with Slurm's programs, and of
+    the stack, which all nodes see there."""
+
+    recipe: Recipe
+    stack: Stack
+    slurm: SlurmSettings
+    facts: Facts
+    python: str
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    plugins: Mapping[str, Backend] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A request with nothing left open. `mpi`: the flavour that starts the ranks, empty where none
+    does; `nodes`: those with ranks, as far as they are known."""
+
+    slurm: SlurmSettings
+    nodes: tuple[Node, ...]
+    launcher: str
+    mpi: Decision
+    layout: Choice[Layout]
+    stack: Choice[Stack]
+    backend: Choice[Backend]
+    precision: Choice[str]
+    preload: Choice[tuple[str, ...]]
+    training: Training
+
+
+def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
+    """Raises PlanError, RequestError."""
+    count = check_numbers(request)
+    inputs.slurm.check()
+    launcher, mpi = choose_launcher(request, inputs)
+    nodes = tuple(unknown(number, inputs) for number in range(count))
+    checks.check_recipe_fits(inputs.recipe, inputs.stack)
+    chosen = launch.choose_backend(inputs.stack, nodes[:1], request.backend, inputs.plugins)
+    stack = checks.fit_stack(inputs.stack, chosen, nodes[:1])
+    backend = launch.tell_backend(launch.below(chosen, launcher, mpi.value))
+    precision = precisions.choose_precision(
+        inputs.recipe, (), asked=request.precision, allow_slow=request.allow_slow_bf16
+    )
+    layout = choose_layout(request, count, inputs.slurm)
+    return Resolved(
+        slurm=sized(inputs.slurm),
+        nodes=nodes,
+        launcher=launcher,
+        mpi=mpi,
+        layout=layout,
+        stack=stack,
+        backend=backend,
+        precision=precision,
+        preload=checks.leave_preload(stack.value, "what of it the nodes have"),
+        training=training_of(request, inputs, stack.value, backend.value, precision.value, layout),
+    )
+
+
+def check_numbers(request: TrainRequest) -> int:
+    """-> how many nodes have ranks. Raises PlanError for numbers that cannot be."""
+    text = request.nodes or "1"
+    if not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+        raise PlanError(
+            f"--on slurm needs the number of nodes, not --nodes {text}.",
+            hint="--nodes 4; --slurm nodelist=NAMES asks for certain ones.",
+        )
+    numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
+    if min(numbers) < 0:
+        raise PlanError(
+            "--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more."
+        )
+    for flag, given in (("--min-nodes", request.min_nodes), ("--spare-nodes", request.spare_nodes)):
+        if given and not request.max_restarts:
+            raise PlanError(
+                f"{flag} without --max-restarts: it says how a run restarts.",
+                hint="Add --max-restarts 1 or more.",
+            )
+    return int(text)
+
+
+def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decision]:
+    """Raises PlanError."""
+    name = request.launcher or SRUN
+    if name not in STARTERS:
+        raise PlanError(
+            f"--launcher {name} does not run on Slurm.",
+            hint=did_you_mean(name, STARTERS) or f"Known are {', '.join(STARTERS)}.",
+        )
+    if inputs.slurm.pmi not in PMI:
+        raise PlanError(f"--slurm pmi={inputs.slurm.pmi}: it is one of {', '.join(PMI)}.")
+    if name in (SRUN, "torchrun"):
+        if request.mpi:
+            raise PlanError(
+                f"--mpi {request.mpi}: --launcher {name} starts the ranks without mpirun.",
+                hint="Add --launcher mpirun, or leave --mpi out.",
+            )
+        return name, Decision(topic="mpi", value="")
+    value = request.mpi or inputs.stack.mpi
+    if value not in MPI:
+        raise PlanError(
+            f"--mpi {value}: below Slurm mpirun is that of {' or '.join(MPI)}.",
+            hint="--mpi intel; or --launcher srun, which needs no mpirun.",
+        )
+    why = "asked for" if request.mpi else f"stack '{inputs.stack.name}'"
+    return name, Decision(topic="mpi", value=value, reason=why)
+
+
+def unknown(number: int, inputs: Inputs) -> Node:
+    """A node that Slurm has still to choose; its stack is the shared one."""
+    return Node(
+        name=f"{WORD}-{number}",
+        address=f"{WORD}-{number}",
+        python=inputs.python,
+        facts=inputs.facts,
+        via=("srun",),
+        repair="`orch provision --on slurm`" if inputs.slurm.root else "`make setup`",
+    )
+
+
+def sized(slurm: SlurmSettings) -> SlurmSettings:
+    """Whole nodes, where nothing is said of how much of one the job gets."""
+    if any(name in slurm.sbatch for name in SIZES):
+        return slurm
+    why = {**slurm.why, "exclusive": "nothing else is said; cpus-per-task=N shares nodes"}
+    return SlurmSettings(
+        root=slurm.root, python=slurm.python, login=slurm.login, pmi=slurm.pmi,
+        sbatch={**slurm.sbatch, "exclusive": ""}, why=why,
+    )  # fmt: skip
+
+
+def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Choice[Layout]:
+    """Equal numbers of ranks; on which cores, only the job will know. Raises PlanError."""
+    ppn = 1 if request.ppn is None else request.ppn
+    if ppn < 1:
+        raise PlanError(f"--ppn {ppn}: it is 1 or more.")
+    threads = slurm.number("cpus-per-task") or 1
+    layout = alike(word=WORD, nodes=count, ppn=ppn, threads=threads)
+    cores = "equal shares of the cores that the job is given"
+    why = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
+    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=why),))
+
+
+def training_of(
+    request: TrainRequest,
+    inputs: Inputs,
+    stack: Stack,
+    backend: Backend,
+    precision: str,
+    layout: Choice[Layout],
+) -> Training:
+    """Raises PlanError, RequestError."""
+    recipe = inputs.recipe
+    if request.ipex:
+        checks.check_ipex(recipe, stack, precision=precision, ranks=layout.value.world_size)
+    return Training(
+        recipe=recipe,
+        settings=recipe.settings(request.preset, inputs.settings),
+        stack=stack,
+        backend=backend,
+        precision=precision,
+        layout=layout.value,
+    )

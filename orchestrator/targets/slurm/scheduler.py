@@ -1,0 +1,117 @@
+"""Slurm's own programs, on the host that has them: sbatch, squeue, scancel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.errors import ExecuteError
+from orchestrator.model.command import Answer, Command
+from orchestrator.planning.plan import SubmitScript
+from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm.states import JobState
+
+SCRIPT = "job.sh"
+SECONDS = 60.0  # a busy controller answers late
+FIELDS = "%T|%S|%N|%r"
+# What a controller that is away has squeue say.
+AWAY = ("Unable to contact slurm controller", "Connection refused", "Socket timed out",
+        "Zero Bytes were transmitted")  # fmt: skip
+SILENT = "the controller of Slurm does not answer"
+
+
+class Host(Protocol):
+    """What is needed of the host with Slurm's programs."""
+
+    def put(self, path: str, content: str) -> None: ...
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer: ...
+
+    def start(self, command: Command, log: str) -> None: ...
+
+
+class ControllerAway(ExecuteError):
+    """It may come back: jobs go on without it."""
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """`submitted`: the job that `submit` has handed in."""
+
+    host: Host
+    submitted: str = ""
+
+    def submit(self, step: SubmitScript) -> None:
+        """Hand the script in. Raises ExecuteError with Slurm's words."""
+        path = f"{step.run_dir}/{SCRIPT}"
+        self.host.put(path, step.script)
+        # What SBATCH_* said is in the script, and would win over it here.
+        unset = ("env", *(word for name in step_variables(step) for word in ("-u", name)))
+        words = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path)
+        answer = self.host.capture((*unset, *words), seconds=SECONDS)
+        job = answer.out.strip().partition(";")[0]
+        if answer.code != 0 or not job.isdigit():
+            raise ExecuteError(f"Slurm does not take the job: {said(answer)}", hint=hint(answer))
+        self.submitted = job
+
+    def state(self, job: str) -> JobState:
+        """Raises ControllerAway."""
+        words = ("squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format={FIELDS}")
+        answer = self.host.capture(words, seconds=SECONDS)
+        if answer.code != 0 and any(one in answer.err for one in AWAY):
+            raise ControllerAway(f"{SILENT}: {said(answer)}")
+        return states.parse(job, answer.out)
+
+    def named(self, prefix: str) -> dict[str, JobState]:
+        """The user's jobs whose names begin so, by name. Raises ExecuteError."""
+        words = ("squeue", "--noheader", "--me", "--states=all", f"--format=%i|%j|{FIELDS}")
+        answer = self.host.capture(words, seconds=SECONDS)
+        if answer.code != 0:
+            raise ExecuteError(f"squeue does not answer: {said(answer)}")
+        found = {}
+        for line in answer.out.splitlines():
+            job, _, rest = line.partition("|")
+            name, _, fields = rest.partition("|")
+            if name.startswith(prefix):
+                found[name] = states.parse(job, fields)
+        return found
+
+    def cancel(self, job: str, *options: str) -> None:
+        """Raises ExecuteError."""
+        answer = self.host.capture(("scancel", *options, job), seconds=SECONDS)
+        if answer.code != 0 and "Invalid job id" not in answer.err:
+            raise ExecuteError(f"scancel {job}: {said(answer)}")
+
+
+def step_variables(step: SubmitScript) -> list[str]:
+    """SBATCH_* of the options that the script has."""
+    names = (line.split("=")[0].removeprefix("#SBATCH --")
+             for line in step.script.splitlines() if line.startswith("#SBATCH --"))  # fmt: skip
+    own = {"time": "TIMELIMIT", "mem": "MEM_PER_NODE"}
+    return [f"SBATCH_{own.get(name) or name.upper().replace('-', '_')}" for name in names]
+
+
+def said(answer: Answer) -> str:
+    """Its words on one line, without the program's name before each."""
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in
+             (answer.err or answer.out).strip().splitlines()]  # fmt: skip
+    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.code}"
+
+
+HINTS = (
+    ("invalid partition", "--slurm partition=NAME; `sinfo` lists them."),
+    ("invalid account", "--slurm account=NAME; `sacctmgr show assoc user=$USER` lists them."),
+    ("invalid qos", "--slurm qos=NAME; `sacctmgr show qos` lists them."),
+    ("invalid feature", "--slurm constraint=FEATURE; `sinfo --format='%N %f'` lists them."),
+    ("time limit", "--slurm time=MINUTES, as much as the partition allows: `sinfo`."),
+    ("node configuration is not available",
+     "Fewer --nodes, or less of each: `sinfo --Node --long` shows what there is."),
+    ("memory specification", "--slurm mem=LESS; `sinfo --Node --long` shows what there is."),
+    ("not found", "Run orch on a login node of the cluster, or name one: --slurm login=HOST."),
+    ("no such file", "Run orch on a login node of the cluster, or name one: --slurm login=HOST."),
+)  # fmt: skip
+
+
+def hint(answer: Answer) -> str:
+    words = said(answer).lower()
+    return next((text for sign, text in HINTS if sign in words), "")

@@ -1,0 +1,83 @@
+"""What a site with Slurm is to orch: where the stack is, and what sbatch is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.errors import PlanError
+
+OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+# What orch itself tells sbatch -> what to say instead.
+OURS = {
+    "nodes": "--nodes",
+    "ntasks": "--nodes and --ppn",
+    "ntasks-per-node": "--ppn",
+    "job-name": "nothing: the job has the run's name",
+    "output": "nothing: what the job says is in the run's folder",
+    "error": "nothing: what the job says is in the run's folder",
+    "chdir": "nothing: the job begins in the run's folder",
+    "overcommit": "--ppn, as many as there are cores",
+    "array": "--set, one run for each value",
+    "wrap": "the script's name in place of the recipe",
+    "parsable": "nothing",
+    "wait": "--wait",
+    "test-only": "--dry-run",
+    "no-kill": "--spare-nodes",
+    "open-mode": "nothing: the job's words are added to",
+    "export": "nothing: the job gets the environment",
+}
+# Whose mere presence says all.
+FLAGS = ("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe")
+# How much of a node the job gets: where none of these is said, it gets whole nodes.
+SIZES = (
+    "exclusive",
+    "cpus-per-task",
+    "mem",
+    "mem-per-cpu",
+    "oversubscribe",
+    "gres",
+    "cores-per-socket",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """`root`: a shared folder that `orch provision` has filled; without one, orch's own
+    installation, which the nodes then see at the same place. `python`: the interpreter of the
+    ranks, where it is neither's. `login`: a host on which Slurm's programs are, reached by SSH.
+    `pmi`: what `srun --mpi` is told. `sbatch`: its long options, an empty text for a mere flag;
+    `why`: option -> where it comes from.
+    """
+
+    root: str | None = None
+    python: str | None = None
+    login: str | None = None
+    pmi: str = "auto"
+    sbatch: Mapping[str, str] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises PlanError for the first value that cannot be."""
+        for name, path in (("root", self.root), ("python", self.python)):
+            if path is not None and (not path.startswith("/") or ".." in path.split("/")):
+                raise PlanError(f"--slurm {name}={path}: it is an absolute path on all nodes.")
+        for name, value in self.sbatch.items():
+            if not OPTION.fullmatch(name):
+                raise PlanError(f"--slurm {name}: that is no option of sbatch.")
+            if name in OURS:
+                raise PlanError(
+                    f"--slurm {name}: orch says that itself.", hint=f"In its place: {OURS[name]}."
+                )
+            if not value.isprintable():
+                raise PlanError(f"--slurm {name}: its value holds what cannot be printed.")
+
+    def number(self, name: str) -> int | None:
+        """Raises PlanError for an option that is no number."""
+        text = self.sbatch.get(name)
+        if text is None:
+            return None
+        if not text.isdigit() or int(text) < 1:
+            raise PlanError(f"--slurm {name}={text}: it is a number, 1 or more.")
+        return int(text)

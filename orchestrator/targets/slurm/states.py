@@ -1,0 +1,136 @@
+"""What Slurm says of a job -> words: its state, why it waits, how it ended. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SUSPENDED")
+LIVING = (*WAITING, "RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING")
+# Of squeue(1), JOB REASON CODES: what passes by itself, in words.
+REASONS = {
+    "None": "Slurm has not looked at it yet",
+    "Priority": "jobs with a higher priority come first",
+    "Resources": "not enough nodes are free",
+    "Dependency": "it waits for another job",
+    "BeginTime": "its start was asked for later",
+    "Licenses": "a licence that it needs is taken",
+    "Reservation": "its reservation has not begun",
+    "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions":
+        "nodes that it needs are down, drained or reserved",
+    "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it",
+    "launch_failed_requeued_held": "its start failed; `scontrol release` lets it go",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs running as your QOS allows",
+    "QOSMaxCpuPerUserLimit": "your jobs have all CPUs that your QOS allows",
+    "QOSMaxNodePerUserLimit": "your jobs have all nodes that your QOS allows",
+    "QOSGrpCpuLimit": "jobs of this QOS have all CPUs that it allows",
+    "QOSGrpNodeLimit": "jobs of this QOS have all nodes that it allows",
+    "QOSJobLimit": "this QOS has as many jobs as it allows",
+    "QOSResourceLimit": "this QOS has all that it allows",
+    "AssocMaxJobsLimit": "your account has as many jobs running as it may",
+    "AssocGrpCpuLimit": "jobs of your account have all CPUs that it may have",
+    "AssocGrpNodeLimit": "jobs of your account have all nodes that it may have",
+    "AssociationJobLimit": "your account has as many jobs as it may",
+    "MaxJobsPerAccount": "your account has as many jobs as it may",
+    "Cleaning": "what it was before is still being cleared away",
+    "PartitionDown": "its partition takes no jobs now",
+}  # fmt: skip
+# What does not pass by itself -> why, and what to do.
+NEVER = {
+    "PartitionNodeLimit": ("its partition gives no job so many nodes", "fewer --nodes"),
+    "PartitionTimeLimit": ("its partition allows no job so long", "--slurm time=LESS"),
+    "PartitionInactive": ("its partition is inactive", "--slurm partition=ANOTHER"),
+    "BadConstraints": ("no nodes can ever fulfil what it asks for", "other --slurm constraint=, "
+                       "cpus-per-task=, mem="),
+    "InvalidAccount": ("its account is not valid", "--slurm account=ANOTHER"),
+    "InvalidQOS": ("its QOS is not valid", "--slurm qos=ANOTHER"),
+    "AccountNotAllowed": ("its partition does not take its account", "--slurm account=ANOTHER"),
+    "QOSNotAllowed": ("its partition does not take its QOS", "--slurm qos=ANOTHER"),
+    "AssocMaxNodePerJobLimit": ("its account gives no job so many nodes", "fewer --nodes"),
+    "AssocMaxCpuPerJobLimit": ("its account gives no job so many CPUs", "fewer --nodes"),
+    "AssocMaxWallDurationPerJobLimit": ("its account allows no job so long", "--slurm time=LESS"),
+    "QOSMaxNodePerJobLimit": ("its QOS gives no job so many nodes", "fewer --nodes"),
+    "QOSMaxCpuPerJobLimit": ("its QOS gives no job so many CPUs", "fewer --nodes"),
+    "QOSMaxWallDurationPerJobLimit": ("its QOS allows no job so long", "--slurm time=LESS"),
+    "DependencyNeverSatisfied": ("the job that it waits for has failed", "no --slurm dependency"),
+    "ReservationDeleted": ("its reservation is no more", "no --slurm reservation"),
+}  # fmt: skip
+ENDINGS = {
+    "CANCELLED": "somebody cancelled the job",
+    "TIMEOUT": "the job's time was over (--slurm time=)",
+    "DEADLINE": "the job's deadline was over",
+    "PREEMPTED": "the job was preempted",
+    "NODE_FAIL": "a node of the job failed",
+    "BOOT_FAIL": "a node of the job did not boot",
+    "OUT_OF_MEMORY": "the job ran out of memory (--slurm mem=)",
+    "COMPLETED": "the job ended, and its run has left no outcome",
+    "FAILED": "the job failed, and its run has left no outcome",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """`state` and `reason` as squeue says them; `start`: when Slurm expects it to begin, or it
+    did; `nodes`: those that it has."""
+
+    job: str
+    state: str
+    reason: str = ""
+    start: str = ""
+    nodes: str = ""
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in LIVING
+
+
+GONE = "GONE"  # Slurm does not know it any more
+
+
+def parse(job: str, text: str) -> JobState:
+    """A line of `squeue --format=%T|%S|%N|%r`; nothing where it knows no such job."""
+    lines = [line for line in text.splitlines() if line.count("|") >= 3]
+    if not lines:
+        return JobState(job=job, state=GONE)
+    state, start, nodes, reason = lines[0].split("|", 3)
+    return JobState(job=job, state=state, reason=reason, start=start, nodes=nodes)
+
+
+def reason_of(found: JobState) -> str:
+    """Slurm's word for it: of `ReqNodeNotAvail, UnavailableNodes:n[1-3]` the first."""
+    return found.reason.split(",")[0].strip()
+
+
+def waiting_words(found: JobState) -> str:
+    """`job 12 waits: ...`"""
+    if found.state == "CONFIGURING":
+        return f"job {found.job}: its nodes are being made ready"
+    if found.state == "SUSPENDED":
+        return f"job {found.job} is suspended"
+    reason = reason_of(found)
+    words = REASONS.get(found.reason) or REASONS.get(reason) or never(found)
+    told = f"{words} ({found.reason})" if words else found.reason
+    start = f"; expected to start at {found.start}" if found.start[:1].isdigit() else ""
+    return f"job {found.job} waits: {told}{start}"
+
+
+def never(found: JobState) -> str:
+    """Why it will never start, with the way out; nothing where it may."""
+    if not found.waits or reason_of(found) not in NEVER:
+        return ""
+    why, instead = NEVER[reason_of(found)]
+    return f"{why}; ask for {instead}"
+
+
+def ending_words(found: JobState) -> str:
+    """How a job ended that has left no word itself."""
+    if found.state == GONE:
+        return f"Slurm does not know job {found.job} any more, and its run has left no outcome"
+    words = ENDINGS.get(found.state, f"the job ended as {found.state}")
+    more = f", Slurm says: {found.reason}" if found.reason not in ("", "None") else ""
+    return f"job {found.job}: {words}{more}"

