@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,6 @@ CHECKOUT = HERE.parent.parent
 NODES = ("n1", "n2", "n3")
 LOGIN = "login"
 USER = "alice"
-NETWORK = "orch-slurm"
 
 
 class Site:
@@ -92,17 +91,21 @@ class Site:
     def orch(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         return self.on(LOGIN, *orch_words(*arguments), seconds=seconds)
 
-    def await_idle(self, seconds: float = 60) -> None:
+    def await_idle(self) -> None:
         """Until all nodes can take a job."""
-        until = time.monotonic() + seconds
-        words = ""
-        while time.monotonic() < until:
+
+        def idle() -> bool:
             words = self.on(LOGIN, "sinfo", "--noheader", "--Node", "--format=%N %T").stdout
-            states = {line.split()[1] for line in words.splitlines() if line}
-            if states == {"idle"}:
-                return
-            time.sleep(0.2)
-        raise AssertionError(f"the nodes of Slurm are not idle after {seconds:.0f} s: {words}")
+            return {line.split()[1] for line in words.splitlines() if line} == {"idle"}
+
+        until(idle, "that all nodes are idle")
+
+
+def until(true: Callable[[], object], what: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"{what}: not after {seconds:.0f} s"
+        time.sleep(0.1)
 
 
 def orch_words(*arguments: str) -> tuple[str, ...]:

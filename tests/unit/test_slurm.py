@@ -196,7 +196,7 @@ def test_a_job_that_can_never_start_is_known() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("CANCELLED", "somebody cancelled"), ("TIMEOUT", "time was over"),
+        ("CANCELLED", "it was cancelled"), ("TIMEOUT", "time was over"),
         ("OUT_OF_MEMORY", "ran out of memory"), ("NODE_FAIL", "a node of the job failed"),
         ("PREEMPTED", "was preempted"), ("ODD", "ended as ODD"),
     ],

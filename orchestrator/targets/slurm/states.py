@@ -38,6 +38,7 @@ REASONS = {
 }  # fmt: skip
 # What does not pass by itself -> why, and what to do.
 NEVER = {
+    "PartitionConfig": ("its partition cannot give so much", "fewer --nodes, or less time"),
     "PartitionNodeLimit": ("its partition gives no job so many nodes", "fewer --nodes"),
     "PartitionTimeLimit": ("its partition allows no job so long", "--slurm time=LESS"),
     "PartitionInactive": ("its partition is inactive", "--slurm partition=ANOTHER"),
@@ -57,7 +58,7 @@ NEVER = {
     "ReservationDeleted": ("its reservation is no more", "no --slurm reservation"),
 }  # fmt: skip
 ENDINGS = {
-    "CANCELLED": "somebody cancelled the job",
+    "CANCELLED": "it was cancelled",
     "TIMEOUT": "the job's time was over (--slurm time=)",
     "DEADLINE": "the job's deadline was over",
     "PREEMPTED": "the job was preempted",
@@ -88,7 +89,13 @@ class JobState:
     def ended(self) -> bool:
         return self.state not in LIVING
 
+    @property
+    def foreign(self) -> bool:
+        return self.state in FOREIGN
 
+
+# Whose jobs were ended from outside, whatever their supervisors have written last.
+FOREIGN = ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
 GONE = "GONE"  # Slurm does not know it any more
 
 

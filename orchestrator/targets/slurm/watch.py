@@ -26,7 +26,8 @@ from orchestrator.targets.slurm.states import JobState
 POLL_SECONDS = 1.0
 ASK_SECONDS = 5.0  # between questions to the controller, which many ask
 FIRST_SECONDS = 1.0
-END_SECONDS = 20.0  # for the last words of a job that is completing
+END_SECONDS = 40.0  # for a job to end, which Slurm gives 30 s between TERM and KILL
+SEEN_SECONDS = 0.5  # until a shared file system shows what another host has written
 
 
 class JobWatch:
@@ -131,19 +132,31 @@ class JobWatch:
             keep(self.record, self.folder)
 
     def note_end(self) -> None:
-        """Write the outcome where the job has left none: it was ended from outside."""
+        """Tell the end as Slurm knows it, where the job was ended from outside, or left no word.
+
+        A supervisor that is told to end writes that it was asked to stop: by whom, or for what,
+        only Slurm knows."""
+        told = outcome_in(self.folder)
+        if told is not None and told.state != STOPPED:
+            return
+        found = self.settled()
+        if not found.ended:
+            return
+        told = outcome_in(self.folder)
+        if told is None or (told.state == STOPPED and found.foreign and told.problem is None):
+            write_end(self.folder, found, told)
+
+    def settled(self) -> JobState:
+        """The job once it is over, if that is soon: what it wrote last may still be on its way."""
         deadline = time.monotonic() + END_SECONDS
-        while outcome_in(self.folder) is None:
+        while True:
             found = self.state(now=True)
-            if not found.ended or found.state == "COMPLETING":
-                if found.waits or time.monotonic() > deadline:
-                    return
-                time.sleep(POLL_SECONDS)
-                continue
-            if time.monotonic() < deadline - END_SECONDS + POLL_SECONDS:
-                time.sleep(0.2)  # what it wrote last may not be seen here yet
-                continue
-            write_end(self.folder, found)
+            if found.waits or time.monotonic() > deadline:
+                return found
+            if found.ended:
+                time.sleep(SEEN_SECONDS)
+                return found
+            time.sleep(POLL_SECONDS)
 
 
 def keep(record: RunRecord, folder: Path) -> None:
@@ -153,14 +166,13 @@ def keep(record: RunRecord, folder: Path) -> None:
         write_json(folder / PLAN, {**known, **render(record)})
 
 
-def write_end(folder: Path, found: JobState) -> None:
+def write_end(folder: Path, found: JobState, told: Outcome | None) -> None:
+    """`told`: what the supervisor has written, if it has."""
     state = STOPPED if found.state == "CANCELLED" else FAILED
     supervisor = supervisor_of(folder)
     now = time.time()
-    told = Outcome(
-        state=state,
-        problem=states.ending_words(found),
-        started=supervisor.started if supervisor else now,
-        ended=now,
+    known = told or Outcome(
+        state=state, started=supervisor.started if supervisor else now, ended=now
     )
-    whole_files.write(folder / files.OUTCOME, outcome.render(told))
+    ended = replace(known, state=state, problem=states.ending_words(found))
+    whole_files.write(folder / files.OUTCOME, outcome.render(ended))

@@ -1,0 +1,172 @@
+"""`orch train --on slurm` against a real Slurm: runs, faults, and what a job is told as."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.site import LOGIN, NODES, USER, Site, orch_words, until
+
+FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
+TWO = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
+SLOW = ("--", "--seconds", "0.2", "--steps", "1000")
+
+
+class Started:
+    """`orch train` that goes on while a test does something to its job."""
+
+    def __init__(self, site: Site, *arguments: str) -> None:
+        self.site = site
+        before = set(self.runs())
+        self.process = subprocess.Popen(
+            site.command(LOGIN, *orch_words("train", "faulty.py", *arguments)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        until(lambda: set(self.runs()) - before or self.process.poll() is not None, "a run")
+        self.folder = next(iter(set(self.runs()) - before))
+
+    def runs(self) -> list[Path]:
+        return [path.parent for path in (self.site.home / "runs").glob("*/plan.json")]
+
+    def job(self) -> str:
+        return str(json.loads((self.folder / "plan.json").read_text())["location"]["job"])
+
+    def await_event(self, kind: str, count: int = 1) -> None:
+        events = self.folder / "events.jsonl"
+
+        def there() -> bool:
+            text = events.read_text() if events.exists() else ""
+            return text.count(f'"event": "{kind}"') >= count
+
+        until(lambda: there() or self.process.poll() is not None, f"{count} events {kind}")
+        assert there(), self.process.communicate()
+
+    def end(self) -> tuple[int, str]:
+        out, err = self.process.communicate(timeout=180)
+        return self.process.returncode, out + err
+
+    def outcome(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "outcome.json").read_text())
+        return found
+
+
+@pytest.fixture
+def ready(site: Site) -> Site:
+    """No job is left of the test before, and all nodes are there."""
+    shutil.copy(FAULTY, site.home)
+    for host in NODES:
+        subprocess.run(["docker", "start", site.container(host)], capture_output=True)
+    site.on(LOGIN, "scancel", "--user", USER)
+    site.on(LOGIN, "scontrol", "update", "nodename=n[1-3]", "state=resume", user="root")
+    site.await_idle()
+    return site
+
+
+def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:
+    done = site.orch("train", "faulty.py", *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    found: dict[str, Any] = json.loads(done.stdout) if "--json" in words else {}
+    return {**found, "err": done.stderr}
+
+
+def test_a_run_and_every_verb(ready: Site) -> None:
+    told = train(ready, *TWO, "--json", "--", "--steps", "5")
+    assert (told["state"], told["ranks"]) == ("done", 2)
+    folder = ready.home / "runs" / told["run_id"]
+    layout = json.loads((folder / "layout.json").read_text())
+    assert [(one["node"], one["cpus"]) for one in layout["ranks"]] == [
+        ("n1", [0, 1]), ("n2", [0, 1]),
+    ]  # fmt: skip
+    rows = json.loads(ready.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"]
+    row = next(one for one in rows if one["id"] == told["run_id"])
+    assert (row["state"], row["nodes"]) == ("done", ["n1", "n2"])
+    assert "[1 n2] finished" in ready.orch("logs", told["run_id"]).stdout
+    assert ready.orch("attach", told["run_id"]).returncode == 0
+    assert ready.orch("stop", told["run_id"]).returncode == 0
+    assert ready.orch("clean", "--inventory", "slurm").returncode == 0
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_launchers_need_no_ssh_between_nodes(ready: Site, launcher: str) -> None:
+    told = train(ready, *TWO, "--launcher", launcher, "--json", "--", "--steps", "3")
+    assert told["state"] == "done"
+
+
+def test_the_script_of_a_dry_run_is_one_for_sbatch(ready: Site) -> None:
+    script = ready.orch("train", "faulty.py", *TWO, "--dry-run", "--", "--steps", "3").stdout
+    (ready.home / "job.sh").write_text(script)
+    ready.said("sbatch", "--wait", "job.sh")
+    (run_dir,) = [line.split()[-1] for line in script.splitlines() if line.startswith("mkdir")]
+    folder = ready.home / Path(run_dir).relative_to(f"/home/{USER}")
+    assert json.loads((folder / "outcome.json").read_text())["state"] == "done"
+
+
+def test_the_first_rank_that_fails_is_named(ready: Site) -> None:
+    told = train(ready, *TWO, "--json", "--", "--fault", "exception", code=1)
+    failure = told["failure"]
+    assert (failure["rank"], failure["node"]) == (1, "n2")
+    assert "ValueError: boom" in failure["text"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("--nodes", "9"), "its partition cannot give so much"),
+        (("--slurm", "partition=nosuch"), "invalid partition specified: nosuch"),
+        (("--slurm", "time=9999"), "its partition allows no job so long"),
+        (("--slurm", "constraint=gold"), "Invalid feature specification"),
+    ],
+)
+def test_what_can_never_start_is_told_at_once(
+    ready: Site, asked: tuple[str, ...], words: str
+) -> None:
+    done = ready.orch("train", "faulty.py", *TWO, *asked, seconds=60)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert ready.said("squeue", "--noheader") == ""
+
+
+def test_a_job_that_somebody_cancels(ready: Site) -> None:
+    run = Started(ready, *TWO, *SLOW)
+    run.await_event("joined", 2)
+    ready.said("scancel", run.job())
+    code, words = run.end()
+    assert code == 130, words
+    assert run.outcome()["problem"].startswith(f"job {run.job()}: it was cancelled")
+    assert ready.said("squeue", "--noheader") == ""
+
+
+def test_stop_ends_the_job_and_says_so(ready: Site) -> None:
+    run = Started(ready, *TWO, *SLOW)
+    run.await_event("joined", 2)
+    done = ready.orch("stop", run.folder.name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    code, words = run.end()
+    assert code == 130, words
+    assert ready.said("squeue", "--noheader") == ""
+    assert set(run.outcome()["nodes"]) == {"n1", "n2"}
+
+
+def test_a_controller_that_is_away_ends_no_run(ready: Site) -> None:
+    run = Started(ready, *TWO, "--", "--seconds", "0.2", "--steps", "60")
+    run.await_event("joined", 2)
+    ready.on(LOGIN, "pkill", "-9", "slurmctld", user="root")
+    code, words = run.end()
+    assert code == 0, words
+
+
+def test_a_spare_node_takes_the_place_of_one_that_dies(ready: Site) -> None:
+    run = Started(ready, *TWO, "--max-restarts", "1", "--spare-nodes", "1",
+                  "--", "--seconds", "0.2", "--steps", "100")  # fmt: skip
+    run.await_event("joined", 2)
+    subprocess.run(["docker", "kill", ready.container("n2")], check=True, capture_output=True)
+    code, words = run.end()
+    assert code == 0, words
+    assert "n3 takes the place of n2" in words
+    assert run.outcome()["attempts"] == 2
