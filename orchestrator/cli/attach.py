@@ -74,7 +74,7 @@ def logs(
     run: RunName = "last",
     rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is written, until the end.")
+        bool, typer.Option("--follow", "-f", help="Go on with new lines, until the run ends.")
     ] = False,
     grep: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")

@@ -38,7 +38,7 @@ def build(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image of a stack from its wheels; tells its digest."""
+    """Build the image of a stack from its wheels; prints its digest."""
     from orchestrator import load
     from orchestrator.errors import RequestError
     from orchestrator.operations import image as operation
@@ -67,7 +67,7 @@ def save(
     engine: Engine = "docker",
     as_json: AsJson = False,
 ) -> None:
-    """Write an image to a file, for nodes without a registry; tells its SHA-256."""
+    """Write an image to a file, for nodes without a registry; prints its SHA-256."""
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
@@ -86,7 +86,7 @@ def push(
     engine: Engine = "docker",
     as_json: AsJson = False,
 ) -> None:
-    """Push an image to the registry that its name begins with; tells its digest there."""
+    """Push an image to the registry that its name begins with; prints its digest there."""
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA

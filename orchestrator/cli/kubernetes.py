@@ -71,7 +71,7 @@ def check(
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether runs can start: each miss with its cure; exit code 1 if there is one."""
+    """Look whether runs can start: what is missing, and its cure. Exit code 1 if there is any."""
     from orchestrator.errors import RequestError, did_you_mean
     from orchestrator.targets.kubernetes import setup as operation
     from orchestrator.targets.kubernetes.api.connect import connect

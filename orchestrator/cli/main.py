@@ -61,7 +61,10 @@ def main() -> None:
     gc.set_threshold(50_000)  # what planning makes of thousands of nodes lives to its end
     try:
         if away_from_home():
-            say(f"note: the home folder cannot be written; in its place: {stand_in()}", err=True)
+            say(
+                f"note: the home folder cannot be written; {stand_in()} is used in its place",
+                err=True,
+            )
         app()
     except OrchError as error:
         say(f"error: {error.message}", err=True)

@@ -47,7 +47,9 @@ def check_format(output: Output) -> None:
     from orchestrator.errors import RequestError
 
     if output.format not in (None, "yaml", "json"):
-        raise RequestError(f"-o {output.format}: it is yaml or json.")
+        raise RequestError(
+            f"-o {output.format}: there is no such format.", hint="Give yaml or json."
+        )
     if output.format == "yaml" and (output.as_json or not output.dry_run):
         other = "not with --json" if output.as_json else "for --dry-run"
         raise RequestError(f"-o yaml is the plan's manifest: {other}.")

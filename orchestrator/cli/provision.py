@@ -26,7 +26,7 @@ Data = Annotated[
 
 def provision(
     inventory: Inventory,
-    stack: Annotated[str, typer.Option(help="The set of versions to install.")] = "current",
+    stack: Annotated[str, typer.Option(help="The stack (set of versions) to install.")] = "current",
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")
     ] = False,
@@ -60,7 +60,10 @@ def provision(
     from orchestrator.report import provision as report
 
     if wheels not in ("wheelhouse", "index"):
-        raise RequestError(f"--wheels {wheels}: it is wheelhouse or index.")
+        raise RequestError(
+            f"--wheels {wheels}: there is no such source of wheels.",
+            hint="Give wheelhouse or index.",
+        )
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
         done = operation.provision(

@@ -54,7 +54,7 @@ WHAT: Mapping[str, ParameterInfo] = {
         help="A folder with a recipe.toml, or of several such folders; may be repeated.",
     ),
     "stack": typer.Option(
-        help="The set of versions to run on.",
+        help="The stack (set of versions) to run on.",
         autocompletion=lambda incomplete: complete_stacks(incomplete),
     ),
 }
@@ -66,7 +66,7 @@ WHERE: Mapping[str, ParameterInfo] = {
         "pattern of Ansible's; default: all.",
     ),
     "exclude": typer.Option(metavar="PATTERN", help="Nodes to leave out, written as with --nodes."),
-    "queue": typer.Option(help="Wait for cores that another run has."),
+    "queue": typer.Option(help="Wait until the cores that another run uses are free."),
 }
 RANKS: Mapping[str, ParameterInfo] = {
     "ppn": typer.Option(
@@ -84,7 +84,7 @@ RANKS: Mapping[str, ParameterInfo] = {
     ),
     "accelerate_config": typer.Option(
         metavar="FILE",
-        help="Your configuration of accelerate: honoured or, aloud, contradicted.",
+        help="Your configuration of accelerate; what of it is not used is told.",
     ),
     "backend": typer.Option(help="Process-group backend; default: the stack's first."),
     "ccl_workers": typer.Option(help="Cores of each rank that oneCCL keeps for communication."),
@@ -104,11 +104,11 @@ RESTARTS: Mapping[str, ParameterInfo] = {
     "fresh": typer.Option(help="Start over instead of carrying on an unfinished run."),
     "stall_timeout": typer.Option(
         metavar="SECONDS",
-        help="End a run that has made no progress for so long (no event, collective, "
+        help="Seconds without progress after which a run is ended (no event, collective, "
         "optimizer step or line of a log); 0: never.",
     ),
     "max_restarts": typer.Option(
-        metavar="N", help="Start again so often after a failure, from the newest checkpoint."
+        metavar="N", help="How often to start again after a failure, from the newest checkpoint."
     ),
     "spare_nodes": typer.Option(
         metavar="K",

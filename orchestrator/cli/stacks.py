@@ -114,9 +114,14 @@ def check(
     from orchestrator.report import stacks as report
 
     if inventory and (python or shell):
-        raise RequestError("--inventory names nodes; --python and --shell are this machine's.")
+        raise RequestError(
+            "--inventory names nodes; --python and --shell are this machine's.",
+            hint="Leave --inventory out, or the other two.",
+        )
     if backend and not stack:
-        raise RequestError("--backend goes with --stack.")
+        raise RequestError(
+            "--backend goes with --stack.", hint="Add --stack NAME, or leave --backend out."
+        )
     environments = (
         operation.environments_of(inventory, complain)
         if inventory

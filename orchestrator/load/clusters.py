@@ -20,6 +20,8 @@ from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.paths import INVENTORY
 from orchestrator.state import State
 
+NO_HOSTS = "Write them below all: hosts: node1: {ansible_host: 10.0.0.1}."
+
 
 def cluster(
     name: str,
@@ -36,7 +38,7 @@ def cluster(
     source = find_inventory(name)
     listing = read_listing(source)
     if not listing.hosts:
-        raise RequestError(f"Inventory {source} has no hosts.")
+        raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
     selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
     chosen = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
     others = {host: its for host, its in chosen.items() if not is_this_machine(its)}
@@ -63,7 +65,10 @@ def find_inventory(name: str) -> Path:
     bare = "/" not in name
     path = INVENTORY / name if bare else Path(name)
     if not name.isprintable():  # it goes into comments of files, and into the names of others
-        raise RequestError(f"{name!r} is no name of an inventory.")
+        raise RequestError(
+            f"{name!r} is no name of an inventory.",
+            hint="Give its path: inventory/prod, ./hosts.yml.",
+        )
     if name and name not in (".", "..") and path.exists():
         return path
     known = {path.name for path in INVENTORY.iterdir() if path.is_dir()}

@@ -63,7 +63,8 @@ def docker(image: str | None, pairs: tuple[str, ...], inventory: str) -> Docker 
     if image is None:
         if pairs:
             raise RequestError(
-                f"--docker {pairs[0]}: without --docker-image there is no container."
+                f"--docker {pairs[0]}: without --docker-image there is no container.",
+                hint="Add --docker-image NAME, or leave --docker out.",
             )
         return None
     said = agreed(read_inventory(find_inventory(inventory)))

@@ -79,7 +79,10 @@ def recipe(name: str, plugins: Sequence[Path] = ()) -> Recipe:
     if script.is_file():
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
     if script.suffix == ".py" or "/" in name:
-        raise RequestError(f"There is no script {name!r}.")
+        raise RequestError(
+            f"There is no script {name!r}.",
+            hint="A script is named by its path; `orch recipes` lists the recipes.",
+        )
     raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
 
 
@@ -143,5 +146,8 @@ def parse_value(text: str) -> Value:
 def existing_file(name: str, text: str) -> str:
     path = Path(text)
     if not path.is_file():
-        raise RequestError(f"--set {name}={text}: there is no such file.")
+        raise RequestError(
+            f"--set {name}={text}: there is no such file.",
+            hint="A path is relative to the folder that orch is called in.",
+        )
     return str(path.resolve())

@@ -35,7 +35,8 @@ def select(
     if not left:
         raise RequestError(
             f"--nodes {nodes or 'all'} --exclude {exclude} leaves none of the "
-            f"{len(listing.hosts)} hosts in {source}."
+            f"{len(listing.hosts)} hosts in {source}.",
+            hint="Exclude fewer of them.",
         )
     name = f"cluster '{title(source)}'"
     why = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
@@ -44,7 +45,10 @@ def select(
         count = int(nodes) + spares
         left = first_hosts(left, count, cluster=title(source), source=str(source))
     if spares >= len(left):
-        raise RequestError(f"--spare-nodes {spares} leaves none of {len(left)} nodes to run on.")
+        raise RequestError(
+            f"--spare-nodes {spares} leaves none of {len(left)} nodes to run on.",
+            hint=f"Keep at most {len(left) - 1} spare, or add nodes.",
+        )
     return Selection(
         hosts=left[: len(left) - spares],
         reason=f"{why} without {fold(dropped)}" if dropped else why,

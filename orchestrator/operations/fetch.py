@@ -20,7 +20,10 @@ def fetch(handle: RunHandle, wanted: Wanted, listener: FetchListener) -> Collect
     wanted = replace(wanted, source=wanted.source or output_of(handle))
     found = handle.fetch(wanted, listener)
     if wanted.only and not found.files:
-        raise RequestError(f"Nothing in {wanted.source} matches {' or '.join(wanted.only)}.")
+        raise RequestError(
+            f"Nothing in {wanted.source} matches {' or '.join(wanted.only)}.",
+            hint="Without --only all files are fetched.",
+        )
     files = [asdict(entry) for entry in found.files]
     value = {"schema": 1, "from": wanted.source, "folder": str(found.folder), "files": files}
     write_json(handle.folder / FETCHED, value)

@@ -165,7 +165,10 @@ def data_trees(paths: tuple[str, ...]) -> list[dict[str, str]]:
     for text in paths:
         path = Path(text)
         if not path.exists():
-            raise RequestError(f"--data {text}: there is no such file or folder.")
+            raise RequestError(
+                f"--data {text}: there is no such file or folder.",
+                hint="A path is relative to the folder that orch is called in.",
+            )
         trees.append({"src": str(path.resolve()), "dest": f"data/{path.resolve().name}"})
     return trees
 

@@ -37,5 +37,7 @@ def written(target: Path, text: str) -> Path:
     try:
         target.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise ExecuteError(f"{target} cannot be written: {error.strerror}.") from None
+        raise ExecuteError(
+            f"{target} cannot be written: {error.strerror}.", hint="--output names another file."
+        ) from None
     return target.absolute()

@@ -159,7 +159,7 @@ def pip(*words: str) -> None:
     if done.returncode != 0:
         raise ExecuteError(
             f"pip {words[0]} ended with exit code {done.returncode}.",
-            hint="Its words are above. What is installed stays: the same command goes on.",
+            hint="Its output is above. What is installed stays: the same command goes on.",
         )
 
 

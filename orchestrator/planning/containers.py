@@ -48,7 +48,10 @@ class Docker:
     def check(self) -> None:
         """Raises PlanError for the first value that the engine would refuse or misread."""
         if not NAME.fullmatch(self.image):
-            raise PlanError(f"--docker-image {self.image!r} is no name of an image.")
+            raise PlanError(
+                f"--docker-image {self.image!r} is no name of an image.",
+                hint="Examples: orch:current, registry.example/team/torch:3.",
+            )
         if self.start not in STARTS:
             raise PlanError(f"start = {self.start!r}.", hint=f"It is {' or '.join(STARTS)}.")
         if not SIZE.fullmatch(self.shm):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.load.clusters import find_inventory
+from orchestrator.load.clusters import NO_HOSTS, find_inventory
 from orchestrator.load.facts import (
     DamagedRecord,
     NotWhatANodeSays,
@@ -213,7 +213,7 @@ def open_session(
     source = find_inventory(request.inventory)
     hosts = read_inventory(source)
     if not hosts:
-        raise RequestError(f"Inventory {source} has no hosts.")
+        raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
     state = State.of(source)
     return Session(
         request=request,

@@ -49,7 +49,8 @@ def of_record(record: RunRecord) -> Target:
     """Where the run of this record lives. Raises ExecuteError."""
     if record.target not in TARGETS:
         raise ExecuteError(
-            f"{record.run_id} runs on {record.target}, which this version of orch does not know."
+            f"{record.run_id} runs on {record.target}, which this version of orch does not know.",
+            hint="Use the version that has started it, or a newer one.",
         )
     return TARGETS[record.target]()
 

@@ -106,7 +106,9 @@ def log_lines(
         unheard = {stream.host.node for stream in silent if not stream.read}
         yield from copied(run, {number: node for number, node in nodes.items() if node in unheard})
         names = ", ".join(stream.host.node for stream in silent)
-        raise ExecuteError(f"Lines may be missing: no answer from {names}.")
+        raise ExecuteError(
+            f"Lines may be missing: no answer from {names}.", hint="The same command asks again."
+        )
 
 
 def copied(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:

@@ -44,8 +44,8 @@ def words(error: Exception, where: str) -> ExecuteError:
         return NotThere(f"{message}.", hint=hint_for_missing(message))
     if status == 409:
         return ExecuteError(
-            f"Somebody else has it: {message}.",
-            hint="Nothing was changed. Another name, or ask the manager of these fields.",
+            f"Somebody else has made or manages it: {message}.",
+            hint="Nothing was changed. Take another name, or ask who manages these fields.",
         )
     if status == 410:
         return Expired(f"{message}.")

@@ -1,0 +1,39 @@
+"""The texts for users have the field's words, and say what to do."""
+
+from __future__ import annotations
+
+import re
+
+from tests.words import every
+
+ALL = every()
+# What DESIGN.md's words stand in the place of, and words that blame or beg.
+WRONG = re.compile(
+    r"\b(warden|sweep|swept|whereabouts|story|traceback stacks|please|oops|simply|just|obviously)\b",
+    re.IGNORECASE,
+)
+QUOTED = re.compile(r"'[^']*'")  # words of other programs
+HELP = [word for word in ALL if word.kind in ("Option.help", "Argument.help", "Typer.help")]
+
+
+def test_the_list_is_whole() -> None:
+    assert len(ALL) > 600
+    assert {"RequestError", "PlanError.hint", "Option.help", "Decision.reason"} <= {
+        word.kind for word in ALL
+    }
+
+
+def test_no_text_has_a_wrong_word() -> None:
+    assert [word for word in ALL if WRONG.search(QUOTED.sub("", word.text))] == []
+
+
+def test_help_is_a_sentence_or_two() -> None:
+    assert [word for word in HELP if not word.text.endswith((".", ")"))] == []
+    assert [word for word in HELP if len(word.text) > 260] == []
+
+
+def test_errors_end_in_a_point_and_hints_too() -> None:
+    """So that they can stand beside each other."""
+    errors = [word for word in ALL if word.kind in ("RequestError", "PlanError", "ExecuteError")]
+    open_ended = [word for word in errors if not word.text.endswith((".", "}", "?", ")"))]
+    assert open_ended == []

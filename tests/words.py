@@ -1,0 +1,84 @@
+"""Every text that orch shows to its users, in one list, to be read whole: python -m tests.words
+
+Errors and their hints, decisions, warnings, help: from the source, with {} for what is put in. A
+text is found by the call that it is an argument of.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PLACES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
+SHOWN = {"Decision", "Option", "Argument", "Typer", "tell", "say", "complain", "note", "warn",
+         "warned", "Warned", "Waiting", "Stalled", "Stopping", "NodeNews", "NodesLost", "Refused",
+         "KnownError", "Fault", "Problem", "Limit", "refuse", "fail", "Finding",
+         "Mismatch"}  # fmt: skip
+ENDINGS = ("Error", "Refusal", "Record", "Exit")
+
+
+@dataclass(frozen=True, order=True)
+class Word:
+    path: str
+    line: int
+    kind: str
+    text: str
+
+
+def name_of(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def is_shown(name: str) -> bool:
+    return name in SHOWN or name.endswith(ENDINGS)
+
+
+def text_of(node: ast.expr) -> str:
+    """A text as a reader sees it; empty for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(one) or "{}" for one in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = text_of(node.left), text_of(node.right)
+        return f"{left or '{}'}{right or '{}'}" if left or right else ""
+    if isinstance(node, ast.IfExp):
+        return " / ".join(filter(None, (text_of(node.body), text_of(node.orelse))))
+    return ""
+
+
+def words(path: Path) -> Iterator[Word]:
+    where = path.relative_to(ROOT).as_posix()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and is_shown(name_of(node)):
+            yield from arguments(where, node)
+        if isinstance(node, ast.FunctionDef) and where.startswith("orchestrator/cli"):
+            told = ast.get_docstring(node) or ""
+            yield Word(where, node.lineno, "help", " ".join(told.split()))
+
+
+def arguments(where: str, call: ast.Call) -> Iterator[Word]:
+    named = [(one.arg or "", one.value) for one in call.keywords]
+    for keyword, value in [*(("", one) for one in call.args), *named]:
+        text = " ".join(text_of(value).split())
+        if " " in text:
+            kind = f"{name_of(call)}.{keyword}" if keyword else name_of(call)
+            yield Word(where, call.lineno, kind, text)
+
+
+def files() -> Iterator[Path]:
+    for place in PLACES:
+        path = ROOT / place
+        yield from [path] if path.is_file() else path.rglob("*.py")
+
+
+def every() -> list[Word]:
+    return sorted(word for path in files() for word in words(path) if word.text)
+
+
+if __name__ == "__main__":
+    for word in every():
+        print(f"{word.path}:{word.line}: {word.kind}: {word.text}")
