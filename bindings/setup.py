@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # pip's front end leaves it out
 import needed  # noqa: E402
 
-RELEASE = 3  # of these bindings, for one and the same torch
+RELEASE = 4  # of these bindings, for one and the same torch
 ONECCL = "2022.1.2"  # of oneccl-devel; the wheel remembers it
 PACKAGE = "oneccl_bindings_for_pytorch"
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
@@ -166,6 +166,7 @@ def main() -> None:
     setup(
         version=version,
         packages=[PACKAGE, f"{PACKAGE}.env"],
+        py_modules=["oneccl_bind_pt_autoload"],
         package_data={f"{PACKAGE}.env": ["setvars.sh"]},
         ext_modules=[extension(version, oneccl_root()), dropout()],
         # No requirement on torch itself: the check at import says more than pip's resolver could.

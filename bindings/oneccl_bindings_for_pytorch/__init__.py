@@ -1,6 +1,6 @@
-"""The c10d backend `ccl` over oneCCL. Importing this module registers it:
+"""The c10d backend `ccl` over oneCCL. torch knows it by an entry point and loads it when asked for
+it; importing this module loads it at once:
 
->>> import oneccl_bindings_for_pytorch
 >>> torch.distributed.init_process_group("ccl")
 """
 
@@ -55,10 +55,9 @@ def _create(options, _backend_options=None):
 
 
 def _register() -> None:
-    if "ccl" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])
-        dist.ProcessGroupCCL = _ccl.ProcessGroupCCL  # beside ProcessGroupGloo
-        atexit.register(_ccl.before_interpreter_ends)
+    dist.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])
+    dist.ProcessGroupCCL = _ccl.ProcessGroupCCL  # beside ProcessGroupGloo
+    atexit.register(_ccl.before_interpreter_ends)
 
 
 _register()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ._interface import towards_others
+
 # MPI's own algorithm is kept up to DDP's usual bucket of 25 MB. Beyond, oneCCL's ring took about
 # two thirds of its time (2 ranks of one host, 100 MB, fp32 and bf16; measured on a busy machine).
 ALLREDUCE = "direct:0-33554432;ring:33554433-max"
@@ -16,7 +18,7 @@ UNDER_MPI = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK")
 
 
 def defaults(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables to add to `env`. Pure: tests and launchers can ask what would happen."""
+    """Variables to add to `env`. Launchers can ask what would happen."""
     out: dict[str, str] = {}
     mpi = any(name in env for name in UNDER_MPI)
     transport = env.get("CCL_ATL_TRANSPORT") or ("mpi" if mpi else "ofi")
@@ -30,6 +32,8 @@ def defaults(env: Mapping[str, str]) -> dict[str, str]:
     if transport == "ofi":
         # libfabric would otherwise pick a provider by what hardware it believes to see.
         out["FI_PROVIDER"] = "tcp"
+        if interface := towards_others(env):
+            out["FI_TCP_IFACE"] = interface
     if not mpi:
         # hydra's variables are not there to be read; torchrun's are.
         out["CCL_PROCESS_LAUNCHER"] = "none"

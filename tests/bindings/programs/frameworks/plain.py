@@ -1,6 +1,5 @@
 """torch alone."""
 
-import oneccl_bindings_for_pytorch  # noqa: F401
 import torch
 import torch.distributed as dist
 

@@ -1,6 +1,5 @@
 """accelerate takes the group that is there."""
 
-import oneccl_bindings_for_pytorch  # noqa: F401
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator

@@ -3,7 +3,6 @@
 import sys
 
 import deepspeed
-import oneccl_bindings_for_pytorch  # noqa: F401
 import torch
 import torch.distributed as dist
 

@@ -1,7 +1,6 @@
 """Lightning starts the second rank itself."""
 
 import lightning
-import oneccl_bindings_for_pytorch  # noqa: F401
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy

@@ -1,13 +1,9 @@
-"""Ray Train makes the group before the loop begins: the hook registers ccl before that."""
+"""Ray Train, which makes the group before the loop begins."""
 
 import ray
 import torch
 from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
-
-
-def register_ccl():
-    import oneccl_bindings_for_pytorch  # noqa: F401
 
 
 def loop():
@@ -27,7 +23,7 @@ def loop():
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=3, runtime_env={"worker_process_setup_hook": register_ccl})
+    ray.init(num_cpus=3)
     TorchTrainer(
         loop,
         torch_config=TorchConfig(backend="ccl"),
