@@ -119,6 +119,7 @@ class Api:
             self.state.version += 1
             metadata = {
                 "uid": str(uuid.uuid4()), "namespace": "team",
+                "creationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 **self.state.objects.get(key, {}).get("metadata", {}), **value["metadata"],
                 "resourceVersion": str(self.state.version),
             }  # fmt: skip

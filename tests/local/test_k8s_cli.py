@@ -66,7 +66,7 @@ def test_every_miss_has_its_cure(api: Api, orch: Orch) -> None:
     done = orch("k8s", "check", "--json", "--no-pull", "--launcher", "pytorchjob")
     found = findings(done)
     assert done.returncode == 1
-    assert found["TrainJob"]["state"] == "unknown"
+    assert found["TrainJob"]["state"] == "absent"
     for topic in ("rights", "volume", "nodes"):
         assert (found[topic]["state"], bool(found[topic]["cure"])) == ("miss", True)
     assert "pods/exec" in found["rights"]["words"]

@@ -545,6 +545,7 @@ def test_stop_leaves_a_job_that_is_not_ours(api: Api, orch: Orch, tmp_path: Path
     assert done.returncode == 1
     assert "does not have the labels of run" in done.stderr
     assert api.names("pytorchjobs") == [job]
+    assert not (tmp_path / "runs" / run / "stop").exists(), "it goes on, and may fail by itself"
 
 
 def test_ctrl_c_stops_the_run(api: Api, orch: Orch, tmp_path: Path) -> None:
@@ -571,6 +572,62 @@ def test_another_controller_finds_the_run(api: Api, orch: Orch, tmp_path: Path) 
     assert done.stdout == "[0 worker-0] hello\n", done.stderr
     unknown = orch("logs", "nope", "--inventory", "k8s")
     assert unknown.returncode == 2
+
+
+def test_what_kubectl_has_made_becomes_the_jobs_own(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    (name,) = api.names("configmaps")
+    alone = api.get("configmaps", name) or {}
+    whole = dict(alone["data"])
+    del alone["metadata"]["ownerReferences"]
+    api.remove("configmaps", name)
+    api.put("configmaps", alone)
+    assert orch("logs", run, "--inventory", "k8s", "--runs-dir", "elsewhere").returncode == 0
+    found = api.get("configmaps", name) or {}
+    made = api.get("pytorchjobs", job) or {}
+    own = {name: value for name, value in owner(made).items() if name != "controller"}
+    assert found["metadata"]["ownerReferences"] == [own]
+    assert found["data"] == whole
+
+
+def test_a_later_controller_tells_the_times_of_the_cluster(
+    api: Api, orch: Orch, tmp_path: Path
+) -> None:
+    run, job = started(api, orch, tmp_path)
+    made = api.get("pytorchjobs", job) or {}
+    made["metadata"]["creationTimestamp"] = "1970-01-01T00:00:01Z"
+    ended = [{**one, "lastTransitionTime": "1970-01-01T00:01:00Z"}
+             for one in conditions("Succeeded")["conditions"]]  # fmt: skip
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, event("started", 1, node="worker-0"), end=True)
+    api.put("pytorchjobs", {**made, "status": {"conditions": ended}})
+    there = ("--inventory", "k8s", "--runs-dir", "elsewhere")
+    assert orch("attach", run, *there).returncode == 0
+    lines = (tmp_path / "elsewhere" / run / "events.jsonl").read_text().splitlines()
+    times = {one["event"]: one["time"] for one in map(json.loads, lines)}
+    assert times == {"launched": 1.0, "started": 2.0, "finished": 60.0}
+    value = json.loads((tmp_path / "elsewhere" / run / "outcome.json").read_text())
+    assert (value["started"], value["ended"]) == (1.0, 60.0)
+
+
+def test_a_stop_that_is_watched_loses_no_pod(api: Api, orch: Orch, tmp_path: Path) -> None:
+    """The supervisor in an MPIJob's launcher sees its workers go."""
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    name = pod(api, job, 0, RUNNING)
+    lost = {"state": "failed", "problem": "worker-0 was lost", "nodes": {"worker-0": {"lost": "x"}}}
+    (tmp_path / "runs" / run / "stop").touch()  # as `orch stop` does before anything is deleted
+    api.say(
+        name,
+        event("lost", -1, text="worker-0 was lost: no answer", nodes=["worker-0"]),
+        event("outcome", -1, outcome=lost),
+        end=True,
+    )
+    finish(api, job, "Failed")
+    done = end()
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert "lost" not in done.stdout + done.stderr
+    assert "orch stop tries again" not in orch("runs", "show", run).stdout
 
 
 def test_outputs_come_through_a_pod_that_is_removed_again(

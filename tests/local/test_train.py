@@ -207,15 +207,22 @@ def test_a_script_that_trains_alone_on_every_rank_is_stopped(
     assert done.returncode == 1
     assert "trains alone on every rank" in done.stdout
     assert "Traceback" not in done.stdout
-    assert orch("train", "alone.py", "--ppn", "1").returncode == 1, "get_rank() without a group"
 
 
-def test_one_rank_needs_no_group(orch: Orch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_one_rank_finds_a_group_and_may_train_alone(
+    orch: Orch, tmp_path: Path, backend: str
+) -> None:
     (tmp_path / "one.py").write_text(
-        "import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
-        "m(torch.ones(1, 2)).sum().backward()\no.step()\n"
+        "import torch, torch.distributed as dist\nassert dist.get_world_size() == 1\n"
+        "m = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
+        "for step in range(4):\n    m(torch.ones(1, 2)).sum().backward()\n    o.step()\n"
+        "value = torch.tensor([3.0])\ndist.all_reduce(value)\ndist.barrier()\n"
+        "assert value.item() == 3.0\n"
+        "m = torch.nn.parallel.DistributedDataParallel(m)\n"
+        "m(torch.ones(1, 2)).sum().backward()\nprint(dist.get_rank())\n"
     )
-    done = orch("train", "one.py", "--ppn", "1")
+    done = orch("train", "one.py", "--ppn", "1", "--backend", backend)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

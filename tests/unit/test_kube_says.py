@@ -298,7 +298,7 @@ def test_volumes() -> None:
 
 def test_kinds_and_rights() -> None:
     found = checks.kinds_findings({"pytorchjob": ("v1",)}, None)
-    assert [one.state for one in found] == ["ok", "unknown", "unknown", "unknown"]
+    assert [one.state for one in found] == ["ok", "absent", "absent", "absent"]
     assert {one.state for one in checks.kinds_findings({}, None)} == {"miss"}
     assert checks.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].words.endswith("only v1")
     missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]

@@ -41,12 +41,13 @@ BF16_LABELS = (
 )
 
 
-SIGNS = {"ok": "ok  ", "miss": "MISS", "unknown": "?   "}
+SIGNS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`state`: ok, miss (runs will fail), or unknown. `cure`: what to do about a miss."""
+    """`state`: ok, miss (runs will fail), absent (and not needed), or unknown. `cure`: what to do
+    about a miss."""
 
     topic: str
     state: str
@@ -86,7 +87,7 @@ def kinds_findings(served: Mapping[str, tuple[str, ...]], wanted: str | None) ->
         found.append(
             Finding(
                 topic=kind.kind,
-                state="ok" if here else "miss" if needed else "unknown",
+                state="ok" if here else "miss" if needed else "absent",
                 words=f"{kind.group}/{kind.version}" + ("" if here else f":{other}"),
                 cure="" if here else f"{kind.comes_with} brings it.",
             )

@@ -99,12 +99,14 @@ class RunCopy:
         events = [event for event in run.events() if not isinstance(event, LeftOut)]
         relocate(run, events)
         began = min((one.time for one in events if one.time), default=self.began)
-        ending = outcome(events, pods, job, began=began, now=time.time())
+        last = max((one.time for one in events), default=0.0)  # the cluster tells whole seconds
+        ended = max(job.ended, last) if job.ended else time.time()
+        ending = outcome(events, pods, job, began=began, now=ended)
         if job.state == FAILED and (self.folder / STOPPED).exists():
             ending = replace(
                 ending, state=STOPPED_STATE, first_failure=None, problem=None, nodes={}
             )
-        event = of_now(Finished(state=ending.state))
+        event = replace(of_now(Finished(state=ending.state)), time=round(ended, 3))
         self.add_event(event)
         write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
         self.keep_positions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from orchestrator.targets.kubernetes.followed import followed
 from orchestrator.targets.kubernetes.load import kube_settings
 from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.objects import adopt
 from orchestrator.targets.kubernetes.run_record import whole
 from orchestrator.targets.kubernetes.status import job_state
 
@@ -31,6 +33,7 @@ class Asked:
     """What a namespace says: the records of its runs, oldest first; run id -> why its record is
     shown, but not followed; those that cannot be read, in words."""
 
+    cluster: Kube
     records: tuple[RunRecord, ...]
     unfollowed: Mapping[str, OrchError]
     damaged: tuple[str, ...]
@@ -66,7 +69,9 @@ def ask_cluster(cluster: Kube) -> Asked:
             unfollowed[record.run_id] = error
         found.append(record)
     ordered = sorted(found, key=lambda record: (record.created, record.run_id))
-    return Asked(records=tuple(ordered), unfollowed=unfollowed, damaged=tuple(damaged))
+    return Asked(
+        cluster=cluster, records=tuple(ordered), unfollowed=unfollowed, damaged=tuple(damaged)
+    )
 
 
 def find(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
@@ -84,6 +89,8 @@ def find(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
     folder = base / wanted
     if not (folder / PLAN).exists():
         store.keep(known[wanted], folder)
+    with suppress(OrchError):  # one who may only look does not mend
+        adopt(asked.cluster, location_of(known[wanted]), wanted)
     return known[wanted], folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from orchestrator.errors import ExecuteError
 from orchestrator.planning.manifest import Object
@@ -10,9 +11,11 @@ from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.location import JobLocation
 from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
 GONE_SECONDS = 150.0  # a pod has 120 s to end
 POLL_SECONDS = 0.5
+OWNING = f"{names.MANAGER}-owner"  # a field manager: what `orch` applies is all that it wants
 STOPPED = "stop"  # a file of the run's folder: `orch stop` has deleted the job
 
 
@@ -43,6 +46,38 @@ def delete_objects(cluster: Kube, at: JobLocation, run_id: str) -> None:
             if kind == "Pod" and one["metadata"].get("ownerReferences"):
                 continue  # the job's own end with it, in their order
             remove_ours(cluster, cluster.core_path(kind), one, run_id)
+
+
+def give_owner(cluster: Kube, at: JobLocation, others: Iterable[Object]) -> None:
+    """The job owns the other objects of its run: they go when it goes."""
+    made = cluster.job(at.group, at.version, at.plural, at.job)
+    owner = {
+        "apiVersion": f"{at.group}/{at.version}",
+        "kind": KINDS[at.launcher].kind,
+        "name": at.job,
+        "uid": made["metadata"]["uid"],
+    }
+    for other in others:
+        named = {"name": other["metadata"]["name"], "ownerReferences": [owner]}
+        owned = {"apiVersion": other["apiVersion"], "kind": other["kind"], "metadata": named}
+        cluster.applied(owned, manager=OWNING)
+
+
+def adopt(cluster: Kube, at: JobLocation, run_id: str) -> None:
+    """What somebody has made with kubectl is no job's, and would outlive its own."""
+    selector = names.selector(run_id)
+    found = [{**one, "apiVersion": "v1", "kind": "ConfigMap"}
+             for one in cluster.objects("ConfigMap", selector)]  # fmt: skip
+    if at.launcher == "job":
+        services = cluster.objects("Service", selector)
+        found += [{**one, "apiVersion": "v1", "kind": "Service"} for one in services]
+    if at.launcher == "trainjob":
+        api = {"apiVersion": f"{at.group}/{at.version}", "kind": "TrainingRuntime"}
+        runtimes = cluster.list_custom(at.group, at.version, "trainingruntimes", selector)
+        found += [{**one, **api} for one in runtimes]
+    alone = [one for one in found if not one["metadata"].get("ownerReferences")]
+    if alone:
+        give_owner(cluster, at, alone)
 
 
 def remove_ours(cluster: Kube, base: str, one: Object, run_id: str) -> None:

@@ -16,7 +16,7 @@ from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.leftovers import remove_expired
 from orchestrator.targets.kubernetes.location import JobLocation, location_of
-from orchestrator.targets.kubernetes.objects import delete_objects
+from orchestrator.targets.kubernetes.objects import delete_objects, give_owner
 
 
 def start(plan: Plan, folder: Path) -> RunRecord:
@@ -54,16 +54,8 @@ def namespace_asked(plan: Plan) -> str | None:
 def own_by_job(cluster: Kube, plan: Plan, at: JobLocation) -> None:
     """The run's other objects go when its job goes, also by its time to live."""
     (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
-    *others, job = step.objects
-    made = cluster.job(at.group, at.version, at.plural, at.job)
-    owner = {
-        "apiVersion": job["apiVersion"],
-        "kind": job["kind"],
-        "name": at.job,
-        "uid": made["metadata"]["uid"],
-    }
-    for other in others:
-        cluster.apply({**other, "metadata": {**other["metadata"], "ownerReferences": [owner]}})
+    *others, _ = step.objects
+    give_owner(cluster, at, others)
 
 
 def remove_made(cluster: Kube, record: RunRecord) -> None:

@@ -145,18 +145,21 @@ def condition(status: Json, kind: str, wanted: str = "True") -> Json | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """`state`: running, suspended, done or failed; `words`: the operator's, if it failed."""
+    """`state`: running, suspended, done or failed; `words`: the operator's, if it failed; `ended`:
+    when it was done or failed, by the cluster's clock."""
 
     state: str
     words: str = ""
+    ended: float | None = None
 
 
 def job_state(job: Json) -> JobState:
     status = job.get("status", {})
     if any(condition(status, kind) for kind in DONE):
-        return JobState(state="done")
+        return JobState(state="done", ended=ended_at(job))
     if found := condition(status, "Failed"):
-        return JobState(state="failed", words=str(found.get("message") or found.get("reason")))
+        words = str(found.get("message") or found.get("reason"))
+        return JobState(state="failed", words=words, ended=ended_at(job))
     if condition(status, "Suspended"):
         return JobState(state="suspended", words="suspended: a queue holds it back, or somebody")
     return JobState(state="running")
@@ -167,6 +170,11 @@ def ended_at(job: Json) -> float | None:
     status = job.get("status", {})
     found = next((one for kind in (*DONE, "Failed") if (one := condition(status, kind))), None)
     return seconds((found or {}).get("lastTransitionTime"))
+
+
+def made_at(job: Json) -> float | None:
+    """When the cluster made it, in seconds since 1970."""
+    return seconds(job["metadata"].get("creationTimestamp"))
 
 
 def seconds(stamp: str | None) -> float | None:

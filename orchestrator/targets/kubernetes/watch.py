@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,13 @@ from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
 from orchestrator.targets.kubernetes.objects import STOPPED
-from orchestrator.targets.kubernetes.status import JobState, job_state, pod_state, unseen
+from orchestrator.targets.kubernetes.status import (
+    JobState,
+    job_state,
+    made_at,
+    pod_state,
+    unseen,
+)
 
 POLL_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0
@@ -109,8 +116,14 @@ class KubeWatch:
         yield self.finish_with(state)
 
     def launched(self) -> Event:
+        """When the cluster made the job: who watches may have come later."""
         nodes = tuple(host.node for host in self.record.nodes)
-        return of_now(Launched(ranks=len(self.record.layout), nodes=nodes))
+        event = of_now(Launched(ranks=len(self.record.layout), nodes=nodes))
+        try:
+            made = made_at(self.job())
+        except OrchError:  # that is told where the job is looked at
+            made = None
+        return replace(event, time=made) if made else event
 
     def look(self) -> JobState | None:
         """How the job ended, or None while it has not. Raises ExecuteError."""

@@ -167,10 +167,10 @@ class Kube:
         """Server-side apply as the field manager `orch`. Raises ExecuteError."""
         self.applied(made)
 
-    def applied(self, made: Object, *, dry_run: bool = False) -> Object:
+    def applied(self, made: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
         """The object as the API has it then. Nothing that another manager owns is taken over."""
         path = f"{self.path_of(made)}/{made['metadata']['name']}"
-        query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+        query = {"fieldManager": manager, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
         body = {**made, "metadata": {**made["metadata"], "namespace": self.namespace}}

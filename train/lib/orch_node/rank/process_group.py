@@ -19,23 +19,25 @@ from orch_node.rank.checks import RankError
 
 
 def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> None:
-    """Import what the backend needs and make the default process group, if there are peers.
+    """Import what the backend needs and make the default process group, also of one rank: a script
+    may ask for its rank, or reduce, however many there are. A torch without distributed has none.
 
     `planned`: variables that orch has set."""
     if layout.backend_module:
         module = importlib.import_module(layout.backend_module)
         if hasattr(module, "expect_settings"):  # our bindings: no warning of what we have set
             module.expect_settings(planned)
-    if layout.world_size == 1:
-        return
     distributed = torch.distributed
+    if layout.world_size == 1 and not distributed.is_available():
+        return
     check_backend(torch, layout.backend)
     # Also for a script that makes its groups anew.
     bind_stores(importlib.import_module("torch.distributed.rendezvous"))
     timeout = datetime.timedelta(seconds=layout.timeout_seconds)
     distributed.init_process_group(layout.backend, init_method="env://", timeout=timeout)
     adopt_group(distributed, layout.backend)
-    forbid_training_alone(torch)
+    if layout.world_size > 1:
+        forbid_training_alone(torch)
 
 
 def check_backend(torch: ModuleType, backend: str) -> None:
