@@ -20,11 +20,11 @@ SLOW = ("--", "--seconds", "0.2", "--steps", "1000")
 class Started:
     """`orch train` that goes on while a test does something to its job."""
 
-    def __init__(self, site: Site, *arguments: str) -> None:
+    def __init__(self, site: Site, *arguments: str, script: str = "faulty.py") -> None:
         self.site = site
         before = set(self.runs())
         self.process = subprocess.Popen(
-            site.command(LOGIN, *orch_words("train", "faulty.py", *arguments)),
+            site.command(LOGIN, *orch_words("train", script, *arguments)),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         until(lambda: set(self.runs()) - before or self.process.poll() is not None, "a run")
@@ -137,8 +137,8 @@ def test_a_job_that_somebody_cancels(ready: Site) -> None:
     run.await_event("joined", 2)
     ready.said("scancel", run.job())
     code, words = run.end()
+    assert run.outcome()["problem"].startswith(f"job {run.job()}: it was cancelled"), words
     assert code == 130, words
-    assert run.outcome()["problem"].startswith(f"job {run.job()}: it was cancelled")
     assert ready.said("squeue", "--noheader") == ""
 
 
@@ -151,6 +151,39 @@ def test_stop_ends_the_job_and_says_so(ready: Site) -> None:
     assert code == 130, words
     assert ready.said("squeue", "--noheader") == ""
     assert set(run.outcome()["nodes"]) == {"n1", "n2"}
+
+
+PREEMPTED = """
+import pathlib, time
+import torch, torch.distributed as dist
+from orch_node import preemption
+dist.init_process_group()
+mark = pathlib.Path("checkpoint")
+first = int(mark.read_text()) if mark.exists() else 0
+for step in range(first, first + (8 if first else 1000)):
+    dist.all_reduce(torch.ones(4))
+    time.sleep(0.1)
+    if preemption.requested():
+        mark.write_text(str(step))
+        preemption.end(step)
+print("from", first, flush=True)
+"""
+
+
+def test_a_job_that_makes_room_goes_on_by_itself(ready: Site) -> None:
+    """As before its time is over: Slurm signals the batch script."""
+    (ready.home / "room.py").write_text(PREEMPTED)
+    run = Started(ready, *TWO, script="room.py")
+    run.await_event("joined", 2)
+    ready.said("scancel", "--batch", "--signal=TERM", run.job())
+    until(lambda: ready.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
+    ready.said("scontrol", "update", f"jobid={run.job()}", "starttime=now")  # not in 2 minutes
+    code, words = run.end()
+    assert code == 0, words
+    assert "goes on from its checkpoint" in words
+    assert json.loads((run.folder / "slurm-job.json").read_text())["restarts"] == 1
+    told = json.loads((run.folder / "outcome-0.json").read_text())
+    assert told["problem"].startswith("checkpoint at step")
 
 
 def test_a_controller_that_is_away_ends_no_run(ready: Site) -> None:

@@ -57,7 +57,7 @@ class SlurmHandle:
         self.end()
 
     def finish(self) -> Outcome:
-        if outcome_in(self.folder) is None and self.watch.state(now=True).ended:
+        if self.watch.state(now=True).ended:
             self.watch.note_end()
         return outcome_of(store.load(self.folder))
 

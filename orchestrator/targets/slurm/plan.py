@@ -177,6 +177,7 @@ def config_of(
         launcher_env=hydra_by_srun(dict(launch.command.env)),
         files={**launch.files, **launch.shared},
         options=supervision(request, chosen, launch),
+        requeue="no-requeue" not in chosen.slurm.sbatch,
     )
 
 

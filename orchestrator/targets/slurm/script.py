@@ -15,6 +15,7 @@ from orchestrator.planning.plan import Plan, heredoc
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.settings import SlurmSettings
 
+ROOM_SECONDS = 150  # before the end: 120 are the ranks' own, and Slurm may be 60 s late or early
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/slurm")
 
 
@@ -45,5 +46,9 @@ def options(plan: Plan, config: JobConfig, slurm: SlurmSettings) -> Iterator[str
     yield "--open-mode=append"
     if any(one.startswith("--max-restarts") for one in config.options):
         yield "--no-kill"
+    if "no-requeue" not in slurm.sbatch and "requeue" not in slurm.sbatch:
+        yield "--requeue"
+    if "signal" not in slurm.sbatch:  # to the supervisor, such that a checkpoint can be written
+        yield f"--signal=B:TERM@{ROOM_SECONDS}"
     for name, value in slurm.sbatch.items():
         yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"

@@ -12,7 +12,7 @@ REASONS = {
     "Priority": "jobs with a higher priority come first",
     "Resources": "not enough nodes are free",
     "Dependency": "it waits for another job",
-    "BeginTime": "its start was asked for later",
+    "BeginTime": "its start is set for later, as for two minutes after a requeue",
     "Licenses": "a licence that it needs is taken",
     "Reservation": "its reservation has not begun",
     "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from orch_node import whole_files
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.events import Event, Waiting
-from orch_node.protocol.outcome import FAILED, STOPPED, Outcome
+from orch_node.protocol.events import Event, NodeNews, Waiting
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import Place, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
 
@@ -27,6 +28,7 @@ POLL_SECONDS = 1.0
 ASK_SECONDS = 5.0  # between questions to the controller, which many ask
 FIRST_SECONDS = 1.0
 END_SECONDS = 40.0  # for a job to end, which Slurm gives 30 s between TERM and KILL
+ENDED_BY = ("SIGTERM", "SIGKILL")  # as Slurm ends what is left of a job
 SEEN_SECONDS = 0.5  # until a shared file system shows what another host has written
 
 
@@ -73,7 +75,9 @@ class JobWatch:
         return found.ended or found.waits
 
     def terminate(self, pid: int) -> None:
-        self.scheduler.cancel(self.job, "--batch", "--signal=TERM")
+        """Not to make room: at SIGTERM the ranks would write a checkpoint first."""
+        (self.folder / files.STOP).touch(0o600)
+        self.scheduler.cancel(self.job, "--batch", "--signal=INT")
 
     def said(self) -> str:
         logs = sorted(self.folder.glob("slurm-*.out"))
@@ -83,13 +87,33 @@ class JobWatch:
 
     def events(self) -> Iterator[Event]:
         """From the queue to the end. Raises ExecuteError for a job that can never start."""
-        yield from self.queued()
-        if supervisor_of(self.folder) is None and outcome_in(self.folder) is None:
+        told = 0
+        while True:
+            yield from self.queued()
+            if supervisor_of(self.folder) is None and outcome_in(self.folder) is None:
+                self.note_end()
+                return
+            self.learn_nodes()
+            for event in islice(self.of_run(), told, None):
+                told += 1
+                yield event
             self.note_end()
-            return
-        self.learn_nodes()
-        yield from follow.follow(self.folder, self, ranks=len(self.record.layout))
-        self.note_end()
+            if not self.comes_again():
+                return
+            text = f"job {self.job} is back in the queue, and goes on from its checkpoint"
+            yield NodeNews(time=time.time(), text=text)
+
+    def of_run(self) -> Iterator[Event]:
+        return follow.follow(self.folder, self, ranks=len(self.record.layout))
+
+    def comes_again(self) -> bool:
+        """Whether a job that has made room is put back into the queue: then it takes its outcome
+        away."""
+        while (found := outcome_in(self.folder)) is not None:
+            if found.state != PREEMPTED or self.state(now=True).ended:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
 
     def queued(self) -> Iterator[Event]:
         """Until the job's supervisor is there, or the job is not any more."""
@@ -134,16 +158,12 @@ class JobWatch:
     def note_end(self) -> None:
         """Tell the end as Slurm knows it, where the job was ended from outside, or left no word.
 
-        A supervisor that is told to end writes that it was asked to stop: by whom, or for what,
-        only Slurm knows."""
-        told = outcome_in(self.folder)
-        if told is not None and told.state != STOPPED:
+        A supervisor whose ranks Slurm ends writes what it sees of that: why, only Slurm knows."""
+        if knows_why(outcome_in(self.folder)):
             return
         found = self.settled()
-        if not found.ended:
-            return
         told = outcome_in(self.folder)
-        if told is None or (told.state == STOPPED and found.foreign and told.problem is None):
+        if found.ended and (told is None or (found.foreign and not knows_why(told))):
             write_end(self.folder, found, told)
 
     def settled(self) -> JobState:
@@ -166,6 +186,16 @@ def keep(record: RunRecord, folder: Path) -> None:
         write_json(folder / PLAN, {**known, **render(record)})
 
 
+def knows_why(told: Outcome | None) -> bool:
+    """Whether the supervisor's own word stands, whatever Slurm has done to the job since."""
+    if told is None or told.state in (STOPPED, REFUSED):
+        return told is not None
+    if told.state == PREEMPTED:
+        return (told.problem or "").startswith("checkpoint")
+    first = told.first_failure
+    return told.state == DONE or (first is not None and first.signal not in ENDED_BY)
+
+
 def write_end(folder: Path, found: JobState, told: Outcome | None) -> None:
     """`told`: what the supervisor has written, if it has."""
     state = STOPPED if found.state == "CANCELLED" else FAILED
@@ -174,5 +204,6 @@ def write_end(folder: Path, found: JobState, told: Outcome | None) -> None:
     known = told or Outcome(
         state=state, started=supervisor.started if supervisor else now, ended=now
     )
-    ended = replace(known, state=state, problem=states.ending_words(found))
+    words = states.ending_words(found)
+    ended = replace(known, state=state, problem=words, first_failure=None, nodes={})
     whole_files.write(folder / files.OUTCOME, outcome.render(ended))

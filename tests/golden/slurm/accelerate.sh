@@ -3,6 +3,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --open-mode=append
+#SBATCH --signal=B:TERM@150
 #SBATCH --exclusive
 #SBATCH --requeue
 #
@@ -99,6 +100,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--keeps-batch",
   "--path=/venv/bin"
  ],
+ "requeue": true,
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -3,6 +3,8 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
 #SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@150
 #SBATCH --cpus-per-task=8
 #SBATCH --mem=32G
 #
@@ -91,6 +93,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--size-at=4",
   "--keeps-batch"
  ],
+ "requeue": true,
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -3,6 +3,8 @@
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4
 #SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@150
 #SBATCH --partition=cpu
 #SBATCH --account=physics
 #SBATCH --time=2:00:00
@@ -92,6 +94,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--elastic",
   "--keeps-batch"
  ],
+ "requeue": true,
  "schema": 1
 }
 ORCH_END_OF_FILE

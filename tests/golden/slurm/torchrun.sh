@@ -4,6 +4,8 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --open-mode=append
 #SBATCH --no-kill
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@150
 #SBATCH --constraint='avx512&ib'
 #SBATCH --comment='two words; it'"'"'s $(touch PWNED)'
 #SBATCH --exclusive
@@ -95,6 +97,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--elastic",
   "--keeps-batch"
  ],
+ "requeue": true,
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -19,7 +19,8 @@ class JobConfig:
     """`nodes` have ranks, `spare_nodes` are kept ready; `ppn`: ranks of each node. `env`: variables
     of all ranks; `preload`: names of libraries, where the nodes have them. `launcher`: its words,
     `launcher_env`: its variables; `files`: name in the run's folder -> content; `options`: of the
-    supervisor. `launch`: what kind of launcher it is; `mpi`: the flavour of its hostfile."""
+    supervisor. `launch`: what kind of launcher it is; `mpi`: the flavour of its hostfile.
+    `requeue`: whether a job that has made room goes back into the queue."""
 
     run_id: str
     nodes: int
@@ -40,6 +41,7 @@ class JobConfig:
     launcher_env: dict[str, str]
     files: dict[str, str]
     options: tuple[str, ...]
+    requeue: bool = False
     schema: int = SCHEMA
 
 

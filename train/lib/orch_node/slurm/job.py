@@ -17,7 +17,7 @@ from pathlib import Path
 
 from orch_node import whole_files
 from orch_node.protocol import files, outcome, slurm, values
-from orch_node.protocol.outcome import FAILED, Outcome
+from orch_node.protocol.outcome import EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.slurm import Hello, JobConfig, Submitted
 from orch_node.reach import BY_STEP
 from orch_node.slurm import lay
@@ -28,7 +28,7 @@ from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
 
 # Of an earlier start of this job: it was put back into the queue.
-OF_BEFORE = (files.OUTCOME, files.SUPERVISOR, files.STOP)
+OF_BEFORE = (files.OUTCOME, files.SUPERVISOR)
 
 
 def main(argv: list[str]) -> int:
@@ -80,7 +80,28 @@ def supervise(run_dir: Path, config: JobConfig, gathering: Gathering) -> int:
     os.environ.update({**VARIABLES, **config.launcher_env, **interface(hellos), BY_STEP: alone})
     words = [str(run_dir), *config.options, "--", *lay.launcher(config, hellos[0].address)]
     open_agents = functools.partial(JobAgents, connections=gathering.connections)
-    return supervisor.Supervisor(run_dir, supervisor.parse(words), open_agents).run()
+    code = supervisor.Supervisor(run_dir, supervisor.parse(words), open_agents).run()
+    if code == EX_TEMPFAIL and config.requeue:
+        requeue(run_dir)
+    return code
+
+
+def requeue(run_dir: Path) -> None:
+    """Put the job back into the queue, which ends this one: it goes on from the checkpoint. One
+    that has written none would make room for ever."""
+    path = run_dir / files.OUTCOME
+    told = outcome.parse(path.read_bytes())
+    if not (told.problem or "").startswith("checkpoint"):
+        print(f"no requeue: {told.problem}", file=sys.stderr, flush=True)
+        return
+    aside = run_dir / f"outcome-{os.environ.get('SLURM_RESTART_COUNT', '0')}.json"
+    path.rename(aside)
+    (run_dir / files.SUPERVISOR).unlink(missing_ok=True)
+    command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        aside.rename(path)
+        print(f"no requeue: {done.stderr.strip()}", file=sys.stderr, flush=True)
 
 
 def interface(hellos: list[Hello]) -> dict[str, str]:
