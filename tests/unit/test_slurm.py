@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from orch_node.protocol import slurm as protocol
 from orch_node.protocol.cores import Core
+from orch_node.protocol.events import Waiting
 from orch_node.protocol.slurm import CONFIG, NODE0, Hello
 from orch_node.slurm import lay
 from orch_node.slurm.agent import granted_cpus
@@ -23,6 +24,7 @@ from orchestrator.model.command import Answer, Command
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.report import plans
+from orchestrator.runs import store
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.plan import SlurmSite, plan_slurm
@@ -30,7 +32,9 @@ from orchestrator.targets.slurm.resolve import Inputs
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
 from orchestrator.targets.slurm.settings import OURS, SlurmSettings
 from orchestrator.targets.slurm.states import JobState
+from orchestrator.targets.slurm.watch import JobWatch
 from tests.conftest import make_facts
+from tests.recorded import make_run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "slurm"
 SITE = SlurmSite(
@@ -183,6 +187,8 @@ def test_a_job_that_waits_is_told_with_its_reason() -> None:
     )
     down = job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-3]")
     assert "down, drained or reserved (ReqNodeNotAvail, Una" in states.waiting_words(down)
+    held = job("PENDING", "launch failed requeued held")
+    assert "scontrol release" in states.waiting_words(held)
     assert states.waiting_words(job("PENDING", "SomethingNew")) == "job 12 waits: SomethingNew"
 
 
@@ -260,6 +266,28 @@ def test_a_controller_that_is_away_is_no_end_of_a_job() -> None:
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(ControllerAway):
         Scheduler(Host(Answer(code=1, out="", err=away))).state("12")
+
+
+@pytest.mark.parametrize("said", ["", "Invalid user id", "Protocol authentication error"])
+def test_only_a_job_that_slurm_has_forgotten_is_gone(said: str) -> None:
+    with pytest.raises(ControllerAway):
+        Scheduler(Host(Answer(code=1, out="", err=said))).state("12")
+    forgotten = "slurm_load_jobs error: Invalid job id specified"
+    assert Scheduler(Host(Answer(code=1, out="", err=forgotten))).state("12").state == states.GONE
+
+
+def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (folder / "outcome.json").unlink(missing_ok=True)
+    (folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
+    lines = ("PENDING|N/A||BeginTime", "PENDING|N/A||BeginTime", "RUNNING|N/A|n1|None")
+    host = Host(*(Answer(code=0, out=f"{line}\n", err="") for line in lines))
+    record = store.load(folder).record
+    watch = JobWatch(record, folder, "12", Scheduler(host), lambda line: None)
+    assert [event.text for event in watch.queued() if isinstance(event, Waiting)] == [
+        states.waiting_words(job("PENDING", "BeginTime"))
+    ]
+    assert not host.answers
 
 
 # What the job makes of its nodes.

@@ -14,9 +14,7 @@ from orchestrator.targets.slurm.states import JobState
 SCRIPT = "job.sh"
 SECONDS = 60.0  # a busy controller answers late
 FIELDS = "%T|%S|%N|%r"
-# What a controller that is away has squeue say.
-AWAY = ("Unable to contact slurm controller", "Connection refused", "Socket timed out",
-        "Zero Bytes were transmitted")  # fmt: skip
+UNKNOWN = "Invalid job id"  # what squeue says of a job that Slurm has forgotten
 SILENT = "the controller of Slurm does not answer"
 
 
@@ -57,8 +55,11 @@ class Scheduler:
     def state(self, job: str) -> JobState:
         """Raises ControllerAway."""
         words = ("squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format={FIELDS}")
-        answer = self.host.capture(words, seconds=SECONDS)
-        if answer.code != 0 and any(one in answer.err for one in AWAY):
+        try:
+            answer = self.host.capture(words, seconds=SECONDS)
+        except ExecuteError as error:
+            raise ControllerAway(f"{SILENT}: {error.message}") from None
+        if answer.code != 0 and UNKNOWN not in answer.err:
             raise ControllerAway(f"{SILENT}: {said(answer)}")
         return states.parse(job, answer.out)
 
@@ -79,7 +80,7 @@ class Scheduler:
     def cancel(self, job: str, *options: str) -> None:
         """Raises ExecuteError."""
         answer = self.host.capture(("scancel", *options, job), seconds=SECONDS)
-        if answer.code != 0 and "Invalid job id" not in answer.err:
+        if answer.code != 0 and UNKNOWN not in answer.err:
             raise ExecuteError(f"scancel {job}: {said(answer)}")
 
 

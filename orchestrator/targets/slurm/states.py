@@ -110,7 +110,7 @@ def parse(job: str, text: str) -> JobState:
 
 def reason_of(found: JobState) -> str:
     """Slurm's word for it: of `ReqNodeNotAvail, UnavailableNodes:n[1-3]` the first."""
-    return found.reason.split(",")[0].strip()
+    return found.reason.split(",")[0].strip().replace(" ", "_")
 
 
 def waiting_words(found: JobState) -> str:

@@ -25,6 +25,7 @@ from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
 from orchestrator.targets.slurm.states import JobState
 
 POLL_SECONDS = 1.0
+TICK_SECONDS = 0.2
 ASK_SECONDS = 5.0  # between questions to the controller, which many ask
 FIRST_SECONDS = 1.0
 END_SECONDS = 40.0  # for a job to end, which Slurm gives 30 s between TERM and KILL
@@ -118,9 +119,11 @@ class JobWatch:
     def queued(self) -> Iterator[Event]:
         """Until the job's supervisor is there, or the job is not any more."""
         told = ""
-        while supervisor_of(self.folder) is None and outcome_in(self.folder) is None:
+        while outcome_in(self.folder) is None:
             found = self.state()
-            if found.ended:
+            # A job that was put back has a supervisor of before until it starts again.
+            waits = found.waits and not self.away
+            if found.ended or (supervisor_of(self.folder) is not None and not waits):
                 return
             if why := states.never(found):
                 self.scheduler.cancel(self.job)
@@ -128,11 +131,11 @@ class JobWatch:
                     f"Slurm will never start job {self.job} ({found.reason}), so it was cancelled: "
                     f"{why}."
                 )
-            words = states.waiting_words(found) if found.waits else ""
+            words = states.waiting_words(found) if waits else ""
             if words and words != told:
                 told = words
                 yield Waiting(time=time.time(), text=words)
-            time.sleep(0.2)
+            time.sleep(TICK_SECONDS)
 
     def learn_nodes(self) -> None:
         """Which nodes the job got, once it has laid its ranks out."""
