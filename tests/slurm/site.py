@@ -40,7 +40,9 @@ class Site:
         self.home.mkdir(mode=0o755)
         os.chown(self.home, 1500, 1500)
         shutil.copy(HERE / "slurm.conf", self.etc)
-        (self.etc / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        # Before 23.11 there was no way to say that there are none, and no need.
+        old = ":bookworm" in self.image
+        (self.etc / "cgroup.conf").write_text("" if old else "CgroupPlugin=disabled\n")
         (self.etc / "munge.key").write_bytes(secrets.token_bytes(128))
         run("docker", "network", "create", self.network)
         for host in (LOGIN, *NODES):
