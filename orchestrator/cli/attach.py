@@ -7,35 +7,43 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.cli.options import (
+    RUNS_DIR,
+    SHOW,
+    AsJson,
+    OfInventory,
+    RunName,
+    RunsDir,
+    complain,
+)
 from orchestrator.screen import say
 
 
 def attach(
     run: RunName = "last",
     inventory: OfInventory = None,
+    show: Annotated[str, SHOW] = "0",
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of a run again, until it ends. Ctrl-C leaves it alone."""
+    from orchestrator.cli.running import watch
     from orchestrator.operations.find import find
-    from orchestrator.report import live, training
+    from orchestrator.operations.output import check_shown
+    from orchestrator.report import live
 
-    screen = live.Screen()
+    screen = live.Screen(of_ranks=show)
     handle = find(runs_dir, run, inventory, screen.note)
     record = handle.record
+    check_shown(show, len(record.layout))
     screen.begin([f"run: {record.run_id}", f"files: {record.run_dir}"])
-    try:
-        for event in handle.events():
-            screen.show(event)
-    except KeyboardInterrupt:
+
+    def interrupted() -> None:
         screen.end()
         screen.note(f"the run goes on; orch stop {record.run_id} ends it")
         raise typer.Exit(130) from None
-    outcome = handle.finish()
-    screen.end()
-    say(training.as_json(outcome) if as_json else training.text(outcome))
-    raise typer.Exit(outcome.exit_code)
+
+    watch(handle, screen, as_json=as_json, interrupted=interrupted)
 
 
 def stop(

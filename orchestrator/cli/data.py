@@ -71,9 +71,10 @@ REQUEST = Group(
     },
     fixed={"recipe": RECIPE, "precision": "fp32"},
 )
+PRINTED_BY = ("runs_dir", "show", "verbose", "dry_run", "as_json")
 PRINTED = Group(
     kind=Output,
-    panels={"Output": {name: OUTPUT[name] for name in ("runs_dir", "dry_run", "as_json")}},
+    panels={"Output": {name: OUTPUT[name] for name in PRINTED_BY}},
 )
 
 
@@ -93,7 +94,7 @@ def prepare(data: Data, request: TrainRequest, output: Output) -> None:
 
     request = replace(request, runs_dir=output.runs_dir)
     plan = operation.plan(request, kind=data.kind.value, inputs=data.inputs, out=data.out)
-    show_or_run(plan, output.runs_dir, train.start, dry_run=output.dry_run, as_json=output.as_json)
+    show_or_run(plan, output, train.start)
 
 
 app.command()(groups.command(prepare, data=DATA, request=REQUEST, output=PRINTED))

@@ -22,6 +22,9 @@ OfInventory = Annotated[
     ),
 ]
 RUNS_DIR = Path("runs")
+SHOW = typer.Option(
+    "--show", metavar="RANK|all|none", help="Whose output to show while the run is watched."
+)
 RecipePath = Annotated[
     list[Path] | None,
     typer.Option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from typer.models import ParameterInfo
 
-from orchestrator.cli.options import RUNS_DIR
+from orchestrator.cli.options import RUNS_DIR, SHOW
 
 if TYPE_CHECKING:
     from orchestrator.planning.plan import Plan
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """`format`: what -o says."""
+    """`format`: what -o says; `show`: whose lines are shown."""
 
     runs_dir: Path = RUNS_DIR
     wait: bool = True
+    show: str = "0"
+    verbose: bool = False
     dry_run: bool = False
     format: str | None = None
     as_json: bool = False
@@ -34,6 +36,8 @@ class Output:
 OUTPUT: Mapping[str, ParameterInfo] = {
     "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", help="Where run directories are kept."),
     "wait": typer.Option("--wait/--detach", help="Watch it until it ends, or leave it running."),
+    "show": SHOW,
+    "verbose": typer.Option("--verbose", "-v", help="Print every decision with its reason."),
     "dry_run": typer.Option(help="Print what would be done, as a shell script."),
     "format": typer.Option(
         "-o", metavar="yaml|json", help="With --dry-run: the manifest, or JSON."

@@ -51,10 +51,7 @@ def command(*targets: TargetFlags) -> Callable[..., None]:
         check_manifest(
             output, plan, " or ".join(f"--on {one.on}" for one in targets if one.manifests)
         )
-        show_or_run(
-            plan, output.runs_dir, operation.start,
-            dry_run=output.dry_run, as_json=output.json, wait=output.wait,
-        )  # fmt: skip
+        show_or_run(plan, output, operation.start)
 
     own = {one.on: one.group for one in targets}
     request = Group(kind=TrainRequest, panels=with_targets(targets))

@@ -8,6 +8,9 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.hostlist import fold
 from orchestrator.model.recipe import Recipe
 
+OF_SCRIPT = "left to the script"
+SLOW = "SLOW: "
+
 
 def choose_precision(
     recipe: Recipe,
@@ -35,7 +38,7 @@ def choose_precision(
 def own_precision(recipe: Recipe, asked: str | None, *, launched: bool) -> tuple[str, str]:
     """Of a script of the user's own, and why. Raises PlanError."""
     if not asked:
-        return "the script's", "it decides for itself"
+        return OF_SCRIPT, ""
     if not launched:
         raise PlanError(
             f"--precision is for recipes; {recipe.script} decides for itself.",
@@ -67,7 +70,7 @@ def bf16_instructions(nodes: tuple[Node, ...], why: str, allow_slow: bool) -> st
             hint="Use --precision fp32, or --allow-slow-bf16 to emulate it.",
         )
     if slow:
-        return f"SLOW: no avx512_bf16 or amx_bf16 on {slow}"
+        return f"{SLOW}no avx512_bf16 or amx_bf16 on {slow}"
     found = sorted({node.facts.bf16 or "" for node in nodes})
     where = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
     return f"{' and '.join(found)} on {where}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orch_node.protocol.events import (
@@ -31,6 +31,7 @@ from rich.progress import (
 )
 
 from orchestrator.runs import timeline
+from orchestrator.runs.logs import LogLine
 from orchestrator.runs.result import number
 from orchestrator.screen import console, harmless
 
@@ -66,9 +67,11 @@ class Figures:
 
 
 class Screen:
-    """Progress on standard error: a bar on a terminal, plain lines in a pipe."""
+    """Progress on standard error: a bar on a terminal, plain lines in a pipe. `of_ranks`: of
+    whom there are lines too, as --show says."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_ranks: str = "none") -> None:
+        self.of_ranks = of_ranks
         self.ranks = 0
         self.console = console()
         self.progress = Progress(
@@ -97,10 +100,19 @@ class Screen:
     def note(self, line: str) -> None:
         self.console.print(harmless(line))
 
+    def lines(self, lines: Sequence[LogLine]) -> None:
+        """What ranks have printed, above the bar."""
+        several = self.of_ranks == "all"
+        texts = (f"[{one.rank}] {one.text}" if several else one.text for one in lines)
+        if lines:
+            self.console.print("\n".join(harmless(text) for text in texts))
+
     def show(self, event: Event) -> None:
         """One event; progress is shown for rank 0, which speaks for all ranks."""
         if isinstance(event, Launched):
             self.joined, self.ranks = set(), event.ranks
+        if isinstance(event, Decided) and self.of_ranks in ("0", "all"):
+            return  # rank 0 has it in its log
         if isinstance(event, TOLD) and not timeline.is_echo(event, self.warned):
             for line in timeline.words(event):
                 self.note(line)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.report import charts, html, spread, timeline
+from orchestrator.report.figures import of_planned
 from orchestrator.report.html import Row, Table
 from orchestrator.report.smooth import time_unit
-from orchestrator.report.training import failure_lines, of_planned
+from orchestrator.report.training import failure_lines
 from orchestrator.runs.measures import Measures, RankMeasures
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.provenance import Provenance, Script

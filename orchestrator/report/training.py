@@ -9,14 +9,12 @@ from typing import Any
 
 from orch_node.protocol.events import record
 from orch_node.protocol.outcome import PREEMPTED, nodes_record
-from rich.table import Table
 
 from orchestrator.report.cleanup import left_in_memory
+from orchestrator.report.figures import table_lines
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs import timeline
 from orchestrator.runs.outcome import Outcome
-from orchestrator.runs.result import Scores, scores
-from orchestrator.screen import harmless, paper
 
 TEXT_LINES = 25
 
@@ -94,48 +92,3 @@ def memory_lines(outcome: Outcome) -> list[str]:
 
 def explanation_lines(outcome: Outcome) -> list[str]:
     return [line for one in outcome.explanations for line in one.describe().splitlines()]
-
-
-def table_lines(outcome: Outcome) -> list[str]:
-    result = outcome.result
-    if outcome.state != "done" or result is None:
-        return []
-    table = Table(title=f"{outcome.recipe}: {outcome.run_id}", title_justify="left")
-    table.add_column("")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    told = scores(result)
-    for name in told.after or told.before:
-        table.add_row(
-            harmless(name.upper()), score(told.before.get(name)), score(told.after.get(name))
-        )
-    for name, value in figures(outcome, told):
-        table.add_row(name, "", value)
-    sheet = paper(width=100)
-    with sheet.capture() as capture:
-        sheet.print(table)
-    return capture.get().rstrip().splitlines()
-
-
-def of_planned(words: str, count: int, planned: int) -> str:
-    """With the number that was planned, where nodes were lost."""
-    return words if count == planned else f"{words} of {planned} planned"
-
-
-def score(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def figures(outcome: Outcome, told: Scores) -> list[tuple[str, str]]:
-    """What a recipe reported of its speed, and what the run was."""
-    measured = [
-        ("samples/s, training", told.train_samples_per_second),
-        ("seconds, training", told.train_seconds),
-        ("seconds, all", outcome.seconds),
-    ]
-    return [
-        *((name, f"{value:.1f}") for name, value in measured if value is not None),
-        ("ranks", of_planned(str(outcome.ranks), outcome.ranks, outcome.planned_ranks)),
-        ("precision", outcome.precision),
-        ("backend", outcome.backend),
-    ]

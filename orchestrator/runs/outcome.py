@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import Event, Launched, Result
+from orch_node.protocol.events import Event, Joined, Launched, Result
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import Decision
 
@@ -76,15 +76,15 @@ def outcome_of(run: Run) -> Outcome:
     failure = failure_of(ended.first_failure, run) if ended else None
     events = run.events()
     planned = len(run.record.layout)
-    last = last_launch(events, planned)
+    ranks, nodes = of_last_attempt(events, planned) or (planned, len(run.nodes))
     return Outcome(
         run_id=run.id,
         folder=run.folder.absolute(),
         state=run.state,
         recipe=run.record.recipe,
-        ranks=last.ranks if last else planned,
+        ranks=ranks,
         planned_ranks=planned,
-        ran_on=len(last.nodes) if last else len(run.nodes),
+        ran_on=nodes,
         backend=run.record.backend,
         precision=run.record.precision,
         seconds=ended.ended - ended.started if ended else None,
@@ -100,10 +100,21 @@ def outcome_of(run: Run) -> Outcome:
     )
 
 
-def last_launch(events: Sequence[Event], planned: int) -> Launched | None:
-    """The last attempt that tells of itself what can be."""
-    told = (event for event in reversed(events) if isinstance(event, Launched))
-    return next((event for event in told if 0 < event.ranks <= planned and event.nodes), None)
+def of_last_attempt(events: Sequence[Event], planned: int) -> tuple[int, int] | None:
+    """(ranks, nodes) of the last attempt that tells of itself what can be: of the ranks that have
+    joined, where their launcher has started them again with whatever nodes were left."""
+    joined: dict[int, str | None] = {}
+    restart, launched = 0, None
+    for event in events:
+        if isinstance(event, Launched):
+            joined, restart = {}, 0
+            if 0 < event.ranks <= planned and event.nodes:
+                launched = event.ranks, len(event.nodes)
+        elif isinstance(event, Joined):
+            if event.restart > restart:
+                joined, restart = {}, event.restart
+            joined[event.rank] = event.node
+    return (len(joined), len(set(joined.values()))) if restart else launched
 
 
 def words(run: Run, failure: Failure | None) -> str:

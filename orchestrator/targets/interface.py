@@ -67,7 +67,8 @@ class RunHandle(Protocol):
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         """Lines of the ranks' logs. Raises RequestError, and at the end ExecuteError where some
-        may be missing."""
+        may be missing. With `follow` also in another thread while `events` is gone through: it
+        then ends soon after that does."""
 
     def stop(self) -> CleanupReport:
         """End all that is left of the run, everywhere; each node says so."""

@@ -38,7 +38,9 @@ def test_ranks_talk_over_what_was_asked_for(
         pytest.skip(f"{fabric}: {missing}")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = orch("train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher)
+    done = orch(
+        "train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"fabric: {fabric} (as asked)" in done.stdout + done.stderr
     (run,) = (tmp_path / "runs").glob("*-script-*")

@@ -149,6 +149,7 @@ def test_a_run_from_beginning_to_end(api: Api, orch: Orch, tmp_path: Path, launc
     done = end()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all 2 ranks joined on gloo" in done.stderr
+    assert done.stderr.count("sum 2.0 ['$(HOME)', 'two words']\n") == 1, "rank 0's"
     assert operator.starts == 1
     shown = orch("logs")
     assert shown.stdout.count("sum 2.0 ['$(HOME)', 'two words']") == 2

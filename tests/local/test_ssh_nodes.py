@@ -94,6 +94,12 @@ def test_a_dry_run_writes_nothing_and_its_script_can_be_pasted(
     assert open_to_others(site.root / "runs") == []
 
 
+def test_rank_0_is_heard_while_the_run_is_watched(orch: Orch, site: Site) -> None:
+    done = orch("train", "own.py", *WHERE, *RANKS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("sum 2.0") == 1
+
+
 def test_the_verbs_are_the_same_from_the_controller_and_from_another(
     orch: Orch, site: Site, tmp_path: Path
 ) -> None:

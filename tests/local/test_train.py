@@ -79,7 +79,8 @@ def test_an_unmodified_ddp_script_trains_on_two_ranks(
     assert weights[1]
     assert weights[0].groups() == weights[1].groups(), "DDP keeps the ranks equal"
     assert weights[0].group(2) == "['--flag', 'value']"
-    assert f"backend: {backend}" in done.stderr
+    assert f"mpirun, {backend}, stack current" in done.stderr
+    assert f"weights {weights[0].group(1)}" in done.stderr, "rank 0 is heard"
     assert log(run, 1).endswith(f"{backend}\n")
     assert str(run) in done.stdout
 

@@ -278,10 +278,38 @@ def test_the_table_says_how_many_ranks_really_ran(
 ) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), *sizes)
     outcome = outcome_of(runs.find(tmp_path, "run"))
-    (row,) = [line for line in training.text(outcome).splitlines() if "ranks" in line]
-    assert row.strip("│ ").split(None, 1)[1].strip("│ ") == told
+    (row,) = [line for line in training.text(outcome).splitlines() if "Ranks" in line]
+    assert row.split(None, 1)[1].strip() == told
     found = json.loads(training.as_json(outcome))
     assert (found["ranks"], found["planned_ranks"]) == (int(told[0]), 2)
+
+
+def test_the_table_has_words_and_units(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run", ranks=2, seconds=20)
+    told = {
+        "event": "result", "rank": 0, "time": 40.0, "units": {"em": "%"},
+        "before": {"em": 2.5}, "after": {"em": 81.25, "windows_per_second, int8": 40, "x": 1},
+    }  # fmt: skip
+    with (folder / "events.jsonl").open("a") as events:
+        events.write(json.dumps(told) + "\n")
+    rows = [
+        line.split("  ")
+        for line in training.text(outcome_of(runs.find(tmp_path, "run"))).splitlines()
+    ]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert ["Exact match", "2.50", "81.25", "%"] in cells
+    assert ["Windows, int8", "-", "40.00", "/s"] in cells
+    assert ["X", "-", "1.00"] in cells
+    assert ["Whole run", "32.0", "s"] in cells
+
+
+def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> None:
+    folder = with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2)
+    again = {"event": "joined", "rank": 0, "node": "node1", "time": 30.0, "restart": 1}
+    with (folder / "events.jsonl").open("a") as events:
+        events.write(json.dumps(again) + "\n")
+    outcome = outcome_of(runs.find(tmp_path, "run"))
+    assert (outcome.ranks, outcome.ran_on, outcome.planned_ranks) == (1, 1, 2)
 
 
 def test_the_page_says_so_too(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
     (folder / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(result), ""]))
     done = CliRunner().invoke(app, ["runs", "--runs-dir", str(tmp_path), "show"])
     assert done.exit_code == 0, done.output
-    assert "[/X]\\x1b" in done.output
+    assert "[/x]\\x1b" in done.output
 
 
 def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:

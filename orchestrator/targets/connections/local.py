@@ -73,7 +73,9 @@ class Local:
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program as they come. Raises ExecuteError if it fails."""
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True
+        ) as process:  # in a session of its own: Ctrl-C on the terminal is for orch
             assert process.stdout is not None
             try:
                 for line in process.stdout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from orchestrator.runs.fetch import FetchListener, collect
 from orchestrator.runs.logs import LogLine, asked_for
 from orchestrator.targets.kubernetes.outcome import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
-from orchestrator.targets.kubernetes.watch import KubeWatch
+from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, KubeWatch
 
 
 def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
@@ -28,7 +29,7 @@ def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[L
     sizes: dict[Path, int] = {}
     missed: list[tuple[str, OrchError]] = []
     if follow:
-        for _ in watch.events():
+        for _ in moments(watch):
             yield from new_lines(folder, sizes, rank)
     elif not (folder / files.OUTCOME).exists():
         try:
@@ -41,6 +42,16 @@ def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[L
         raise ExecuteError(f"Lines may be missing: {of}: {why.message}", hint=why.hint)
     if not sizes and rank is None:
         check_silence(store.load(folder))
+
+
+def moments(watch: KubeWatch) -> Iterator[object]:
+    """Whenever there may be new lines, until the run has ended: who watches it in this process
+    already brings them."""
+    if not watch.watched:
+        yield from watch.events()
+    while watch.watched:
+        yield None
+        time.sleep(FOLLOW_SECONDS)
 
 
 def from_volume(watch: KubeWatch) -> dict[str, OrchError]:

@@ -57,6 +57,7 @@ class KubeWatch:
         self.follower = Follower(cluster, self.selector)
         self.began = time.time()
         self.lost_since: float | None = None
+        self.watched = False  # by somebody of this process, who writes what comes into the folder
 
     def started(self) -> None:
         """The API has the job: nothing more is needed."""
@@ -81,6 +82,7 @@ class KubeWatch:
 
     def events(self) -> Iterator[Event]:
         """Events of the run, from its beginning until it has ended. Raises ExecuteError."""
+        self.watched = True
         try:
             yield from self.followed()
         except OrchError as error:
@@ -88,6 +90,8 @@ class KubeWatch:
                 f"{error.message} The run goes on, and is not followed any more.",
                 hint=f"{error.hint} `orch attach {self.record.run_id}` follows it again.".lstrip(),
             ) from None
+        finally:
+            self.watched = False
 
     def followed(self) -> Iterator[Event]:
         told = 0

@@ -27,12 +27,14 @@ class SshHandle:
         self.folder = folder
         self.tell = tell
         self.source = source_of(record, folder, lambda line: self.tell(line))
+        self.located = logs.Located()
 
     def started(self) -> None:
         follow.await_start(self.folder, self.source)
 
     def events(self) -> Iterator[Event]:
-        yield from follow.follow(self.folder, self.source, ranks=len(self.record.layout))
+        found = follow.follow(self.folder, self.source, ranks=len(self.record.layout))
+        yield from self.located.watch(found)
 
     def interrupt(self) -> None:
         follow.interrupt(self.folder, self.source)
@@ -47,7 +49,8 @@ class SshHandle:
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        return logs.log_lines(self.record, run, rank=rank, follow=follow, tell=self.tell)
+        wanted = logs.WantedLines(rank=rank, follow=follow, located=self.located)
+        return logs.log_lines(self.record, run, wanted, tell=self.tell)
 
     def stop(self) -> CleanupReport:
         report = cleanup.stop(self.record)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orch_node.protocol import logs
+from orch_node.protocol.events import Event, Started
 from orch_node.protocol.logs import LogChunk
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
@@ -19,6 +20,8 @@ from orchestrator.runs.store import Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
 from orchestrator.targets.interface import Tell
 from orchestrator.targets.ssh.nodes import connection_to, node_program
+
+LOCATE_SECONDS = 0.2  # between looks at where a rank is
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,34 +77,62 @@ class Stream:
                 time.sleep(RETRY_SECONDS)
 
 
+class Located:
+    """Where the ranks of a run are, as its events tell while somebody watches it."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, str] = {}
+        self.watched = False
+
+    def watch(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The same events."""
+        self.watched = True
+        try:
+            for event in events:
+                if isinstance(event, Started) and event.node is not None:
+                    self.nodes[event.rank] = event.node
+                yield event
+        finally:
+            self.watched = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedLines:
+    """`rank`: None for all; `located`: what is known of where it is."""
+
+    rank: int | None
+    follow: bool
+    located: Located
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return (
+            *(["--follow"] if self.follow else []),
+            *(["--rank", str(self.rank)] if self.rank is not None else []),
+        )
+
+
 Miss = Callable[[Stream, ExecuteError], None]  # told of a node that keeps its lines
 
 
-def log_lines(
-    record: RunRecord, run: Run, *, rank: int | None, follow: bool, tell: Tell
-) -> Iterator[LogLine]:
+def log_lines(record: RunRecord, run: Run, wanted: WantedLines, *, tell: Tell) -> Iterator[LogLine]:
     """Lines rank by rank; with `follow` as they are written, each rank's in its order.
 
     Of a node that does not answer it gives what was brought into the run's folder. Raises
     RequestError for a rank that the run does not have, and at the end ExecuteError if a node did
     not answer.
     """
-    nodes = asked_for(run, rank)
-    if not (follow or record.node0.via):  # the run lives in this folder
+    nodes = asked_for(run, wanted.rank)
+    if not (wanted.follow or record.node0.via):  # the run lives in this folder
         yield from copied(run, nodes)
         return
-    options = (
-        *(["--follow"] if follow else []),
-        *(["--rank", str(rank)] if rank is not None else []),
-    )
-    streams = [Stream(record=record, host=host, options=options) for host in record.nodes]
     silent: list[Stream] = []
 
     def miss(stream: Stream, error: ExecuteError) -> None:
         silent.append(stream)
         tell(error.message)
 
-    yield from (together(streams, tell, miss) if follow else in_turn(streams, miss))
+    yield from (together if wanted.follow else in_turn)(Streams(record, wanted, tell, miss))
     if silent:
         unheard = {stream.host.node for stream in silent if not stream.read}
         yield from copied(run, {number: node for number, node in nodes.items() if node in unheard})
@@ -121,34 +152,71 @@ def copied(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:
                     yield LogLine(rank=rank, node=node, text=line.rstrip("\n"))
 
 
-def in_turn(streams: list[Stream], miss: Miss) -> Iterator[LogLine]:
-    for stream in streams:
+class Streams:
+    """The logs of the nodes that have to be asked: of all, or, where a run that is watched here
+    tells where the one rank is, of these alone."""
+
+    def __init__(self, record: RunRecord, wanted: WantedLines, tell: Tell, miss: Miss) -> None:
+        self.record = record
+        self.wanted = wanted
+        self.tell = tell
+        self.miss = miss
+        self.narrow = wanted.rank is not None and wanted.located.watched
+        self.known: set[str] = set()
+
+    def new(self) -> list[Stream]:
+        """Of nodes that none has been opened of yet."""
+        hosts = [host for host in self.hosts() if host.node not in self.known]
+        self.known.update(host.node for host in hosts)
+        options = self.wanted.options
+        return [Stream(record=self.record, host=host, options=options) for host in hosts]
+
+    def hosts(self) -> Iterable[RunNode]:
+        if not self.narrow or self.wanted.rank is None:
+            return self.record.nodes
+        node = self.wanted.located.nodes.get(self.wanted.rank)
+        return (host for host in self.record.nodes if host.node == node)
+
+    @property
+    def may_grow(self) -> bool:
+        return self.narrow and self.wanted.located.watched
+
+
+def in_turn(streams: Streams) -> Iterator[LogLine]:
+    for stream in streams.new():
         try:
             yield from stream.lines()
         except ExecuteError as error:
-            miss(stream, error)
+            streams.miss(stream, error)
 
 
-def together(streams: list[Stream], tell: Tell, miss: Miss) -> Iterator[LogLine]:
+def together(streams: Streams) -> Iterator[LogLine]:
     """The lines of all streams as they come."""
     # Bounded: a terminal that is slow holds the nodes back instead of filling this memory.
     arrived: queue.Queue[LogLine | None] = queue.Queue(maxsize=10_000)
 
     def read(stream: Stream) -> None:
         try:
-            for line in stream.patiently(tell):
+            for line in stream.patiently(streams.tell):
                 arrived.put(line)
         except ExecuteError as error:
-            miss(stream, error)
+            streams.miss(stream, error)
         finally:
             arrived.put(None)
 
-    for stream in streams:
-        threading.Thread(target=read, args=(stream,), daemon=True).start()
-    open_streams = len(streams)
-    while open_streams:
-        line = arrived.get()
+    running = 0
+    while True:
+        grows = streams.may_grow  # before it is looked for more: what came last is found, too
+        for stream in streams.new() if arrived.empty() else ():
+            threading.Thread(target=read, args=(stream,), daemon=True).start()
+            running += 1
+        if not (running or grows):
+            return
+        try:
+            line = arrived.get(timeout=LOCATE_SECONDS if grows else None)
+        except queue.Empty:
+            continue
         if line is None:
-            open_streams -= 1
+            running -= 1
         else:
             yield line

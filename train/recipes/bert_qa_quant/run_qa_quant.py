@@ -206,7 +206,7 @@ def finish(
         for score in figures
     }}  # fmt: skip
     checkpoint.write_json(output_dir / "results.json", summary)
-    report("result", **summary)
+    report("result", units={"em": "%", "f1": "%"}, **summary)
     for name, figures in found.items():
         print("{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB"
               .format(name, **figures), flush=True)  # fmt: skip

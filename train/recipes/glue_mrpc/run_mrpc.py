@@ -250,7 +250,7 @@ def finish(output_dir: Path, summary: dict[str, Any]) -> None:
     if not ranks.is_main():
         return
     checkpoint.write_json(output_dir / "results.json", summary)
-    report("result", **summary)
+    report("result", units={"accuracy": "%", "f1": "%"}, **summary)
     for when in ("before", "after"):
         if when in summary:
             print("{}: accuracy {accuracy:.2f}  F1 {f1:.2f}".format(when, **summary[when]))

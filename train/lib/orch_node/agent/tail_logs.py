@@ -52,15 +52,31 @@ def give_all(found: dict[int, Log], *, last: bool = False) -> bool:
     return any([found[rank].give(last=last) for rank in sorted(found)])
 
 
+class Life:
+    """Whether a run lives on this node. All processes are gone through only when none of those that
+    were found the last time is left."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.found: list[processes.Process] = []
+
+    def goes_on(self) -> bool:
+        if not any(processes.alive(one.pid, one.start) for one in self.found):
+            self.found = processes.of_run(str(self.run_dir))
+        return bool(self.found)
+
+
 def tail(run_dir: Path, asked: argparse.Namespace) -> None:
     found: dict[int, Log] = {}
+    life = Life(run_dir)
     looked = 0.0
     lives = asked.follow
     while lives:
         if time.monotonic() - looked > LIVES_SECONDS:
-            lives = bool(processes.of_run(str(run_dir)))
+            lives = life.goes_on()
             looked = time.monotonic()
             find_logs(run_dir / files.RANKS, found, asked)
+        lives = lives and not (run_dir / files.OUTCOME).exists()
         if not give_all(found):
             sys.stdout.flush()
             time.sleep(POLL_SECONDS)
