@@ -16,7 +16,7 @@ help:    ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: .venv/.orch    ## install orch and the stack `current` into .venv, or mend them
-	@$(BIN)/python -m orchestrator.operations.setup
+	@$(BIN)/orch setup
 	@touch .venv/.stack
 
 # One where there is a single core (many a virtual machine with 2 CPUs has but one).
@@ -87,7 +87,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	touch $@
 
 .venv/.stack: .venv/.orch orchestrator/stacks/current.toml $(BINDINGS)
-	@$(BIN)/python -m orchestrator.operations.setup
+	@$(BIN)/orch setup
 	@touch $@
 
 .venv/.dev: .venv/.stack

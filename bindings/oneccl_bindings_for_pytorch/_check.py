@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from . import _built
 
-_CURE = "bring both of one stack: `make setup`, `orch provision` on nodes, `orch image build`"
+_CURE = "bring both of one stack: `orch setup`, `orch provision` on nodes, `orch image build`"
 
 
 def _minor(text: str) -> str:

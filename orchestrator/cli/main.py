@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import tempfile
+from typing import Annotated
 
 import typer
 
@@ -14,11 +15,13 @@ from orchestrator.cli import (
     data,
     fetch,
     image,
+    init,
     nodes,
     provision,
     recipes,
     report,
     runs,
+    setup,
     slurm,
     stacks,
     sync,
@@ -30,11 +33,34 @@ from orchestrator.screen import prepare, say
 from orchestrator.state import away_from_home, stand_in
 
 app = typer.Typer(
-    help="Turn Linux hosts into a CPU training cluster, and train on it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def orch(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=lambda asked: tell_version() if asked else None,
+            help="Tell the versions of orch, of the stack that is installed, and of Python.",
+        ),
+    ] = False,
+) -> None:  # fmt: skip
+    """Turn Linux hosts into a CPU training cluster, and train on it."""
+
+
+def tell_version() -> None:
+    from orchestrator.operations.version import lines
+
+    say("\n".join(lines()))
+    raise typer.Exit
+
+
+app.command("setup")(setup.setup)
+app.command("init", no_args_is_help=True)(init.init)
 app.command("train", no_args_is_help=True)(train.command(k8s.TRAIN, slurm.TRAIN))
 app.command("attach")(attach.attach)
 app.command("stop")(attach.stop)

@@ -88,7 +88,7 @@ def this_machine(name: str, variables: Mapping[str, Any], stack: str) -> Node:
         address=str(variables.get("ansible_host", "127.0.0.1")),
         python=python,
         facts=local_facts(python),
-        repair="`make setup`"
+        repair="`orch setup`"
         if stack == OWN_STACK
         else f"`pip install` what `orch stacks requirements {stack}` prints",
     )

@@ -122,7 +122,7 @@ def ask_ansible(source: Path) -> Listing:
     except OSError as error:
         raise RequestError(
             f"{program} could not be started: {error.strerror}.",
-            hint="It comes with ansible-core: `make setup`.",
+            hint="It comes with orch: install orch again.",
         ) from None
     if done.returncode != 0:
         words = reason(done.stderr, source)

@@ -18,7 +18,7 @@ from orchestrator.model.ssh_options import SshOptions, block
 from orchestrator.state import State
 
 WHERE = attrgetter("numa", "socket", "core", "cpu")
-OWN_STACK = "current"  # what `make setup` installs
+OWN_STACK = "current"  # what `orch setup` installs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What `make setup` does: the stack `current` in the environment that this Python belongs to.
+"""What `orch setup` does: a stack in the environment that this Python belongs to.
 
 What is there is left alone, so a second time costs seconds. torch comes first, its small CPU build
 if that can be had; then our bindings, built against it; then the rest, which takes the torch that
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from orchestrator import load, screen
-from orchestrator.errors import ExecuteError, OrchError, PlanError
+from orchestrator import screen
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.files import PUBLIC, write_whole
 from orchestrator.load.clusters import local_facts
-from orchestrator.load.records import OWN_STACK
+from orchestrator.operations import stacks
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.wheelhouse import sources_digest
@@ -35,18 +35,27 @@ TOOLS = ("setuptools>=77", "numpy", "ninja")  # what building against torch want
 # An index that does not answer holds set-up up for this long at most, also where the name server
 # is what does not answer.
 ANSWER_SECONDS = 8
+BEGAN = time.monotonic()
 ASK_ONCE = ("--timeout=5", "--retries=0")
 FETCH = ("--quiet", "--timeout=15", "--retries=2")
 # Packages that come with torch's CUDA build alone.
 OF_CUDA = ("nvidia-", "cuda-", "triton")
 
 
-def set_up(stack: Stack, prefix: Path) -> None:
-    """Raises ExecuteError, PlanError."""
+def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
+    """`wheels`: a folder with a wheel of the bindings, which then are not built. Raises
+    ExecuteError, PlanError."""
+    need_own_stack(stack)
     need_python(stack)
+    made = made_bindings(stack, wheels) if wheels else None
+    if made is None:
+        need_tools(stack)
+    say(f"stack {stack.name}: {stack.summary}; into {prefix}")
     install_torch(stack)
     say(describe_torch())
-    if own_bindings(stack):
+    if made:
+        pip("install", "--no-deps", str(made))
+    else:
         build_bindings(prefix)
     say("installing the rest of the stack")
     rest = {name: version for name, version in stack.requirements.items() if name != BINDINGS}
@@ -54,6 +63,18 @@ def set_up(stack: Stack, prefix: Path) -> None:
     pip("install", *(f"{name}=={version}" for name, version in rest.items()))
     if alone:
         pip("install", "--no-deps", *alone)
+    check(stack)
+
+
+def need_own_stack(stack: Stack) -> None:
+    """Raises PlanError for those of which others have built the bindings: they want indexes, and
+    Pythons, of their own."""
+    if not own_bindings(stack):
+        raise PlanError(
+            f"`orch setup` installs the stacks that orch builds, and '{stack.name}' is none.",
+            hint=f"`orch provision --stack {stack.name}` brings it to nodes; for this machine "
+            f"`pip install` what `orch stacks requirements {stack.name}` prints.",
+        )
 
 
 def need_python(stack: Stack) -> None:
@@ -62,8 +83,54 @@ def need_python(stack: Stack) -> None:
     if not stack.runs_on_python(here):
         raise PlanError(
             f"Stack '{stack.name}' needs Python {stack.python}, and {sys.prefix} has {here}.",
-            hint=f"Delete {sys.prefix} and name such a Python: `make setup PYTHON=python3.12`.",
+            hint="Install orch with such a Python: `pipx install --python python3.12 ...`, "
+            "`uv tool install --python 3.12 ...`; in a checkout delete .venv, then "
+            "`make setup PYTHON=python3.12`.",
         )
+
+
+def made_bindings(stack: Stack, wheels: Path) -> Path:
+    """Raises PlanError for a folder without a wheel of the stack's bindings for this Python."""
+    version = stack.requirements[BINDINGS]
+    python = "cp{}{}".format(*sys.version_info)
+    found = sorted(wheels.glob(f"oneccl_bind_pt-{version}-*{python}-*.whl"))
+    if not found:
+        raise PlanError(
+            f"{wheels} has no wheel of {BINDINGS} {version} for {python}.",
+            hint="Leave --wheels out: then the bindings are built here.",
+        )
+    return found[-1].absolute()
+
+
+def need_tools(stack: Stack) -> None:
+    """What building asks of this machine. Raises PlanError with the packages that have it."""
+    folder = SHARE / "bindings"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import needed; "
+        "lacking = needed.to_build(); print(needed.told(lacking) if lacking else '')"
+    )
+    command = [sys.executable, "-I", "-B", "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if words := (done.stdout if done.returncode == 0 else done.stderr).strip():
+        raise PlanError(f"The bindings of stack '{stack.name}' are built here: {words}")
+
+
+def check(stack: Stack) -> None:
+    """That what is there now is the stack, and can be loaded. Raises ExecuteError."""
+    say("checking it")
+    found = stacks.environment_of(sys.executable, shell=False)  # nosec
+    ((_, _, mismatches),) = stacks.check([found], stack)
+    for one in mismatches:
+        say(f"{one.what}: {one.cure}")
+    if mismatches:
+        raise ExecuteError("What is installed is not the stack.", hint="The lines above say why.")
+    module = stack.bindings.module if stack.bindings else TORCH
+    command = [sys.executable, "-I", "-c", f"import torch, {module}; print(torch.__version__)"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        raise ExecuteError(f"torch and {module} cannot be loaded: {words}")
+    say(f"done: stack {stack.name} is ready, torch {done.stdout.strip()} with {module}")
 
 
 def install_torch(stack: Stack) -> None:
@@ -164,19 +231,4 @@ def pip(*words: str) -> None:
 
 
 def say(text: str) -> None:
-    screen.say(text)
-
-
-def main() -> int:
-    try:
-        set_up(load.stack(OWN_STACK), Path(sys.prefix))
-    except OrchError as error:
-        screen.say(f"error: {error.message}\nhint: {error.hint}", err=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    screen.say(f"[{time.monotonic() - BEGAN:6.1f}s] {text}", err=True)

@@ -16,7 +16,7 @@ class Signature:
 
 
 ONE_STACK = (
-    "One stack's torch and bindings come by `make setup` on this machine, by `orch provision` on "
+    "One stack's torch and bindings come by `orch setup` on this machine, by `orch provision` on "
     "nodes, and by `orch image build` for containers and pods."
 )
 

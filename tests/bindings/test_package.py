@@ -48,8 +48,8 @@ def test_names_and_version():
 @pytest.mark.parametrize(
     ("torch_version", "words"),
     [
-        ("2.14.0", "this is 2.14: bring both of one stack: `make setup`"),
-        ("2.7.1+cpu", "this is 2.7: bring both of one stack: `make setup`"),
+        ("2.14.0", "this is 2.14: bring both of one stack: `orch setup`"),
+        ("2.7.1+cpu", "this is 2.7: bring both of one stack: `orch setup`"),
     ],
 )
 def test_another_torch_is_refused_in_words(tmp_path, torch_version, words):

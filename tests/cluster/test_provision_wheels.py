@@ -61,7 +61,7 @@ def elsewhere(site: Site, tmp_path: Path) -> Site:
         [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(CHECKOUT)],
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
         [*pip, "--python", str(python), "install", "--quiet", "--no-compile",
-         "--find-links", str(tmp_path), "orch==0.1.0"],
+         "--find-links", str(tmp_path), "orch-train==0.1.0"],
     ):  # fmt: skip
         subprocess.run(command, check=True, env=clean, cwd=tmp_path)
     isolated = (str(python), "-P", str(python.with_name("orch")))

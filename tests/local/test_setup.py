@@ -54,6 +54,17 @@ def test_a_python_that_the_stack_does_not_fit_is_told_before_anything_is_fetched
     assert "make setup PYTHON=" in refused.value.hint
 
 
+def test_a_folder_without_the_wheel_of_the_bindings_is_told(tmp_path: Path) -> None:
+    (tmp_path / "oneccl_bind_pt-0.0.1-cp311-cp311-linux_x86_64.whl").touch()
+    with pytest.raises(PlanError, match=r"has no wheel of oneccl-bind-pt 2\.13\.0\+orch"):
+        setup.set_up(load.stack("current"), tmp_path, tmp_path)
+
+
+def test_a_stack_of_others_is_not_set_up(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"'intel-2\.8' is none"):
+        setup.need_own_stack(load.stack("intel-2.8"))
+
+
 def test_an_index_that_has_the_small_build(served: Index) -> None:
     assert setup.offers(served, f"{VERSION}+cpu")
     assert not setup.offers(served, VERSION), "another build is not the small one"
@@ -65,7 +76,7 @@ def test_an_index_that_refuses_is_told_and_left_alone(capsys: pytest.CaptureFixt
         assert not setup.install_small(
             index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION
         )
-    assert "an index (http://127.0.0.1" in capsys.readouterr().out
+    assert "an index (http://127.0.0.1" in capsys.readouterr().err
 
 
 def test_an_index_that_never_answers_costs_seconds() -> None:

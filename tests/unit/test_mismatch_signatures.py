@@ -54,13 +54,13 @@ LINES = [
     (
         "our bindings for another torch",
         "ImportError: oneccl_bind_pt was built for torch 2.13, this is 2.14: bring both of one "
-        "stack: `make setup`, `orch provision` on nodes, `orch image build`",
+        "stack: `orch setup`, `orch provision` on nodes, `orch image build`",
         "built for torch 2.13",
     ),
     (
         "our bindings for another torch",
         "ImportError: oneccl_bind_pt was built for torch 2.13, and here is no torch: bring both of "
-        "one stack: `make setup`, `orch provision` on nodes, `orch image build`",
+        "one stack: `orch setup`, `orch provision` on nodes, `orch image build`",
         "built for torch 2.13",
     ),
     (

@@ -82,5 +82,5 @@ def test_why_a_library_is_not_loaded(tmp_path: Path, name: str, words: str) -> N
     if name != "missing.so":
         (tmp_path / name).write_text("this is no library" * 100)
     checks = node_rank_checks
-    with pytest.raises(checks.RankError, match=rf"is not loaded: .*{words}.*: `make setup`"):
-        checks.check_preload(str(tmp_path / name), "`make setup`")
+    with pytest.raises(checks.RankError, match=rf"is not loaded: .*{words}.*: `orch setup`"):
+        checks.check_preload(str(tmp_path / name), "`orch setup`")

@@ -120,7 +120,7 @@ def test_builds_that_differ_between_nodes_are_told() -> None:
     assert hosts.tell_torch(nodes[:2]) == ()
 
 
-REPAIRS = ["`make setup`", "`orch provision`", "`orch provision` with --stack intel-2.8"]
+REPAIRS = ["`orch setup`", "`orch provision`", "`orch provision` with --stack intel-2.8"]
 
 
 @pytest.mark.parametrize("repair", REPAIRS)
