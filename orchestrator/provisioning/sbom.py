@@ -1,4 +1,4 @@
-"""What an image holds of Python packages, as a software bill of materials. Pure."""
+"""What an image, or a release, holds of Python packages, as a software bill of materials. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from urllib.parse import quote
 from orchestrator.provisioning.wheelhouse import Wheel
 
 
-def sbom(name: str, wheels: Iterable[Wheel]) -> dict[str, Any]:
-    """CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json): each wheel with its SHA-256."""
+def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> dict[str, Any]:
+    """CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json): each wheel with its SHA-256. `kind`: of
+    thing that has them."""
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": {"component": {"type": "container", "name": name}},
+        "metadata": {"component": {"type": kind, "name": name}},
         "components": [component(wheel) for wheel in sorted(wheels, key=lambda one: one.name)],
     }
 

@@ -119,9 +119,7 @@ class Screen:
         if isinstance(event, Joined):
             self.joined.add(event.rank)
             if len(self.joined) == self.ranks:
-                self.note(
-                    f"all {len(self.joined)} ranks joined on {event.backend}, torch {event.torch}"
-                )
+                self.note(f"{timeline.joined(self.ranks, event)}, torch {event.torch}")
         elif isinstance(event, Told) and event.rank == 0:
             self.step(event)
 

@@ -56,22 +56,26 @@ class FailedRank(Protocol):
 
 def timeline_of(events: Iterable[Event]) -> list[Moment]:
     """What the supervisor told and what the ranks did together."""
-    joined: set[int] = set()
+    there: set[int] = set()
     ranks = 0
     found: list[Moment] = []
     warned: set[str] = set()
     for event in events:
         if isinstance(event, Launched):
-            joined, ranks = set(), event.ranks
+            there, ranks = set(), event.ranks
         if is_echo(event, warned):
             continue
         found += (Moment(time=event.time, text=text) for text in words(event))
         if isinstance(event, Joined):
-            joined.add(event.rank)
-            if len(joined) == ranks:
-                text = f"all {ranks} ranks joined on {event.backend}"
-                found.append(Moment(time=event.time, text=text))
+            there.add(event.rank)
+            if len(there) == ranks:
+                found.append(Moment(time=event.time, text=joined(ranks, event)))
     return found
+
+
+def joined(ranks: int, last: Joined) -> str:
+    """That all have joined."""
+    return f"{f'all {ranks} ranks' if ranks > 1 else '1 rank'} joined on {last.backend}"
 
 
 def words(event: Event) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from orchestrator.provisioning.wheelhouse import sources
 
@@ -15,10 +17,21 @@ else:
 CHECKOUT = Path(__file__).parents[2]
 
 
+def project() -> dict[str, Any]:
+    return dict(tomllib.loads((CHECKOUT / "pyproject.toml").read_text()))
+
+
+def test_the_changelog_has_the_version_that_is_built() -> None:
+    newest = re.search(
+        r"^## (\S+) - \d{4}-\d\d-\d\d$", (CHECKOUT / "CHANGELOG.md").read_text(), re.M
+    )
+    assert newest
+    assert newest.group(1) == project()["project"]["version"]
+
+
 def test_the_wheel_has_all_sources_of_the_bindings() -> None:
     """Else orch from its wheel would build them again, and be another orch than the checkout."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    wheel = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     found = [path.relative_to(CHECKOUT) for path in sources(CHECKOUT / "bindings")]
     assert len(found) > 20
     carried = {Path(name) for name in wheel}
