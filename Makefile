@@ -31,7 +31,8 @@ test: .venv/.dev machine wheels    ## run all tests
 
 test-unit: .venv/.dev    ## run the tests of single modules, in about a minute
 	@tests/prepare unit
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/unit tests/roles
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
+		tests/unit tests/roles
 
 machine:    ## install the programs that the tests start, and make their first image
 	@tests/prepare

@@ -128,31 +128,45 @@ def test_an_inventory_that_turns_it_off_is_refused(
         assert "ssh-keyscan" in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("ANSIBLE_HOST_KEY_CHECKING", "False"),
-        ("ANSIBLE_SSH_HOST_KEY_CHECKING", "no"),
-        ("ANSIBLE_SSH_ARGS", "-o StrictHostKeyChecking=no"),
-        ("ANSIBLE_SSH_COMMON_ARGS", "-o StrictHostKeyChecking=accept-new"),
-        ("ANSIBLE_SSH_EXECUTABLE", "/tmp/ssh"),
-        ("ANSIBLE_SSH_CONTROL_PATH", "/tmp/%%r"),
-        ("ANSIBLE_SSH_CONTROL_PATH_DIR", "/tmp"),
-    ],
-)
-def test_so_is_an_environment_also_after_the_inventory_was_remembered(
-    name: str, value: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "hosts.yml"
+ENVIRONMENT = {
+    "ANSIBLE_HOST_KEY_CHECKING": "False",
+    "ANSIBLE_SSH_HOST_KEY_CHECKING": "no",
+    "ANSIBLE_SSH_ARGS": "-o StrictHostKeyChecking=no",
+    "ANSIBLE_SSH_COMMON_ARGS": "-o StrictHostKeyChecking=accept-new",
+    "ANSIBLE_SSH_EXECUTABLE": "/tmp/ssh",
+    "ANSIBLE_SSH_CONTROL_PATH": "/tmp/%%r",
+    "ANSIBLE_SSH_CONTROL_PATH_DIR": "/tmp",
+}
+
+
+@pytest.fixture(scope="module")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An inventory that Ansible has been asked for already."""
+    path = tmp_path_factory.mktemp("remembered") / "hosts.yml"
     path.write_text("all: {hosts: {node0: {ansible_host: 192.0.2.1}}}")
-    argv = [sys.executable, "-m", "orchestrator.cli.main", "provision", str(path)]
     read_inventory(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ENVIRONMENT)
+def test_so_is_an_environment_also_after_the_inventory_was_remembered(
+    name: str, remembered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_inventory(remembered)
+    monkeypatch.setenv(name, ENVIRONMENT[name])
+    with pytest.raises(RequestError, match=name) as refused:
+        read_inventory(remembered)
+    assert "ssh-keyscan" in refused.value.hint
+
+
+def test_nothing_is_provisioned_with_such_an_environment(remembered: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "orchestrator.cli.main", "provision", str(remembered)]
+    name, value = next(iter(ENVIRONMENT.items()))
     done = subprocess.run(
         argv, env=os.environ | {name: value}, capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2, done.stderr
     assert name in done.stderr
-    assert "ssh-keyscan" in done.stderr
 
 
 def test_the_users_own_ssh_configuration_does_not_turn_it_off(
