@@ -103,7 +103,8 @@ class Screen:
     def lines(self, lines: Sequence[LogLine]) -> None:
         """What ranks have printed, above the bar."""
         several = self.of_ranks == "all"
-        texts = (f"[{one.rank}] {one.text}" if several else one.text for one in lines)
+        shown = ((one.rank, at_last(one.text)) for one in lines)
+        texts = (f"[{rank}] {text}" if several else text for rank, text in shown)
         if lines:
             self.console.print("\n".join(harmless(text) for text in texts))
 
@@ -139,6 +140,11 @@ class Screen:
         elif worth_a_line(self.shown.get(phase), step, steps):
             self.shown[phase] = step
             self.note(f"{phase}: {step}/{steps or '?'} {detail}".rstrip())
+
+
+def at_last(line: str) -> str:
+    """What a terminal would show of it in the end: a progress bar writes over itself."""
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 def in_a_line(text: str) -> str:

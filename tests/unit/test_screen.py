@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from orchestrator import screen
 from orchestrator.cli.main import app
 from orchestrator.report import live
+from orchestrator.runs.logs import LogLine
 from orchestrator.screen import harmless
 from tests.recorded import make_run
 from tests.unit.test_architecture import FILES, ROOT, own
@@ -49,6 +50,19 @@ def test_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     shown = live.Screen()
     shown.note("[red]x[/red] [/] :warning: \x1b[31m")
     assert capsys.readouterr().err == "[red]x[/red] [/] :warning: \\x1b[31m\n"
+
+
+def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [
+        LogLine(rank=0, node="node0", text="[b] \x1b[2J"),
+        LogLine(rank=12, node="node0", text="\r 10%|#\r100%|##########\r"),
+    ]
+    live.Screen(of_ranks="0").lines(lines)
+    assert capsys.readouterr().err == "[b] \\x1b[2J\n100%|##########\n"
+    live.Screen(of_ranks="all").lines(lines)
+    assert capsys.readouterr().err == "[0] [b] \\x1b[2J\n[12] 100%|##########\n"
 
 
 def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
