@@ -35,7 +35,9 @@ def location_of(record: RunRecord) -> JobLocation:
     except ProtocolError as error:
         raise ExecuteError(f"The record of {record.run_id} is damaged: {error}") from None
     if found.job and not found.job.isdigit():
-        raise ExecuteError(f"The record of {record.run_id} is damaged: {found.job!r:.40} is no job.")
+        raise ExecuteError(
+            f"The record of {record.run_id} is damaged: {found.job!r:.40} is no job."
+        )
     return found
 
 
