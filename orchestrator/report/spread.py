@@ -18,6 +18,7 @@ COLUMNS = (
 )  # of the chart's height; what is above has the longest steps, on its own scale
 LONGEST = (0.78, 0.95)
 TICKS = 16
+HOVER = "%{customdata}<br>%{fullData.name}<br>%{y:.3g}<extra></extra>"  # of plotly
 
 
 def spread_chart(measured: Measures) -> Chart | None:
@@ -76,7 +77,7 @@ def column(
         "type": "bar", "name": plain(name), "marker": {"color": colour},
         "x": [x for x, _, _ in of], "y": [value / unit for _, _, value in of],
         "customdata": [plain(named(rank)) for _, rank, _ in of],
-        "hovertemplate": "%{customdata}: %{y:.3g}<extra>%{fullData.name}</extra>",
+        "hovertemplate": HOVER,
         **({"width": 0.5} if len(values) < 5 else {}),
     }  # fmt: skip
 
@@ -87,7 +88,7 @@ def longest(ranks: Sequence[RankMeasures], unit: float) -> Trace:
         "marker": {"color": "--c2", "size": 7}, "x": list(range(len(ranks))),
         "y": [(rank.longest_step or 0.0) / unit for rank in ranks],
         "customdata": [plain(named(rank)) for rank in ranks],
-        "hovertemplate": "%{customdata}: %{y:.3g}<extra>the longest step</extra>",
+        "hovertemplate": HOVER,
     }  # fmt: skip
 
 
