@@ -7,13 +7,13 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit machine wheels manylinux release fresh sanitize audit lint docs cluster-up cluster-down bench
+.PHONY: help setup demo test test-unit test-k8s machine wheels manylinux release fresh sanitize audit lint docs cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
 
 help:    ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: .venv/.orch    ## install orch and the stack `current` into .venv, or mend them
 	@$(BIN)/orch setup
@@ -33,6 +33,10 @@ test-unit: .venv/.dev    ## run the tests of single modules, in about a minute
 	@tests/prepare unit
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
 		tests/unit tests/roles
+
+test-k8s: .venv/.dev    ## against a real kube-apiserver, which is built once (a quarter of an hour)
+	nice $(BIN)/python -m tests.apiserver.build
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/apiserver
 
 machine:    ## install the programs that the tests start, and make their first image
 	@tests/prepare

@@ -67,6 +67,14 @@ def merged(base: Json, patch: Json) -> Json:
     return found
 
 
+def forbidden(match: re.Match[str], verb: str, resource: str) -> str:
+    """As RBAC says it."""
+    group, what = match["group"] or "", f' "{match["name"]}"' if match["name"] else ""
+    kind = f"{match['plural']}.{group}" if group else match["plural"]
+    asked = f'cannot {verb} resource "{resource}" in API group "{group}"'
+    return f'{kind}{what} is forbidden: User "me" {asked} in the namespace "{match["namespace"]}"'
+
+
 class Handler(BaseHTTPRequestHandler):
     """One request; `api` is the server that it is made to."""
 
@@ -123,10 +131,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(404, status(404, "the server could not find the resource"))
         plural, name = match["plural"], match["name"]
         known = self.api.state.groups.get(match["group"] or "", {}).get(match["version"] or "", [])
+        if refusal := self.refusal(match):  # rights come before what there is
+            return self.answer(*refusal)
         if match["group"] and plural not in known:
             return self.no_such_path()
-        if refusal := self.refusal(match):
-            return self.answer(*refusal)
         if match["sub"] == "log":
             return self.log(name)
         if match["sub"] == "exec":
@@ -141,8 +149,7 @@ class Handler(BaseHTTPRequestHandler):
         resource = "/".join(filter(None, [plural, match["sub"]]))
         for verb in self.verbs(plural, match["name"]):
             if not self.allowed(verb, match["group"] or "", resource):
-                message = f'{plural} is forbidden: User "me" cannot {verb} resource "{resource}"'
-                return 403, status(403, message)
+                return 403, status(403, forbidden(match, verb, resource))
         if self.command == "PATCH" and gone not in self.api.state.namespaces:
             return 404, status(404, f'namespaces "{gone}" not found')
         return None

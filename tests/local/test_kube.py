@@ -549,6 +549,21 @@ def test_stop_leaves_a_job_that_is_not_ours(api: Api, orch: Orch, tmp_path: Path
     assert not (tmp_path / "runs" / run / "stop").exists(), "it goes on, and may fail by itself"
 
 
+@pytest.mark.parametrize("rights", [True, False])
+def test_of_a_job_that_could_not_be_made_nothing_is_left(
+    api: Api, orch: Orch, tmp_path: Path, rights: bool
+) -> None:
+    del api.state.groups["trainer.kubeflow.org"]
+    if not rights:
+        for verb in ("patch", "get", "list"):
+            api.state.denied |= {(verb, "trainjobs"), (verb, "trainingruntimes")}
+    words = (*ANY, "--launcher", "trainjob", "--detach", "--backend", "gloo")
+    done = orch("train", own_script(tmp_path), *words)
+    assert done.returncode == 1
+    assert ("its CRD is missing" if rights else "Not allowed: trainingruntimes") in done.stderr
+    assert api.names("configmaps") == []
+
+
 def test_ctrl_c_stops_the_run(api: Api, orch: Orch, tmp_path: Path) -> None:
     environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
     with subprocess.Popen(

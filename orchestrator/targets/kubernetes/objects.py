@@ -15,6 +15,7 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
 GONE_SECONDS = 150.0  # a pod has 120 s to end
 POLL_SECONDS = 0.5
+RUNTIMES = "trainingruntimes"
 OWNING = f"{names.MANAGER}-owner"  # a field manager: what `orch` applies is all that it wants
 STOPPED = "stop"  # a file of the run's folder: `orch stop` has deleted the job
 
@@ -24,10 +25,13 @@ def pods_of(cluster: Kube, run_id: str) -> list[Object]:
 
 
 def delete_objects(cluster: Kube, at: JobLocation, run_id: str) -> None:
-    """The job first, then what has its run id: pods that read, the runtime, the files.
+    """The job first, then the rest. Raises ExecuteError where an object of the job's name is not
+    the run's."""
+    delete_job(cluster, at, run_id)
+    delete_rest(cluster, at, run_id)
 
-    Raises ExecuteError where an object of the job's name is not the run's.
-    """
+
+def delete_job(cluster: Kube, at: JobLocation, run_id: str) -> None:
     path = f"/apis/{at.group}/{at.version}/namespaces/{cluster.namespace}/{at.plural}"
     try:
         job = cluster.job(at.group, at.version, at.plural, at.job)
@@ -35,17 +39,21 @@ def delete_objects(cluster: Kube, at: JobLocation, run_id: str) -> None:
         cluster.delete(f"{path}/{at.job}", job["metadata"]["uid"])
     except NotThere:
         pass
+
+
+def delete_rest(cluster: Kube, at: JobLocation, run_id: str) -> None:
+    """What has its run id: pods that read, the files, the runtime. The runtime is last: whoever has
+    no right to it has none of them, but may have the files of one that was not made."""
     selector = names.selector(run_id)
-    if at.launcher == "trainjob":
-        runtimes = "trainingruntimes"
-        for one in cluster.list_custom(at.group, at.version, runtimes, selector):
-            base = path[: -len(at.plural)] + runtimes
-            remove_ours(cluster, base, one, run_id)
     for kind in ("Pod", "ConfigMap", *(["Service"] if at.launcher == "job" else [])):
         for one in cluster.objects(kind, selector):
             if kind == "Pod" and one["metadata"].get("ownerReferences"):
                 continue  # the job's own end with it, in their order
             remove_ours(cluster, cluster.core_path(kind), one, run_id)
+    if at.launcher == "trainjob":
+        base = f"/apis/{at.group}/{at.version}/namespaces/{cluster.namespace}/{RUNTIMES}"
+        for one in cluster.list_custom(at.group, at.version, RUNTIMES, selector):
+            remove_ours(cluster, base, one, run_id)
 
 
 def give_owner(cluster: Kube, at: JobLocation, others: Iterable[Object]) -> None:
@@ -73,7 +81,7 @@ def adopt(cluster: Kube, at: JobLocation, run_id: str) -> None:
         found += [{**one, "apiVersion": "v1", "kind": "Service"} for one in services]
     if at.launcher == "trainjob":
         api = {"apiVersion": f"{at.group}/{at.version}", "kind": "TrainingRuntime"}
-        runtimes = cluster.list_custom(at.group, at.version, "trainingruntimes", selector)
+        runtimes = cluster.list_custom(at.group, at.version, RUNTIMES, selector)
         found += [{**one, **api} for one in runtimes]
     alone = [one for one in found if not one["metadata"].get("ownerReferences")]
     if alone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.leftovers import remove_expired
 from orchestrator.targets.kubernetes.location import JobLocation, location_of
-from orchestrator.targets.kubernetes.objects import delete_objects, give_owner
+from orchestrator.targets.kubernetes.objects import delete_job, delete_rest, give_owner
 
 
 def start(plan: Plan, folder: Path) -> RunRecord:
@@ -59,8 +60,8 @@ def own_by_job(cluster: Kube, plan: Plan, at: JobLocation) -> None:
 
 
 def remove_made(cluster: Kube, record: RunRecord) -> None:
-    """What was made before something failed."""
-    try:
-        delete_objects(cluster, location_of(record), record.run_id)
-    except OrchError:  # the first error is the one to tell
-        pass
+    """What was made before something failed; a job that cannot be asked for is no reason to leave
+    the rest."""
+    for delete in (delete_job, delete_rest):
+        with suppress(OrchError):  # the first error is the one to tell
+            delete(cluster, location_of(record), record.run_id)
