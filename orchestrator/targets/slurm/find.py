@@ -67,11 +67,11 @@ def list_runs(where: str) -> Listed:
 
 
 def state_of(run: Run, job: JobState | None) -> str:
+    if job is not None and job.waits:  # also one that was put back
+        return "waiting"
     if run.outcome is not None:
         return run.outcome.state
-    if job is None or job.ended:
-        return "killed"
-    return "waiting" if job.waits else "running"
+    return "killed" if job is None or job.ended else "running"
 
 
 def clean(base: Path, *, look: bool) -> CleanupReport:

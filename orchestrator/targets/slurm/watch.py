@@ -91,7 +91,7 @@ class JobWatch:
         told = 0
         while True:
             yield from self.queued()
-            if supervisor_of(self.folder) is None and outcome_in(self.folder) is None:
+            if not self.has_begun():
                 self.note_end()
                 return
             self.learn_nodes()
@@ -101,29 +101,34 @@ class JobWatch:
             self.note_end()
             if not self.comes_again():
                 return
-            text = f"job {self.job} is back in the queue, and goes on from its checkpoint"
-            yield NodeNews(time=time.time(), text=text)
+            if self.known.waits:
+                text = f"job {self.job} is back in the queue; it goes on from its last checkpoint"
+                yield NodeNews(time=time.time(), text=text)
 
     def of_run(self) -> Iterator[Event]:
         return follow.follow(self.folder, self, ranks=len(self.record.layout))
 
     def comes_again(self) -> bool:
-        """Whether a job that has made room is put back into the queue: then it takes its outcome
-        away."""
-        while (found := outcome_in(self.folder)) is not None:
-            if found.state != PREEMPTED or self.state(now=True).ended:
+        """Whether Slurm has put the job back into the queue: it takes its outcome away once it
+        starts again."""
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            told, found = outcome_in(self.folder), self.state(now=True)
+            if told is not None and told.state != PREEMPTED and knows_why(told):
                 return False
+            if found.waits or found.ended or told is None:
+                return not found.ended
             time.sleep(POLL_SECONDS)
-        return True
+        return False
 
     def queued(self) -> Iterator[Event]:
         """Until the job's supervisor is there, or the job is not any more."""
         told = ""
-        while outcome_in(self.folder) is None:
+        while True:
             found = self.state()
-            # A job that was put back has a supervisor of before until it starts again.
+            # A job that was put back has files of before until it starts again.
             waits = found.waits and not self.away
-            if found.ended or (supervisor_of(self.folder) is not None and not waits):
+            if found.ended or (self.has_begun() and not waits):
                 return
             if why := states.never(found):
                 self.scheduler.cancel(self.job)
@@ -136,6 +141,9 @@ class JobWatch:
                 told = words
                 yield Waiting(time=time.time(), text=words)
             time.sleep(TICK_SECONDS)
+
+    def has_begun(self) -> bool:
+        return supervisor_of(self.folder) is not None or outcome_in(self.folder) is not None
 
     def learn_nodes(self) -> None:
         """Which nodes the job got, once it has laid its ranks out."""

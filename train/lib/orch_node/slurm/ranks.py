@@ -16,6 +16,8 @@ from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.slurm.words import STEP, VARIABLES
 
+# What the job has; srun takes it for --nodes, and the lines of its hosts say another number.
+NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 HOSTS = "srun-hosts"  # a line for each rank
 # What tells ranks of each other, the first that the site has; without one, ranks that need MPI
 # cannot start, and all others can.
@@ -30,17 +32,13 @@ def main(argv: list[str]) -> int:
     run_dir, asked, command = Path(argv[0]), argv[1].partition("=")[2], argv[3:]
     layout = layouts.parse((run_dir / files.LAYOUT).read_text())
     whole_files.write(run_dir / HOSTS, "".join(f"{one.node}\n" for one in layout.ranks))
-    for name in VARIABLES:
+    for name in (*VARIABLES, *NODES):
         os.environ.pop(name, None)
     os.environ["SLURM_HOSTFILE"] = str(run_dir / HOSTS)
     words = [
-        *("srun", *STEP, f"--ntasks={layout.world_size}", f"--nodes={len(layout.node_names)}"),
-        *(
-            "--distribution=arbitrary",
-            f"--mpi={pmi() if asked == 'auto' else asked}",
-            "--unbuffered",
-            "--job-name=orch-ranks",
-        ),
+        *("srun", *STEP, f"--ntasks={layout.world_size}", "--distribution=arbitrary"),
+        *("--unbuffered", "--job-name=orch-ranks"),
+        f"--mpi={pmi() if asked == 'auto' else asked}",
     ]
     os.execvp("srun", [*words, *command])
     raise AssertionError
