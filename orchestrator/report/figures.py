@@ -39,10 +39,7 @@ def table_lines(outcome: Outcome) -> list[str]:
         return [] if outcome.seconds is None else [f"done in {outcome.seconds:.1f} s"]
     told = scores(result)
     compares = bool(told.before)
-    table = Table(
-        title=f"{one_line(outcome.recipe)}: {outcome.run_id}", title_justify="left",
-        box=SIMPLE_HEAD, show_header=compares, title_style="",
-    )  # fmt: skip
+    table = Table(box=SIMPLE_HEAD, show_header=compares)
     table.add_column("")
     if compares:
         table.add_column("Before", justify="right")
@@ -54,7 +51,8 @@ def table_lines(outcome: Outcome) -> list[str]:
     sheet = paper(width=100)
     with sheet.capture() as capture:
         sheet.print(table)
-    return [line.rstrip() for line in capture.get().splitlines() if line.strip()]
+    title = f"{one_line(outcome.recipe)}: {outcome.run_id}"
+    return [title, *(line.rstrip() for line in capture.get().splitlines() if line.strip())]
 
 
 def score_rows(told: Scores) -> Iterator[Row]:

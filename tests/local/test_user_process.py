@@ -262,7 +262,7 @@ def test_a_script_that_reports_nonsense_trains_to_its_end(orch: Orch, tmp_path: 
     assert "exit is an event of orch's own" in notes[1]
     assert "loss 1.5000" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
-    assert "[/F1]\\x1b" in done.stdout
+    assert "[/f1]\\x1b" in done.stdout
     run = last_run(tmp_path)
     text = log(run, 1)
     assert text.count("orch: report(): progress: step is 'three'") == 1

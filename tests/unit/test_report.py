@@ -303,6 +303,13 @@ def test_the_table_has_words_and_units(tmp_path: Path) -> None:
     assert ["Whole run", "32.0", "s"] in cells
 
 
+def test_the_name_of_a_run_is_one_line_however_narrow_its_table(tmp_path: Path) -> None:
+    name = "20260101-120000-a-script-with-a-long-name-0000"
+    make_run(tmp_path, name, ranks=1, nodes=1, seconds=3)
+    outcome = outcome_of(runs.find(tmp_path, name))
+    assert training.text(outcome).splitlines()[0] == f"qa: {name}"
+
+
 def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> None:
     folder = with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2)
     again = {"event": "joined", "rank": 0, "node": "node1", "time": 30.0, "restart": 1}
