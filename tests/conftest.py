@@ -31,7 +31,7 @@ HOSTILE = (
 
 TESTS = Path(__file__).parent
 # Groups of tests that are one lane's, and the folders of those that take no time.
-LONGEST = ("cluster runs", "cluster", "recipes", "other torches")
+LONGEST = ("cluster runs", "cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
 QUICK = ("unit", "roles")
 INTERN = sys.intern  # Ansible puts one of its own there, which torch's compiler does not know
 

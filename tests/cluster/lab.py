@@ -83,7 +83,8 @@ class Running:
 def start(site: Site, *arguments: str) -> Running:
     """`orch train` with --json; returns once it has recorded its run."""
     before = set((site.folder / "runs").glob("*"))
-    process = site.spawn("train", "--inventory", str(site.inventory), "--json", *arguments)
+    given = ("--inventory", str(site.inventory), "--json", "--show", "none")
+    process = site.spawn("train", *given, *arguments)
     running = Running(site=site, process=process, folder=site.folder)
 
     def recorded() -> set[Path]:
