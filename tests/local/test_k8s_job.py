@@ -60,7 +60,7 @@ def test_the_first_rank_that_failed_is_named(api: Api, orch: Orch, tmp_path: Pat
     operator.run("jobs", free_port())
     done = end()
     assert done.returncode == 1
-    assert "rank 1" in done.stderr
+    assert "failed: rank 1" in done.stdout
     assert "ValueError: rank 1 has had enough" in done.stdout
     ended = json.loads((run_of(tmp_path) / "outcome.json").read_text())
     assert (ended["state"], ended["first_failure"]["rank"]) == ("failed", 1)

@@ -167,6 +167,8 @@ for step in range(first, first + (8 if first else 1000)):
     if preemption.requested():
         mark.write_text(str(step))
         preemption.end(step)
+    if step == first:
+        print("listening", flush=True)  # before it asks, a signal ends a rank at once
 print("from", first, flush=True)
 """
 
@@ -176,6 +178,8 @@ def test_a_job_that_makes_room_goes_on_by_itself(ready: Site) -> None:
     (ready.home / "room.py").write_text(PREEMPTED)
     run = Started(ready, *TWO, script="room.py")
     run.await_event("joined", 2)
+    logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
+    until(lambda: all(one.exists() and "listening" in one.read_text() for one in logs), "a step")
     ready.said("scancel", "--batch", "--signal=TERM", run.job())
     until(lambda: ready.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
     ready.said("scontrol", "update", f"jobid={run.job()}", "starttime=now")  # not in 2 minutes
