@@ -56,6 +56,8 @@ def started(
     argv = [str(script), *map(str, args)]
     places = folders or [Path.cwd()] * ranks
     environments = [environment(rank, ranks, port) for rank in range(ranks)]
+    for env, place in zip(environments, folders or [], strict=False):
+        env["ORCH_NODE"] = str(place)
     if warm:
         return [
             Program(argv, env=env, cwd=place, file_limit=file_limit)

@@ -527,6 +527,22 @@ def test_two_ranks_learn_like_one_with_twice_the_batch(
     assert one[-1]["loss"] < one[0]["loss"]
 
 
+def test_nodes_that_average_their_weights_learn(files: Path, tmp_path: Path) -> None:
+    """Each rank is a node of its own; a checkpoint between two averages is one, too."""
+    places = [tmp_path / "node0", tmp_path / "node1"]
+    for place in places:
+        place.mkdir()
+    command = arguments(
+        files, tmp_path, local_sgd=4, per_device_train_batch_size=2, save_strategy="steps",
+        save_steps=13, max_steps=16,
+    )  # fmt: skip
+    results = ended(started(RECIPE / "run_qa.py", *command, ranks=2, folders=places))
+    assert [code for code, _, _ in results] == [0, 0], results
+    assert "weights averaged over 2 nodes every 4 steps" in results[0][1]
+    assert metrics(tmp_path)[-1]["loss"] < metrics(tmp_path)[0]["loss"]
+    assert checkpoint.problem_with(newest(tmp_path)) is None
+
+
 def test_a_run_leaves_its_files(two_ranks: Path) -> None:
     results = results_of(two_ranks)
     assert {
