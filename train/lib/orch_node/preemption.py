@@ -46,22 +46,21 @@ class Agreement:
         self.told = True
 
     def ask(self) -> bool:
-        if not self.agreed:
-            self.listen()
+        number = signal_told()
+        if number and not self.agreed:
+            self.listen(number)
             self.calls += 1
             if self.calls >= self.every:
                 self.look()
         return self.agreed
 
-    def listen(self) -> None:
+    def listen(self, number: int) -> None:
         """From the first call on: before it there is nothing to write down."""
         if self.listens or threading.current_thread() is not threading.main_thread():
             return
         self.listens = True
-        number = int(os.environ.get(stack_signal.PREEMPT, "0"))
-        if number:
-            signal.signal(number, self.take)
-            signal.siginterrupt(number, False)
+        signal.signal(number, self.take)
+        signal.siginterrupt(number, False)
 
     def look(self) -> None:
         """Ask the other ranks; the slowest one's time says when to do so again."""
@@ -80,6 +79,12 @@ class Agreement:
         torch.distributed.all_reduce(both, op=torch.distributed.ReduceOp.MAX)
         self.collectives += 1
         return float(both[0]), float(both[1])
+
+
+def signal_told() -> int:
+    """The number that orch gives its ranks, the same to all; 0 without orch, and for none."""
+    words = os.environ.get(stack_signal.PREEMPT, "")
+    return int(words) if words.isdigit() else 0
 
 
 def grouped(torch: Any) -> bool:
