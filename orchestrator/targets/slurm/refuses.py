@@ -13,7 +13,7 @@ CONTAINERS = Refusal(
 )
 
 REFUSES: Mapping[str, Refusal] = {
-    "inventory": Refusal(NODES, "--slurm partition=NAME chooses nodes, login=HOST the cluster."),
+    "inventory": Refusal(NODES, "--slurm partition=NAME chooses nodes."),
     "exclude": Refusal(NODES, "--slurm exclude=NODES leaves nodes out."),
     "queue": Refusal(NODES, "A job of Slurm waits for room by itself."),
     "ccl_workers": Refusal(NODES, "Leave it out: each rank computes on all of its cores."),

@@ -143,7 +143,7 @@ def unknown(number: int, inputs: Inputs) -> Node:
         python=inputs.python,
         facts=inputs.facts,
         via=("srun",),
-        repair="`orch provision --on slurm`" if inputs.slurm.root else "`orch setup`",
+        repair="`orch setup` of the orch whose Python the nodes use",
     )
 
 

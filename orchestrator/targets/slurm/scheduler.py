@@ -108,8 +108,8 @@ HINTS = (
     ("node configuration is not available",
      "Fewer --nodes, or less of each: `sinfo --Node --long` shows what there is."),
     ("memory specification", "--slurm mem=LESS; `sinfo --Node --long` shows what there is."),
-    ("not found", "Run orch on a login node of the cluster, or name one: --slurm login=HOST."),
-    ("no such file", "Run orch on a login node of the cluster, or name one: --slurm login=HOST."),
+    ("not found", "Run orch on a login node of the cluster."),
+    ("no such file", "Run orch on a login node of the cluster."),
 )  # fmt: skip
 
 

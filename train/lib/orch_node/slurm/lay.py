@@ -13,7 +13,7 @@ from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
 from orch_node.protocol.slurm import NODE0, Hello, JobConfig
 
 BF16 = {"avx512_bf16", "amx_bf16"}
-REPAIR = "`orch provision --on slurm`, or `make setup` where orch itself is installed"
+REPAIR = "`orch setup` of the orch whose Python the nodes use"
 
 
 class LayError(Exception):
