@@ -6,6 +6,7 @@ import ipaddress
 import json
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -65,7 +66,7 @@ def check_hosts(hosts: Sequence[Host]) -> None:
         raise RequestError(
             "No hosts.", hint="Name them (alice@node1, node[1-8], 10.0.0.1), or --from-ssh-config."
         )
-    if twice := sorted({one for one in names if names.count(one) > 1})[:3]:
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
         raise RequestError(f"Named twice: {', '.join(twice)}.")
     for name in names:
         if not is_host(name):
