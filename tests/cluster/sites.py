@@ -101,7 +101,9 @@ class Site:
             text=True,
             timeout=600,
         )
-        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        said = f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, said
+        assert done.stdout.startswith("{"), said
         return dict(json.loads(done.stdout))
 
 

@@ -179,28 +179,24 @@ def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def living(run: Path) -> list[int]:
-    """Processes that name the run, in the container or not."""
+def living(run: Path, program: str = "") -> list[int]:
+    """Processes of a program that name the run, in the container or not."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+                command = (folder / "cmdline").read_bytes()
+                environment = (folder / "environ").read_bytes()
             except OSError:
-                continue
-            if os.fsencode(run.name) in text:
+                continue  # it has ended meanwhile
+            if os.fsencode(run.name) in command + environment and program.encode() in command:
                 found.append(int(folder.name))
     return found
 
 
-def pids(run: Path, program: str) -> list[int]:
-    named = program.encode()
-    return [pid for pid in living(run) if named in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 def test_a_stop_takes_ranks_and_container_away(ground: Ground) -> None:
     run = waiting(ground)
-    assert len(pids(run, "run-script")) == 2
+    assert len(living(run, "run-script")) == 2
     done = ground.orch("stop", run.name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (living(run), images.containers()) == ([], [])
@@ -208,7 +204,7 @@ def test_a_stop_takes_ranks_and_container_away(ground: Ground) -> None:
 
 def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
     run = waiting(ground)
-    (supervisor,) = pids(run, "supervise")
+    (supervisor,) = living(run, "supervise")
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not living(run) and not images.containers())
 
@@ -216,14 +212,14 @@ def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
 def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
     run = waiting(ground)
     # Stopped first: neither may see the other's end.
-    watchers = [*pids(run, "supervise"), *pids(run, "agent")]
+    watchers = [*living(run, "supervise"), *living(run, "agent")]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in watchers:
             os.kill(pid, number)
-    for pid in (*pids(run, "mpiexec"), *pids(run, "node.py\0rank\0")):
+    for pid in (*living(run, "mpiexec"), *living(run, "node.py\0rank\0")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not pids(run, "run-script"))  # they end with the pipe to their wrapper
+    until(lambda: not living(run, "run-script"))  # they end with the pipe to their wrapper
     looked = ground.orch("clean", "--check")
     assert "container" in looked.stdout
     assert run.name in looked.stdout
