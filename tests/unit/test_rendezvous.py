@@ -16,6 +16,7 @@ from orch_node.supervisor.torchrun_agent import Signed, signature
 
 from tests.ports import free_port
 
+NODE = Path(__file__).parents[2] / "train/node.py"
 SECOND = datetime.timedelta(seconds=5)
 
 
@@ -61,6 +62,14 @@ def test_what_a_stranger_writes_is_not_used(state: bytes) -> None:
         signed.get_state()
     with pytest.raises(ValueError, match="not a node of this run"):
         signed.set_state(b"mine", b"an old token")
+
+
+def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+    words = ("--nnodes=1", "--nproc_per_node=1", "--no_python", "--", "true")
+    agent = [sys.executable, str(NODE), "torchrun-agent", *words]
+    done = subprocess.run(agent, input=b"key", env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0
+    assert not list(tmp_path.iterdir())
 
 
 def where(port: int) -> list[str]:

@@ -13,6 +13,7 @@ import hmac
 import importlib
 import os
 import sys
+import tempfile
 from typing import Any
 
 from orch_node import bound_store
@@ -29,7 +30,10 @@ def main(argv: list[str]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks inherit it
     registry = importlib.import_module(f"{ELASTIC}").rendezvous_handler_registry
     registry.register(RENDEZVOUS, lambda parameters: handler(parameters, key))
-    importlib.import_module("torch.distributed.run").main(argv)
+    run = importlib.import_module("torch.distributed.run").main
+    # Else each run leaves a folder of torchrun's own in the node's /tmp, for good.
+    with tempfile.TemporaryDirectory(prefix="orch-torchrun-") as folder:
+        run([f"--log_dir={folder}", *argv])
     return 0
 
 
