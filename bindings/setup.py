@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # pip's front end leaves it out
 import needed  # noqa: E402
 
-RELEASE = 4  # of these bindings, for one and the same torch
+RELEASE = 5  # of these bindings, for one and the same torch
 ONECCL = "2022.1.2"  # of oneccl-devel; the wheel remembers it
 PACKAGE = "oneccl_bindings_for_pytorch"
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
@@ -170,7 +170,8 @@ def main() -> None:
         package_data={f"{PACKAGE}.env": ["setvars.sh"]},
         ext_modules=[extension(version, oneccl_root()), dropout()],
         # No requirement on torch itself: the check at import says more than pip's resolver could.
-        install_requires=["impi-rt>=2021.14"],
+        # libhwloc, which oneCCL wants, is in tcmlib (from 1.3 on): root need not install it.
+        install_requires=["impi-rt>=2021.14", "tcmlib>=1.3"],
         keywords=[f"torch {minor}", f"oneCCL {ONECCL}"],
         cmdclass={
             "build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)

@@ -32,7 +32,7 @@ def same_torch() -> None:
 def explained(error: ImportError) -> ImportError:
     """The loader's complaint about our extension, with the cure where we know it."""
     if "libhwloc" in str(error):
-        return ImportError(f"{error}: install it with `apt install libhwloc15`")
+        return ImportError(f"{error}: `pip install tcmlib` or `apt install libhwloc15` brings it")
     if "undefined symbol" in str(error):
         return ImportError(
             f"oneccl_bind_pt was built for torch {_built.TORCH}, and this torch differs from it: "

@@ -21,13 +21,21 @@ pytestmark = pytest.mark.skipif(
 ALONE = ("with_lightning", "with_ray")  # they start their ranks themselves
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """DeepSpeed's operators. A build that was killed leaves a lock in the user's own folder, for
+    which all later ones wait."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 @pytest.mark.parametrize(
     "program",
     ["plain", "with_accelerate", *ALONE, *(f"with_deepspeed {stage}" for stage in (0, 1, 2, 3))],
 )
-def test_it_trains_on_ccl(program: str, tmp_path: Path):
+def test_it_trains_on_ccl(program: str, tmp_path: Path, compiled: Path):
     name, *arguments = program.split()
-    env = clean_environment({"PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"})
+    path = f"{Path(PYTHON).parent}:{os.environ['PATH']}"
+    env = clean_environment({"PATH": path, "TORCH_EXTENSIONS_DIR": str(compiled)})
     launcher = [PYTHON] if name in ALONE else [
         PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2",
         "--master-port", env["MASTER_PORT"],
