@@ -17,7 +17,7 @@ from orch_node.events import send
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import Placement
-from orch_node.rank import preload
+from orch_node.rank import malloc, preload
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # What a batch system warns of its end with, and whatever else a script makes of them.
@@ -34,7 +34,7 @@ def start(
 ) -> int:
     """Fork and exec the training process; -> its pid. It dies with this one."""
     events = int(environment["ORCH_EVENTS_FD"])
-    environment = preload.reachable(environment)
+    environment = malloc.keeping(preload.reachable(environment))
     parent = os.getpid()
     child = os.fork()
     if child:
