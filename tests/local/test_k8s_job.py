@@ -64,6 +64,9 @@ def test_the_first_rank_that_failed_is_named(api: Api, orch: Orch, tmp_path: Pat
     assert "ValueError: rank 1 has had enough" in done.stdout
     ended = json.loads((run_of(tmp_path) / "outcome.json").read_text())
     assert (ended["state"], ended["first_failure"]["rank"]) == ("failed", 1)
+    assert "[0]:" in (run_of(tmp_path) / "launcher.log").read_text()
+    silent = run_of(tmp_path) / "ranks" / "rank-0.log"
+    assert not silent.exists() or not silent.read_text(), "torchrun's words are not the rank's"
 
 
 class Pods:

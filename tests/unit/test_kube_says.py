@@ -140,7 +140,9 @@ def test_lines_go_where_they_belong() -> None:
         "ranks/rank-12.log",
         "x",
     )
-    assert parse("[0] ", ranks=16).text == ""
+    assert parse("[0] ", ranks=16).text == parse("[0]", ranks=16).text == ""
+    # torchrun's list of failures, on the pod's standard error, has a line such as this.
+    assert parse("[0]:", ranks=16).file == "launcher.log"
     event = json.dumps({"event": "joined", "rank": 1, "time": 1})
     assert parse(event, ranks=16).event == Joined(rank=1, time=1)
     metrics = parse(json.dumps({"metrics": 3, "line": '{"step": 1}'}), ranks=16)

@@ -9,7 +9,7 @@ from orch_node.protocol import events, files, values
 from orch_node.protocol.events import Event, LeftOut
 from orch_node.protocol.values import ProtocolError
 
-RANK_LINE = re.compile(r"\[(0|[1-9]\d{0,8})\] ?(.*)", re.DOTALL | re.ASCII)
+RANK_LINE = re.compile(r"\[(0|[1-9]\d{0,8})\](?: (.*))?", re.DOTALL | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ def parse(line: str, *, ranks: int) -> PodLine:
     """One line of a pod's output, of a run of so many ranks."""
     match = RANK_LINE.fullmatch(line)
     if match and (rank := int(match.group(1))) < ranks:
-        return PodLine(file=files.rank_log(rank), text=match.group(2), rank=rank)
+        return PodLine(file=files.rank_log(rank), text=match.group(2) or "", rank=rank)
     if (figures := figures_in(line)) and 0 <= figures.metrics < ranks:
         return PodLine(file=files.rank_metrics(figures.metrics), text=figures.line)
     event = events.parse(line)
