@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.hosts import until
 from tests.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started
 
 SCRIPT = RECIPES / "bert_pretrain" / "run_pretraining.py"
@@ -76,6 +79,30 @@ def test_a_run_goes_on_exactly_from_any_checkpoint(data: Path, tmp_path: Path) -
         assert losses(tmp_path) == expected
         assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
         assert results_of(tmp_path)["after"] == result["after"]
+
+
+def test_one_rank_that_is_told_to_make_room_is_enough(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All write the checkpoint of one step; the losses are those of a run that was never told."""
+    small = {"train_batch_size": 4, "per_device_train_batch_size": 2, "save_steps": 0,
+             "max_steps": 60, "max_steps_phase2": 2}  # fmt: skip
+    run(SCRIPT, *arguments(data, tmp_path / "undisturbed", **small), ranks=2)
+    command = arguments(data, tmp_path / "told", **small)
+    with monkeypatch.context() as told:
+        told.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
+        ranks = started(SCRIPT, *command, ranks=2)
+    lines = tmp_path / "told" / "metrics.jsonl"
+    until(lambda: lines.exists() and bool(lines.read_text()), "no step", seconds=120)
+    os.kill(ranks[1].pid, signal.SIGUSR1)
+    found = ended(ranks)
+    assert [code for code, _, _ in found] == [75, 75], found
+    (saved,) = (tmp_path / "told").glob("checkpoint-*")
+    step = len(metrics(tmp_path / "told"))
+    assert (saved.name, step < 60) == (f"checkpoint-{step}", True)
+    (_, out, _), _ = run(SCRIPT, *command, "--resume_from_checkpoint", saved, ranks=2)
+    assert f"training goes on from checkpoint-{step}." in out
+    assert losses(tmp_path / "told") == losses(tmp_path / "undisturbed")
 
 
 def test_the_phases_can_be_run_apart(data: Path, tmp_path: Path) -> None:
