@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -96,10 +98,22 @@ def containers(*filters: str) -> list[str]:
     return run("docker", "ps", "--all", "--quiet", *words).split()
 
 
-def fetch_wheels() -> None:
+def size_of_whole(image: str) -> int:
+    """Bytes, with what the tests have left out of the stack, as its wheels unpack."""
+    size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", image))
+    of_stack = [name for name in LEFT_OUT if name not in FLAVOURS]
+    for name in of_stack:
+        (path,) = fetch_wheels().glob(f"{name}-*.whl")
+        with zipfile.ZipFile(path) as wheel:
+            size += sum(one.file_size for one in wheel.infolist())
+    return size
+
+
+@functools.cache
+def fetch_wheels() -> Path:
     """What the image gets, and nodes of the same Debian: fetched and built once for all tests."""
     target = Platform(python="3.11", machine=platform.machine(), libc=GLIBC)
-    wheelhouse.prepare(stack().for_backend(stack().backends[0]), target, ())
+    return wheelhouse.prepare(stack().for_backend(stack().backends[0]), target, ()).folder
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.versions.image import GLIBC, Image, python_of
 
 LARGE_BYTES = 20_000_000  # of a wheel
+SLIM = ("slim.py", "symbols.py")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -37,7 +38,8 @@ def lay_out(image: Image, context: Path, find_links: tuple[str, ...], python: st
     wheels = tuple(wheel for wheel in house.lock if wheel.name != BYTECODE)
     lay_wheels(house.folder, wheels, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
-    shutil.copyfile(STANDALONE / "slim.py", context / "slim.py")
+    for name in SLIM:
+        shutil.copyfile(STANDALONE / name, context / name)
     (context / "sbom.json").write_text(json.dumps(sbom(image.tag, wheels), indent=1) + "\n")
     (context / "Dockerfile").write_text(image.dockerfile())
 

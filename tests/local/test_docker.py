@@ -58,6 +58,18 @@ def in_image(folder: Path, image: str, *words: str) -> Ground:
     return Ground(folder, "--ppn", "2", "--docker-image", image, *MEMLOCK, *words)
 
 
+TWICE = """
+import collections, importlib.metadata as found
+counted = collections.Counter(one.name for one in found.distributions())
+print([name for name, times in counted.items() if times > 1])
+"""
+
+
+def test_the_image_is_small_and_has_each_package_once(image: str) -> None:
+    assert images.size_of_whole(image) < 1.6e9
+    assert images.run("docker", "run", "--rm", image, "python3", "-c", TWICE) == "[]\n"
+
+
 SEEN: dict[tuple[str, int, int], dict[str, str]] = {}
 
 

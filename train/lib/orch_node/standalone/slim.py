@@ -1,8 +1,8 @@
 """Makes the environment of an image smaller: `python3 slim.py FOLDER`, while the image is built.
 
 Runs with whatever Python the image has, 3.7 or newer, and needs nothing else. What goes: tests,
-static libraries, debug symbols, offloading to GPUs. Wheels cannot hold symbolic links, so the same
-library comes under several names: one file is kept. pip has compiled nothing (--no-compile): of
+static libraries, offloading to GPUs. Wheels cannot hold symbolic links, so the same library
+comes under several names: one file is kept. pip has compiled nothing (--no-compile): of
 Python's byte code the image gets that of what ranks import, not that of all that could be.
 """
 
@@ -16,12 +16,15 @@ import sys
 from pathlib import Path
 
 TESTS = ("test", "tests")
-# For GPUs: libomptarget, libur, cutlass. Tools: Intel's benchmarks and tuner of MPI, protoc, and
-# TensorBoard's fast reader, without which it reads as well.
+# For GPUs: libomptarget, libur, torchao's _C, fatbin, bc. Tools: Intel's benchmarks, tuner of MPI
+# and its other bootstrap (I_MPI_MPCP, off), protoc, TensorBoard's fast reader, without which it
+# reads as well, and what installing has left of pip's byte code. torch's headers stay: Inductor
+# compiles against them where an image of one's own adds g++.
 UNUSED = (
-    "*.a", "*.dbg", "libomptarget*", "libur_*", "_C_cutlass*", "libtcm_debug*", "IMB-*",
-    "mpitune_fast", "torch/bin/test_*", "torch/bin/*Test", "torch/bin/protoc*",
-    "tensorboard_data_server/bin/server",
+    "*.a", "*.fatbin", "*.bc", "*.dbg", "libomptarget*", "libur_*", "torchao/_C_cutlass*",
+    "torchao/_C_mxfp8*", "libtcm_debug*", "libmpcp*.so", "IMB-*", "mpitune_fast",
+    "torch/bin/test_*", "torch/bin/*Test", "torch/bin/protoc*", "torch/lib/lib*_test.so",
+    "tensorboard_data_server/bin/server", "site-packages/pip/**/*.pyc",
 )  # fmt: skip
 SMALLEST_LINK = 1 << 16
 # What the programs and recipes of orch import, each by itself: a stack may lack some.
