@@ -19,7 +19,7 @@ from tests.kube_api import TOKEN as API_TOKEN
 from tests.kube_api import Api
 from tests.kube_operator import owner
 from tests.kube_schema import check, needs_crds
-from tests.local.test_kube import TRAIN, Orch, api, background, orch, own_script
+from tests.local.test_kube import TRAIN, Orch, api, background, new_pod, orch, own_script
 
 __all__ = ["api", "orch"]
 KEYS = {"topic", "state", "words", "cure"}
@@ -85,6 +85,28 @@ def test_an_image_that_cannot_be_pulled(api: Api, orch: Orch) -> None:
     assert found["image"]["state"] == "miss"
     assert "cannot be pulled: denied" in found["image"]["words"]
     assert api.names("pods") == []
+
+
+def test_a_probe_that_is_still_ending_is_waited_for(api: Api, orch: Orch) -> None:
+    """And it is tried where the run's pods would be, with the account whose secrets they pull."""
+    api.state.grace = 12.0
+    wishes = (
+        "tolerations=dedicated=training:NoSchedule", "node_affinity=disk", "runtime_class=kata",
+        "service_account=puller",
+    )  # fmt: skip
+    known: list[str] = []
+    for _ in range(2):
+        words = [word for one in wishes for word in ("--k8s", one)]
+        end = background(orch, "k8s", "check", "--json", *words)
+        made = api.await_(lambda: new_pod(api, known), 60.0)
+        known.append(made["metadata"]["uid"])
+        spec = made["spec"]
+        assert spec["tolerations"][0]["key"] == "dedicated"
+        assert "nodeAffinity" in spec["affinity"]
+        assert (spec["runtimeClassName"], spec["serviceAccountName"]) == ("kata", "puller")
+        ended = [{"state": {"terminated": {"exitCode": 2}}}]
+        api.put("pods", {**made, "status": {"phase": "Failed", "containerStatuses": ended}})
+        assert findings(end())["image"]["state"] == "ok"
 
 
 def test_an_api_that_cannot_be_reached(api: Api, orch: Orch, tmp_path: Path) -> None:

@@ -199,6 +199,19 @@ def test_pods_that_are_not_admitted_say_why(
     assert f"its pods are not admitted: {quota}" in end().stderr
 
 
+def test_pods_of_which_some_are_not_admitted_say_why(api: Api, orch: Orch, tmp_path: Path) -> None:
+    """The others wait for them."""
+    run, job = started(api, orch, tmp_path)
+    pod(api, job, 0, {"phase": "Pending"})
+    quota = 'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=2'
+    api.put("events", {"metadata": {"name": f"{job}.1"}, "reason": "FailedCreatePod",
+                       "involvedObject": {"name": job}, "message": quota})  # fmt: skip
+    end = background(orch, "attach", run)
+    api.await_(lambda: events_of(tmp_path, run, "exceeded quota"))
+    finish(api, job, "Failed")
+    assert f"some of its pods are not admitted: {quota}" in end().stderr
+
+
 def events_of(tmp_path: Path, run: str, words: str) -> bool:
     path = tmp_path / "runs" / run / "events.jsonl"
     return path.exists() and words in path.read_text()
@@ -677,14 +690,14 @@ def test_a_reader_that_is_still_ending_is_waited_for(api: Api, orch: Orch, tmp_p
     uids = []
     for _ in range(2):
         end = background(orch, "fetch", run, "--from", str(folder))
-        made = api.await_(lambda: new_reader(api, uids), 60.0)
+        made = api.await_(lambda: new_pod(api, uids), 60.0)
         uids.append(made["metadata"]["uid"])
         api.put("pods", {**made, "status": RUNNING})
         fetched = end()
         assert fetched.returncode == 0, fetched.stderr
 
 
-def new_reader(api: Api, known: list[str]) -> dict[str, Any] | None:
+def new_pod(api: Api, known: list[str]) -> dict[str, Any] | None:
     pods = (api.get("pods", name) or {} for name in api.names("pods"))
     return next((one for one in pods if one and one["metadata"]["uid"] not in known), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -279,6 +280,31 @@ def test_room_for_the_pods() -> None:
     assert "16 CPUs to give" in short.cure
     assert checks.nodes_finding(None, SETTINGS, 1).state == "unknown"
     assert checks.nodes_finding([], SETTINGS, 1).state == "miss"
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "affinity", "fitting"),
+    [
+        ((), (), 0),
+        (("dedicated=training:NoSchedule",), (), 1),
+        (("dedicated=training",), ("zone in (a, b)", "disk", "!spot"), 1),
+        (("dedicated",), ("zone notin (c)",), 1),
+        (("dedicated:NoExecute",), (), 0),
+        (("dedicated=other:NoSchedule",), (), 0),
+        (("dedicated",), ("zone in (b)",), 0),
+        (("dedicated",), ("spot",), 0),
+        (("dedicated",), ("!disk",), 0),
+        (("dedicated",), ("zone notin (a)",), 0),
+    ],
+)
+def test_nodes_that_pods_are_let_on_by_their_settings(
+    tolerations: tuple[str, ...], affinity: tuple[str, ...], fitting: int
+) -> None:
+    taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
+    one = node(taints=[taint], labels={"zone": "a", "disk": "nvme"})
+    asked = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
+    words = checks.nodes_finding([one], asked, 1).words
+    assert f"{fitting} of 1 nodes can take pods" in words
 
 
 def test_bf16_by_the_labels_of_the_nodes() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.targets.kubernetes.default_kind import PREFERRED, Installed, default_kind
+from orchestrator.targets.kubernetes.manifests import wishes
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
 from orchestrator.targets.kubernetes.settings import KubeSettings
@@ -173,7 +174,7 @@ def nodes_finding(nodes: list[Json] | None, settings: KubeSettings, pods: int) -
     return Finding(
         topic="nodes", state="miss", words=f"{words}; the run needs {pods}",
         cure=f"Smaller pods (--k8s cpu=..., the largest node has {plain(largest)} CPUs to give), "
-        "fewer of them, or another node_selector.",
+        "fewer of them, or other nodes (node_selector, node_affinity, tolerations).",
     )  # fmt: skip
 
 
@@ -201,12 +202,16 @@ def fits(node: Json, settings: KubeSettings) -> bool:
     """Whether a pod may run there at all, and is small enough."""
     if node.get("spec", {}).get("unschedulable"):
         return False
-    taints = node.get("spec", {}).get("taints") or ()
-    if any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in taints):
-        return False
+    tolerated = [wishes.toleration(one) for one in settings.tolerations]
+    for taint in node.get("spec", {}).get("taints") or ():
+        if taint["effect"] in ("NoSchedule", "NoExecute") and not wishes.tolerates(
+            tolerated, taint
+        ):
+            return False
     own = labels(node)
     chosen = all(own.get(key) == value for key, value in settings.node_selector.items())
-    return chosen and room_on(node, settings) > 0
+    wanted = all(wishes.holds(wishes.expression(one), own) for one in settings.node_affinity)
+    return chosen and wanted and room_on(node, settings) > 0
 
 
 def room_on(node: Json, settings: KubeSettings) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import OrchError
@@ -17,10 +17,11 @@ from orchestrator.targets.kubernetes.checks import Finding
 from orchestrator.targets.kubernetes.installed import versions
 from orchestrator.targets.kubernetes.manifests import names, security, setup
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.pods import optional, where
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import pod_state
-from orchestrator.targets.kubernetes.volume import ending_at_sigterm
+from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigterm
 
 PROBE = "orch-image-check"
 TRIAL = "orch-check"  # never made: a dry run
@@ -153,7 +154,8 @@ def probe_pod(settings: KubeSettings) -> Object:
             "terminationGracePeriodSeconds": 1,
             "securityContext": security.of_pod(settings.uid),
             **({"imagePullSecrets": pull} if pull else {}),
-            **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
+            **optional("serviceAccountName", settings.service_account),
+            **where(replace(settings, spread=None, pack=None), {}),
             "containers": [
                 {
                     "name": "probe",
@@ -191,11 +193,16 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings) -> Finding:
 
 
 def remove(cluster: Kube, path: str) -> None:
-    """The probe, if it is ours."""
+    """The probe of before, if it is ours: until it is gone, for one that ends takes no changes."""
+    deadline = time.monotonic() + END_SECONDS
     try:
         pod = cluster.get(path)
-        if (pod["metadata"].get("labels") or {}).get(names.OWNER) == names.MANAGER:
+        while (pod["metadata"].get("labels") or {}).get(names.OWNER) == names.MANAGER:
             cluster.delete(path, pod["metadata"]["uid"])
+            if time.monotonic() > deadline:
+                return
+            time.sleep(POLL_SECONDS)
+            pod = cluster.get(path)
     except OrchError:  # none there, or no right to it: the check says that elsewhere
         pass
 

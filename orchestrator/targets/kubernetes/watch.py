@@ -143,8 +143,10 @@ class KubeWatch:
             self.tell(f"the API answers again after {time.monotonic() - self.lost_since:.0f} s")
             self.lost_since = None
         found = job_state(job)
-        if not self.follower.pods and (words := self.refusal()):
-            self.follower.tell_once("pods", f"its pods are not admitted: {words}")
+        there = len(self.follower.pods)
+        if there < len(self.record.nodes) and (words := self.refusal()):
+            which = "some of its pods" if there else "its pods"
+            self.follower.tell_once("pods", f"{which} are not admitted: {words}")
         elif unseen(job) and time.time() - self.began > UNSEEN_SECONDS:
             words = f"no operator has taken up {self.at.job}: is it running?"
             self.follower.tell_once("job", f"{words} `orch k8s check` looks")

@@ -6,7 +6,7 @@ from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names, security, wishes
 from orchestrator.targets.kubernetes.manifests.job import KubeJob, items, literal
-from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN
+from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubeSettings
 
 GRACE_SECONDS = 120  # for the checkpoint of a run that is to make room
 
@@ -25,7 +25,6 @@ def pod_template(job: KubeJob, container: Object) -> Object:
             },
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "enableServiceLinks": False,
-            **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
             **(
                 {"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]}
                 if settings.pull_secrets
@@ -33,17 +32,17 @@ def pod_template(job: KubeJob, container: Object) -> Object:
             ),
             **optional("serviceAccountName", settings.service_account),
             **optional("priorityClassName", settings.priority_class),
-            **where(job),
+            **where(settings, names.labels(job.run_id)),
         },
     }
 
 
-def where(job: KubeJob) -> Object:
-    """On which nodes, and how."""
-    settings, labels = job.settings, names.labels(job.run_id)
+def where(settings: KubeSettings, labels: dict[str, str]) -> Object:
+    """On which nodes, and how. `labels`: of the pods that are to be together, or apart."""
     affinity = wishes.affinity(settings.node_affinity, settings.pack, labels)
     tolerations = [wishes.toleration(one) for one in settings.tolerations]
     return {
+        **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
         **({"affinity": affinity} if affinity else {}),
         **({"tolerations": tolerations} if tolerations else {}),
         **(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
@@ -53,6 +54,25 @@ def expression(text: str) -> Object:
     values = [one.strip() for one in match["values"].split(",") if one.strip()]
     operator = {"in": "In", "notin": "NotIn"}[match["how"]]
     return {"key": match["key"], "operator": operator, "values": values}
+
+
+def tolerates(tolerations: Iterable[Object], taint: Mapping[str, str]) -> bool:
+    """Whether one of them is for this taint of a node, as the scheduler compares them."""
+    return any(
+        one["key"] == taint["key"]
+        and one.get("effect", taint["effect"]) == taint["effect"]
+        and one.get("value", taint.get("value", "")) == taint.get("value", "")
+        for one in tolerations
+    )
+
+
+def holds(condition: Object, labels: Mapping[str, str]) -> bool:
+    """Whether an expression is true of a node with these labels. A label that is not there is not
+    in any list."""
+    key, operator = condition["key"], condition["operator"]
+    if operator in ("Exists", "DoesNotExist"):
+        return (key in labels) is (operator == "Exists")
+    return (labels.get(key) in condition["values"]) is (operator == "In")
 
 
 def affinity(node_affinity: tuple[str, ...], pack: str | None, labels: dict[str, str]) -> Object:
