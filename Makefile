@@ -86,6 +86,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/fetch.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/preemption.py
 	$(BIN)/python benchmarks/collectives.py
 	$(BIN)/python benchmarks/messages.py
 
