@@ -50,7 +50,8 @@ def test_a_run_as_it_was_made_is_followed() -> None:
 
 def test_what_runs_in_a_pod_is_this_controllers_own() -> None:
     evil = replace(
-        said(image="evil", python="/evil", pull_secrets=["theirs"], context="x", namespace="y"),
+        said(image="evil", python="/evil", pull_secrets=["theirs"], context="x", namespace="y",
+             service_account="admin", tolerations=["node-role.kubernetes.io/control-plane"]),
         python="/evil", train="/evil", run_dir="/etc",
     )  # fmt: skip
     found = seen(evil)

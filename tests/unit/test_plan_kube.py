@@ -180,6 +180,17 @@ def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
     assert [violation("x", spec) for spec in specs] == [""] * len(specs)
 
 
+def test_what_reads_the_volume_may_be_where_the_runs_pods_may() -> None:
+    """With the account whose secrets pull the image; on other nodes, too, as theirs may be full."""
+    full = replace(
+        SETTINGS, service_account="puller", tolerations=("spot:NoExecute",), node_affinity=("spot",)
+    )
+    plain, asked = (reader_pod(location("r", "job", one), "r")["spec"] for one in (SETTINGS, full))
+    toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute"}
+    own = {"serviceAccountName": "puller", "tolerations": [toleration]}
+    assert asked == plain | own
+
+
 def pod_specs(made: Any) -> Iterator[dict[str, Any]]:
     if isinstance(made, dict):
         if "containers" in made:

@@ -39,6 +39,8 @@ def followed(record: RunRecord, settings: KubeSettings, *, label: str) -> RunRec
         image=settings.image,
         python=settings.python,
         pull_secrets=settings.pull_secrets,
+        service_account=settings.service_account,
+        tolerations=settings.tolerations,
     )
     runs = f"{said.mount}/runs"
     return replace(

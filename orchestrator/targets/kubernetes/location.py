@@ -29,6 +29,8 @@ class JobLocation:
     uid: int
     python: str
     pull_secrets: tuple[str, ...]
+    service_account: str | None = None  # older records tell of neither this nor the next
+    tolerations: tuple[str, ...] = ()
 
 
 def render(location: JobLocation) -> dict[str, Any]:

@@ -151,6 +151,8 @@ def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
         uid=settings.uid,
         python=settings.python,
         pull_secrets=settings.pull_secrets,
+        service_account=settings.service_account,
+        tolerations=settings.tolerations,
     )
 
 

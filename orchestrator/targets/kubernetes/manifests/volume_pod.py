@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.location import JobLocation
-from orchestrator.targets.kubernetes.manifests import names, security
+from orchestrator.targets.kubernetes.manifests import names, security, wishes
 
 SUFFIX = "-reader"
 LIVES_SECONDS = 3600
 
 
 def reader_pod(place: JobLocation, run_id: str) -> Object:
-    """It sleeps, and ends by itself."""
+    """It sleeps, and ends by itself. It may be where the run's pods may, and needs none of their
+    nodes: those may be full."""
     small = {"cpu": "250m", "memory": "256Mi"}
     sleep = f"import time; time.sleep({LIVES_SECONDS})"
+    tolerations = [wishes.toleration(one) for one in place.tolerations]
     pull = [{"name": name} for name in place.pull_secrets]
     return {
         "apiVersion": "v1",
@@ -25,6 +27,8 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
             "terminationGracePeriodSeconds": 1,
             "securityContext": security.of_pod(place.uid),
             **({"imagePullSecrets": pull} if pull else {}),
+            **({"serviceAccountName": place.service_account} if place.service_account else {}),
+            **({"tolerations": tolerations} if tolerations else {}),
             "containers": [
                 {
                     "name": "reader",
