@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -51,9 +51,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def give_role(server: Server) -> None:
     """Exactly what `orch k8s check` says is needed for PyTorchJobs."""
-    rights = (*checks.RIGHTS, *checks.rights_for(KINDS["pytorchjob"]))
-    bind(server, "orch", [{"verbs": [verb], "apiGroups": [group], "resources": [resource]}
-                          for verb, group, resource, _ in rights])  # fmt: skip
+    give(server, "orch", (*checks.RIGHTS, *checks.rights_for(KINDS["pytorchjob"])))
+
+
+def give(server: Server, name: str, rights: Iterable[tuple[str, str, str, str]]) -> None:
+    bind(server, name, [{"verbs": [verb], "apiGroups": [group], "resources": [resource]}
+                        for verb, group, resource, _ in rights])  # fmt: skip
 
 
 def allow(server: Server, name: str, group: str, *resources: str) -> None:
@@ -88,9 +91,9 @@ def orch(server: Server, tmp_path: Path) -> Orch:
     return run
 
 
-def started(orch: Orch, tmp_path: Path) -> tuple[str, str]:
+def started(orch: Orch, tmp_path: Path, launcher: str = "pytorchjob") -> tuple[str, str]:
     """(run id, job) of a run that is left running."""
-    words = ("--launcher", "pytorchjob", "--detach", "--json")
+    words = ("--launcher", launcher, "--detach", "--json")
     done = orch("train", own_script(tmp_path), *TRAIN, *words)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run_id"]
@@ -112,22 +115,6 @@ def test_the_role_that_is_told_is_enough(orch: Orch) -> None:
     assert found["TrainJob"]["state"] == "absent"
     assert found["volume"]["words"] == "no claim orch"
     assert found["nodes"]["state"] == "unknown", "nodes are the cluster's, and in no Role"
-
-
-def test_what_a_run_is_made_of_belongs_to_its_job(
-    orch: Orch, server: Server, tmp_path: Path
-) -> None:
-    run, job = started(orch, tmp_path)
-    made = server.ask("GET", f"{JOBS}/{job}")
-    found = server.ask("GET", f"{CORE}/configmaps/{job}-files")
-    (owner,) = found["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("PyTorchJob", made["metadata"]["uid"])
-    assert {"pod.json", "run.json"} <= found["data"].keys(), "an owner takes nothing away"
-    managers = {one["manager"] for one in found["metadata"]["managedFields"]}
-    assert managers == {"orch", "orch-owner"}
-    assert json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"][0]["id"] == run
-    assert orch("stop", run).returncode == 0
-    assert not exists(server, f"{JOBS}/{job}")
 
 
 def test_a_job_is_watched_to_its_end(orch: Orch, server: Server, tmp_path: Path) -> None:
@@ -192,3 +179,27 @@ def test_a_namespace_that_is_not_there(orch: Orch, server: Server) -> None:
     assert done.returncode == 1
     with pytest.raises(HTTPError):
         server.ask("GET", "/api/v1/namespaces/nowhere")
+
+
+@pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob"])
+def test_what_a_run_is_made_of_belongs_to_its_job(
+    orch: Orch, server: Server, tmp_path: Path, launcher: str
+) -> None:
+    """Last in this file: it gives the user more rights."""
+    kind = KINDS[launcher]
+    if launcher != "pytorchjob":  # whose Role the user has
+        give(server, launcher, checks.rights_for(kind))
+    jobs = f"/apis/{kind.group}/{kind.version}/namespaces/{NAMESPACE}/{kind.plural}"
+    run, job = started(orch, tmp_path, launcher)
+    made = server.ask("GET", f"{jobs}/{job}")
+    found = server.ask("GET", f"{CORE}/configmaps/{job}-files")
+    (owner,) = found["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == (kind.kind, made["metadata"]["uid"])
+    assert {"pod.json", "run.json"} <= found["data"].keys(), "an owner takes nothing away"
+    managers = {one["manager"] for one in found["metadata"]["managedFields"]}
+    assert managers == {"orch", "orch-owner"}
+    listed = json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"]
+    assert run in {one["id"] for one in listed}
+    assert orch("stop", run).returncode == 0
+    assert not exists(server, f"{jobs}/{job}")
+    assert f"{job}-files" not in files_of_runs(server)
