@@ -1,4 +1,4 @@
-"""The blocks of commands of README and docs/, with their marks."""
+"""The blocks of README and docs/, with their marks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-FENCE = re.compile(r"^( *)```(\w*)")
-MARK = re.compile(r"^ *<!-- (.*?) -->$")
+FENCE = re.compile(r" *```")
+MARK = re.compile(r"<!-- (.*?) -->")
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,13 @@ class Block:
 
     line: int
     mark: str
-    fenced: bool
-    lines: tuple[str, ...]
+    language: str
+    text: str
 
     def commands(self) -> list[list[str]]:
         """The words of each command; without comments."""
-        text = "\n".join(self.lines).replace("\\\n", " ")
         found = []
-        for line in text.splitlines():
+        for line in self.text.replace("\\\n", " ").splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&")
             lexer.whitespace_split = True
             words: list[str] = []
@@ -41,26 +40,26 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Fenced blocks of `sh`, and indented ones that begin with `orch `."""
+    """All fenced blocks."""
     lines = page.read_text().splitlines()
     at, above = 0, ""
     while at < len(lines):
-        fence = FENCE.match(lines[at])
-        if fence:
-            end = at + 1
-            while not lines[end].strip().startswith("```"):
-                end += 1
-            if fence[2] == "sh":
-                yield Block(at + 1, above, True, tuple(lines[at + 1 : end]))
-            at, above = end + 1, ""
-            continue
-        if lines[at].startswith("    orch ") and not lines[at - 1].strip():
-            end = at
-            while end < len(lines) and lines[end].startswith("    "):
-                end += 1
-            yield Block(at + 1, above, False, tuple(line[4:] for line in lines[at:end]))
+        if FENCE.match(lines[at]):
+            end = next(i for i in range(at + 1, len(lines)) if FENCE.match(lines[i]))
+            language, text = lines[at].strip().removeprefix("```"), "\n".join(lines[at + 1 : end])
+            yield Block(at + 1, above, language, text)
             at, above = end, ""
-            continue
-        mark = MARK.match(lines[at])
+        mark = MARK.fullmatch(lines[at].strip())
         above = mark[1] if mark else above if not lines[at].strip() else ""
         at += 1
+
+
+def indented(page: Path) -> list[int]:
+    """Lines where a block begins that has no fence, and so no mark and no language."""
+    found, fenced, before = [], False, ""
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        fenced = fenced is not bool(FENCE.match(line))
+        if not fenced and line.startswith("    ") and not before.strip():
+            found.append(number)
+        before = line
+    return found

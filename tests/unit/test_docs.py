@@ -1,8 +1,10 @@
 """The pages for users: the site builds, and what they tell a reader to type is understood.
 
-A block of commands (```sh) is marked in a comment above it: `tested by: FILE`, `dry-run`
-(tests/local/test_docs.py plans it), or `not run: WHY`. Blocks of `orch` alone need no mark: here
+Each block is fenced, and marked in a comment above it. Commands (sh): `tested by: FILE`, `dry-run`
+(tests/local/test_docs.py plans it), or `not run: WHY`; those of `orch` alone need no mark: here
 each of their lines is parsed by the real command line, and the verbs have tests of their own.
+Files (toml, yaml): `checked as: READER`, by test_files_on_pages.py, which also reads each python
+block. Text: `shown: WHAT`.
 """
 
 from __future__ import annotations
@@ -17,15 +19,26 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.cli.main import app
-from tests.pages import PAGES, ROOT, Block, blocks
+from tests.pages import PAGES, ROOT, Block, blocks, indented
 
-MARK = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
+COMMANDS = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
+FILES = re.compile(r"tested by: (?P<file>\S+)|checked as: \S.*|not run: \S.*", re.DOTALL)
+MARKS = {
+    "sh": COMMANDS,
+    "toml": FILES,
+    "yaml": FILES,
+    "python": re.compile(r"|checked as: \S.*"),
+    "text": re.compile(r"shown: \S.*", re.DOTALL),
+}
 ALL = [(page, block) for page in PAGES for block in blocks(page)]
 CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
 
 
 def named(value: object) -> str:
-    return value.name if isinstance(value, Path) else str(getattr(value, "line", value))
+    """A test's name: the page, and the line of the block."""
+    if isinstance(value, Path):
+        return value.name
+    return f"{value.language}-{value.line}" if isinstance(value, Block) else str(value)
 
 
 def complaint(words: list[str]) -> str:
@@ -39,9 +52,12 @@ def complaint(words: list[str]) -> str:
     return ""
 
 
+COMMAND = typer.main.get_command(app)
+
+
 def parse(words: list[str]) -> None:
     """Down to the last subcommand, as orch does."""
-    command = typer.main.get_command(app)
+    command = COMMAND
     context = command.make_context("orch", words, resilient_parsing=False)
     while isinstance(command, TyperGroup):
         left = [*context._protected_args, *context.args]
@@ -53,16 +69,49 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("page", "block"), ALL, ids=named)
-def test_what_a_page_tells_to_type_is_understood(page: Path, block: Block) -> None:
-    others = [words for words in block.commands() if words[0] != "orch"]
-    for words in block.commands():
-        if words[0] == "orch":
-            assert not (said := complaint(words[1:])), f"{page.name}:{block.line}: {words}: {said}"
-    mark = MARK.fullmatch(block.mark)
-    assert mark or not block.mark, f"{page.name}:{block.line}: no such mark: {block.mark}"
-    assert mark or not block.fenced or not others, f"{page.name}:{block.line}: needs a mark"
-    if mark and mark["file"]:
-        assert (ROOT / mark["file"]).exists()
+def test_a_block_says_how_it_is_checked(page: Path, block: Block) -> None:
+    where = f"{page.name}:{block.line}"
+    assert block.language in MARKS, f"{where}: no such language: {block.language!r}"
+    mark = MARKS[block.language].fullmatch(block.mark)
+    if block.language == "sh" and not block.mark:
+        assert {words[0] for words in block.commands()} == {"orch"}, f"{where}: needs a mark"
+        return
+    assert mark, f"{where}: no such mark for {block.language}: {block.mark!r}"
+    if file := mark.groupdict().get("file"):
+        assert (ROOT / file).exists(), where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_page_has_no_block_without_a_fence(page: Path) -> None:
+    assert indented(page) == []
+
+
+COMMAND_LINES = [
+    (page, words)
+    for page, block in ALL
+    if block.language == "sh"
+    for words in block.commands()
+    if words[0] == "orch"
+]
+
+
+def test_what_a_page_tells_to_type_is_understood() -> None:
+    assert len(COMMAND_LINES) > 60
+    said = {
+        f"{page.name}: {' '.join(words)}": complaint(words[1:]) for page, words in COMMAND_LINES
+    }
+    assert {command: words for command, words in said.items() if words} == {}
+
+
+PROSE = re.compile(r"`orch ([^`]+)`")
+
+
+def test_what_a_page_names_in_a_sentence_is_there() -> None:
+    """Commands and options; a sentence may leave the rest of a command out."""
+    named = {text for page in PAGES for text in PROSE.findall(page.read_text())}
+    assert len(named) > 40
+    said = {text: complaint(text.replace("|", " ").split()) for text in named}
+    assert {text: words for text, words in said.items() if words.startswith("No such")} == {}
 
 
 def test_a_wrong_option_is_found() -> None:

@@ -34,6 +34,7 @@ from orchestrator.versions.stack import Bindings, Stack
 from tests.conftest import make_stack
 from tests.kube_pod_security import violation
 from tests.kube_schema import FILES, check, has_crds, needs_crds
+from tests.pages import blocks
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "k8s"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -433,7 +434,8 @@ def test_any_request_makes_objects_that_the_crds_take(
 
 
 def test_the_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
-    text = (DOCS / "kubernetes.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    shown = [block.text for block in blocks(DOCS / "kubernetes.md")]
+    (text,) = (one for one in shown if "kind: NetworkPolicy" in one)
     policy = yaml.safe_load(text)["spec"]
     ((peer,),) = (rule["from"] for rule in policy["ingress"])
     for chosen in (policy["podSelector"], peer["podSelector"]):
