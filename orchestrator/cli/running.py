@@ -52,7 +52,7 @@ def watch(
     from orchestrator.operations.output import RanksOutput
     from orchestrator.report import training
 
-    lines = RanksOutput(handle, screen.of_ranks, screen.lines)
+    lines = RanksOutput(handle, screen.of_ranks, screen.lines, screen.note)
     try:
         for event in handle.events():
             lines.begin()

@@ -9,7 +9,7 @@ from copy import copy
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.runs.logs import LogLine
-from orchestrator.targets.interface import RunHandle, silent
+from orchestrator.targets.interface import RunHandle, Tell
 
 ALL, NONE = "all", "none"
 AT_ONCE = 500  # lines that are shown together, if so many have come
@@ -30,21 +30,24 @@ def check_shown(shown: str, ranks: int) -> None:
 
 
 class RanksOutput:
-    """Gives the lines of one rank, or of all, to `show`. `shown`: what --show says."""
+    """Gives the lines of one rank, or of all, to `show`. `shown`: what --show says; `tell` is
+    told once, and at once, that lines may not come."""
 
-    def __init__(self, handle: RunHandle, shown: str, show: Show) -> None:
+    def __init__(self, handle: RunHandle, shown: str, show: Show, tell: Tell) -> None:
         self.handle = handle
         self.shown = shown
         self.show = show
+        self.tell = tell
+        self.untold = threading.Lock()
         self.arrived: queue.Queue[LogLine | None] = queue.Queue(maxsize=MOST)
         self.thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """To be called at the run's events, from the first one on."""
         if self.thread is None and self.shown != NONE:
-            quiet = copy(self.handle)  # what happens to the connection, the events tell
-            quiet.tell = silent
-            threading.Thread(target=self.read, args=(quiet,), daemon=True).start()
+            followed = copy(self.handle)
+            followed.tell = self.tell_once
+            threading.Thread(target=self.read, args=(followed,), daemon=True).start()
             self.thread = threading.Thread(target=self.print, daemon=True)
             self.thread.start()
 
@@ -58,11 +61,20 @@ class RanksOutput:
         rank = None if self.shown == ALL else int(self.shown)
         try:
             for line in handle.logs(rank=rank, follow=True):
+                if self.arrived.full():
+                    self.tell_once("More is printed than can be shown as it comes.")
                 self.arrived.put(line)
-        except OrchError:  # lines are missing: `orch logs` tells why
-            pass
+        except OrchError as error:
+            self.tell_once(error.message)
         finally:
             self.arrived.put(None)
+
+    def tell_once(self, why: str) -> None:
+        """From any thread."""
+        if self.untold.acquire(blocking=False):
+            who = "the ranks print" if self.shown == ALL else f"rank {self.shown} prints"
+            run = self.handle.record.run_id
+            self.tell(f"what {who} may be late or missing here: {why} All of it: orch logs {run}")
 
     def print(self) -> None:
         for lines in self.batches():

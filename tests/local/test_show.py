@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +63,52 @@ def test_on_a_terminal_rank_0_speaks_and_the_decisions_are_one_line(tmp_path: Pa
     assert "rank 1" not in said
     assert "2 ranks on node0, 1 thread each: mpirun, gloo, stack current (-v: why)\r\n" in said
     assert "preload:" not in said
+
+
+WAITS = """
+import os, time
+print("begins", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+def test_lines_that_are_lost_are_told_at_once(tmp_path: Path) -> None:
+    """The program that reads the log ends: so it would where memory runs out."""
+    (tmp_path / "waits.py").write_text(WAITS)
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", "train", "waits.py", "--ppn", "1"],
+        cwd=tmp_path, env=orch_environment(tmp_path), text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as watched:  # fmt: skip
+        assert watched.stderr is not None
+        seen: list[str] = []
+        end = threading.Timer(20, (tmp_path / "go").touch)  # if nothing is told
+        for line in watched.stderr:
+            seen.append(line)
+            if line == "begins\n":
+                os.kill(reader_of_logs(watched.pid), signal.SIGKILL)
+                end.start()
+            if "may be late or missing here" in line:
+                break
+        run = next(line for line in seen if line.startswith("run: ")).split()[1]
+        assert seen[-1].startswith("what rank 0 prints may be late or missing here: ")
+        assert seen[-1].endswith(f" All of it: orch logs {run}\n")
+        end.cancel()
+        (tmp_path / "go").touch()
+        assert "late or missing" not in watched.stderr.read(), "once"
+    assert watched.returncode == 0
+
+
+def reader_of_logs(parent: int) -> int:
+    """The process id of a child of orch's."""
+    children = [
+        int(child)
+        for thread in Path(f"/proc/{parent}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+    (found,) = (one for one in children if b"\0logs\0" in Path(f"/proc/{one}/cmdline").read_bytes())
+    return found
 
 
 def read_all(terminal: int) -> str:
