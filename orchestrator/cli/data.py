@@ -15,7 +15,7 @@ from orchestrator.cli.output import OUTPUT, Output
 from orchestrator.cli.request import PANELS
 from orchestrator.planning.request import TrainRequest
 
-app = typer.Typer(help="Data for training.", no_args_is_help=True)
+app = typer.Typer(help="Data for training: prepare text for bert-pretrain.", no_args_is_help=True)
 RECIPE = "bert-data"
 
 

@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.options import AsJson
 from orchestrator.screen import say
 
-app = typer.Typer(help="The image of a stack, for pods and containers.")
+app = typer.Typer(help="The image of a stack, for pods and containers: build, save, push it.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
 Tag = Annotated[str | None, typer.Option(help="Its name; default: orch:STACK.")]
 Engine = Annotated[str, typer.Option(help="docker, podman, or another with their commands.")]

@@ -16,18 +16,18 @@ def init(
         list[str] | None,
         typer.Argument(
             metavar="[HOST]...",
-            help="[user@]name[:port], an address, or a range such as node[1-8]; with "
-            "--from-ssh-config: which of its hosts, default all.",
+            help="node1, alice@node1, alice@node1:2222, an address, or a range such as "
+            "node[1-8]; with --from-ssh-config: which of its hosts, default all.",
         ),
     ] = None,
     from_ssh_config: Annotated[
         bool, typer.Option("--from-ssh-config", help="Take the hosts of an SSH configuration.")
     ] = False,
-    ssh_config: Annotated[Path, typer.Option(metavar="FILE", help="That configuration.")] = Path(
-        "~/.ssh/config"
-    ),
+    ssh_config: Annotated[
+        Path, typer.Option(metavar="FILE", help="The SSH configuration to read.")
+    ] = Path("~/.ssh/config"),
 ) -> None:
-    """Write inventory/NAME/hosts.yml, with comments: the hosts that are to be a cluster."""
+    """Write inventory/NAME/hosts.yml, the hosts of a cluster, with comments to edit."""
     from orchestrator.operations import init as operation
 
     config = ssh_config.expanduser() if from_ssh_config else None

@@ -33,7 +33,7 @@ SettingsFile = Annotated[
 
 TRAIN = TargetFlags(
     on=KubeOptions.on,
-    summary="Run it as pods of a Kubernetes cluster.",
+    summary="k8s: as pods of a Kubernetes cluster.",
     launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # KINDS, not imported here
     manifests=True,
     group=Group(

@@ -32,8 +32,22 @@ from orchestrator.errors import OrchError
 from orchestrator.screen import prepare, say
 from orchestrator.state import away_from_home, stand_in
 
+FIRST, WATCH, NODES, LOOK = "First", "Runs", "Nodes", "What there is"  # panels of the help
+STEPS = (
+    "On this machine:  orch setup,  orch train bert-qa",
+    "On a cluster:  orch init lab HOST...,  orch provision inventory/lab,  "
+    "orch train bert-qa --inventory inventory/lab",
+    "What a command would do:  orch train ... --dry-run.  Its options:  orch COMMAND --help",
+)
+EXAMPLES = (
+    "orch train bert-qa --ppn 2",
+    "orch train bert-qa --set num_train_epochs=3 --precision fp32",
+    "orch train script.py --inventory inventory/lab --nodes 4 --ppn 4 -- --its --flags",
+)
+
 app = typer.Typer(
     no_args_is_help=True,
+    epilog="\n\n".join(STEPS),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -59,24 +73,26 @@ def tell_version() -> None:
     raise typer.Exit
 
 
-app.command("setup")(setup.setup)
-app.command("init", no_args_is_help=True)(init.init)
-app.command("train", no_args_is_help=True)(train.command(k8s.TRAIN, slurm.TRAIN))
-app.command("attach")(attach.attach)
-app.command("stop")(attach.stop)
-app.command("logs")(attach.logs)
-app.command("clean")(attach.clean)
-app.command("provision", no_args_is_help=True)(provision.provision)
-app.command("sync", no_args_is_help=True)(sync.sync)
-app.command("nodes", no_args_is_help=True)(nodes.nodes)
-app.command("fetch")(fetch.fetch)
-app.command("report")(report.report)
-app.add_typer(data.app, name="data")
-app.add_typer(recipes.app, name="recipes")
-app.add_typer(stacks.app, name="stacks")
-app.add_typer(image.app, name="image")
-app.add_typer(k8s.app, name="k8s")
-app.add_typer(runs.app, name="runs")
+app.command("setup", rich_help_panel=FIRST)(setup.setup)
+app.command("init", rich_help_panel=FIRST, no_args_is_help=True)(init.init)
+app.command("provision", rich_help_panel=FIRST, no_args_is_help=True)(provision.provision)
+app.command("train", rich_help_panel=FIRST, no_args_is_help=True, epilog="\n\n".join(EXAMPLES))(
+    train.command(k8s.TRAIN, slurm.TRAIN)
+)
+app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
+app.command("attach", rich_help_panel=WATCH)(attach.attach)
+app.command("logs", rich_help_panel=WATCH)(attach.logs)
+app.command("report", rich_help_panel=WATCH)(report.report)
+app.command("fetch", rich_help_panel=WATCH)(fetch.fetch)
+app.command("stop", rich_help_panel=WATCH)(attach.stop)
+app.command("nodes", rich_help_panel=NODES, no_args_is_help=True)(nodes.nodes)
+app.command("sync", rich_help_panel=NODES, no_args_is_help=True)(sync.sync)
+app.command("clean", rich_help_panel=NODES)(attach.clean)
+app.add_typer(k8s.app, name="k8s", rich_help_panel=NODES)
+app.add_typer(image.app, name="image", rich_help_panel=NODES)
+app.add_typer(recipes.app, name="recipes", rich_help_panel=LOOK)
+app.add_typer(data.app, name="data", rich_help_panel=LOOK)
+app.add_typer(stacks.app, name="stacks", rich_help_panel=LOOK)
 runs.app.command("compare")(compare.compare)
 
 

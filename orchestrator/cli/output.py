@@ -34,11 +34,15 @@ class Output:
 
 
 OUTPUT: Mapping[str, ParameterInfo] = {
-    "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", help="Where run directories are kept."),
-    "wait": typer.Option("--wait/--detach", help="Watch it until it ends, or leave it running."),
+    "runs_dir": typer.Option(
+        envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept."
+    ),
+    "wait": typer.Option(
+        "--wait/--detach", help="Watch the run until it ends, or start it and return."
+    ),
     "show": SHOW,
     "verbose": typer.Option("--verbose", "-v", help="Print every decision with its reason."),
-    "dry_run": typer.Option(help="Print what would be done, as a shell script."),
+    "dry_run": typer.Option(help="Print what would be done, as a shell script; do nothing."),
     "format": typer.Option(
         "-o", metavar="yaml|json", help="With --dry-run: the manifest, or JSON."
     ),

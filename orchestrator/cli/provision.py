@@ -52,7 +52,7 @@ def provision(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring all nodes of an inventory from whatever they are to one verified state."""
+    """Set up all nodes of an inventory: from whatever they are to one verified state."""
     from orchestrator.cli.progress import Progress, become_password
     from orchestrator.errors import RequestError
     from orchestrator.operations import provision as operation

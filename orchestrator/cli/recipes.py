@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
 from orchestrator.screen import say
 
-app = typer.Typer(help="What can be trained.", invoke_without_command=True)
+app = typer.Typer(help="The recipes: list them, make your own.", invoke_without_command=True)
 
 
 @app.callback()

@@ -39,7 +39,7 @@ def complete_stacks(incomplete: str) -> list[str]:
 ARGUMENTS: Mapping[str, ParameterInfo] = {
     "recipe": typer.Argument(
         metavar="RECIPE_OR_SCRIPT",
-        help="A recipe (`orch recipes` lists them) or a script.",
+        help="A recipe by its name (`orch recipes` lists them), or a script by its path.",
         autocompletion=lambda incomplete: complete_recipes(incomplete),
     ),
     "script_args": typer.Argument(
@@ -47,19 +47,29 @@ ARGUMENTS: Mapping[str, ParameterInfo] = {
     ),
 }
 WHAT: Mapping[str, ParameterInfo] = {
-    "preset": typer.Option(help="A named set of the recipe's settings."),
-    "settings": typer.Option(metavar="KEY=VALUE", help="A setting of the recipe; may be repeated."),
+    "preset": typer.Option(
+        metavar="NAME", help="A named set of settings; `orch recipes` lists each recipe's."
+    ),
+    "settings": typer.Option(
+        metavar="KEY=VALUE",
+        help="A setting of the recipe, such as learning_rate=1e-4; may be repeated.",
+    ),
     "recipe_path": typer.Option(
         envvar="ORCH_RECIPE_PATH",
+        metavar="FOLDER",
         help="A folder with a recipe.toml, or of several such folders; may be repeated.",
     ),
     "stack": typer.Option(
-        help="The stack (set of versions) to run on.",
+        metavar="NAME",
+        help="The stack (set of versions) to run on; `orch stacks` lists them.",
         autocompletion=lambda incomplete: complete_stacks(incomplete),
     ),
 }
 WHERE: Mapping[str, ParameterInfo] = {
-    "inventory": typer.Option(help="Path or name of an Ansible inventory."),
+    "inventory": typer.Option(
+        metavar="PATH",
+        help="The cluster, as an Ansible inventory; `orch init` writes one. local is this machine.",
+    ),
     "nodes": typer.Option(
         metavar="N|PATTERN",
         help="How many nodes (the first ones), or which: node[1-3],node7, a group, any "
@@ -86,8 +96,13 @@ RANKS: Mapping[str, ParameterInfo] = {
         metavar="FILE",
         help="Your configuration of accelerate; what of it is not used is told.",
     ),
-    "backend": typer.Option(help="Process-group backend; default: the stack's first."),
-    "ccl_workers": typer.Option(help="Cores of each rank that oneCCL keeps for communication."),
+    "backend": typer.Option(
+        metavar="NAME",
+        help="Process-group backend: ccl, gloo or a plug-in's; default: the stack's first.",
+    ),
+    "ccl_workers": typer.Option(
+        metavar="N", help="Cores of each rank that oneCCL keeps for communication."
+    ),
     "fabric": typer.Option(
         metavar="NAME",
         help="What MPI and oneCCL talk over: tcp, psm3, verbs, efa, mlx, shm; auto, the default: "
@@ -96,16 +111,18 @@ RANKS: Mapping[str, ParameterInfo] = {
     ),
 }
 PRECISION: Mapping[str, ParameterInfo] = {
-    "precision": typer.Option(help="bf16 or fp32."),
+    "precision": typer.Option(metavar="bf16|fp32", help="Default: the recipe's first, bf16."),
     "allow_slow_bf16": typer.Option(help="BF16 also where the CPU has no instructions for it."),
-    "ipex": typer.Option(help="Use Intel's extension, on stacks that have it."),
+    "ipex": typer.Option(help="Use Intel's extension (IPEX), on stacks that have it."),
 }
 RESTARTS: Mapping[str, ParameterInfo] = {
-    "fresh": typer.Option(help="Start over instead of carrying on an unfinished run."),
+    "fresh": typer.Option(
+        help="Start over. Without it, a recipe goes on from an unfinished run's checkpoint."
+    ),
     "stall_timeout": typer.Option(
         metavar="SECONDS",
-        help="Seconds without progress after which a run is ended (no event, collective, "
-        "optimizer step or line of a log); 0: never.",
+        help="End a run without progress for so long (no event, collective, optimizer step or "
+        "line of a log); 0: never.",
     ),
     "max_restarts": typer.Option(
         metavar="N", help="How often to start again after a failure, from the newest checkpoint."

@@ -19,7 +19,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.screen import say
 
-app = typer.Typer(help="What was run: list, show, logs.", invoke_without_command=True)
+app = typer.Typer(help="The runs: list them, show one, compare two.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
 
 

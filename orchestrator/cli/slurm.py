@@ -10,7 +10,7 @@ from orchestrator.targets.slurm.options import SlurmOptions
 
 TRAIN = TargetFlags(
     on=SlurmOptions.on,
-    summary="Run it as a job of Slurm.",
+    summary="slurm: as a job of Slurm.",
     launchers=("srun",),
     group=Group(
         kind=SlurmOptions,
@@ -23,6 +23,7 @@ TRAIN = TargetFlags(
                 ),
                 "slurm_file": typer.Option(
                     envvar="ORCH_SLURM_FILE",
+                    metavar="FILE",
                     help="Such settings as TOML; default: orch-slurm.toml here.",
                 ),
             }

@@ -11,7 +11,10 @@ import typer
 from orchestrator.cli.options import AsJson, check_subcommand, complain
 from orchestrator.screen import say
 
-app = typer.Typer(help="The sets of versions that fit together.", invoke_without_command=True)
+app = typer.Typer(
+    help="Sets of versions that fit together: list, find, check, fetch them.",
+    invoke_without_command=True,
+)
 
 
 def complete_names(incomplete: str) -> list[str]:

@@ -37,7 +37,7 @@ def command(*targets: TargetFlags) -> Callable[..., None]:
     """`orch train` with the options of these targets."""
 
     def train(context: typer.Context, request: TrainRequest, output: Output, **own: Any) -> None:
-        """Train a recipe, or any script of your own, on the ranks of a cluster."""
+        """Train a recipe, or any script of your own: on this machine, or on a cluster."""
         from orchestrator.cli.running import show_or_run
         from orchestrator.operations import train as operation
 
@@ -62,7 +62,8 @@ def command(*targets: TargetFlags) -> Callable[..., None]:
 def with_targets(targets: tuple[TargetFlags, ...]) -> dict[str, Mapping[str, ParameterInfo]]:
     """The panels of a request, in which the targets are named."""
     words = "|".join(one.on for one in targets)
-    on = typer.Option(metavar=words, help=" ".join(one.summary for one in targets))
+    here = "Default: here, or on the nodes of --inventory."
+    on = typer.Option(metavar=words, help=" ".join([*(one.summary for one in targets), here]))
     launcher = copy(PANELS["Ranks"]["launcher"])
     theirs = "".join(f" On {one.on}: {', '.join(one.launchers)}." for one in targets)
     launcher.help = f"{launcher.help}{theirs}"

@@ -18,7 +18,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli.main import app
+from orchestrator.cli.main import EXAMPLES, app
 from tests.pages import PAGES, ROOT, Block, blocks, indented
 
 COMMANDS = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
@@ -112,6 +112,10 @@ def test_what_a_page_names_in_a_sentence_is_there() -> None:
     assert len(named) > 40
     said = {text: complaint(text.replace("|", " ").split()) for text in named}
     assert {text: words for text, words in said.items() if words.startswith("No such")} == {}
+
+
+def test_the_examples_of_the_help_are_understood() -> None:
+    assert [complaint(one.split()[1:]) for one in EXAMPLES] == [""] * len(EXAMPLES)
 
 
 def test_a_wrong_option_is_found() -> None:

@@ -32,6 +32,14 @@ def test_help_is_a_sentence_or_two() -> None:
     assert [word for word in HELP if len(word.text) > 260] == []
 
 
+def test_help_has_no_brackets_that_rich_takes_for_markup() -> None:
+    """`[user@]` would not be printed."""
+    told = [
+        word for word in ALL if word.path.startswith("orchestrator/cli") and "help" in word.kind
+    ]
+    assert [word for word in told if re.search(r"\[[a-z#/@][^\[]*?\]", word.text)] == []
+
+
 def test_errors_end_in_a_point_and_hints_too() -> None:
     """So that they can stand beside each other."""
     errors = [word for word in ALL if word.kind in ("RequestError", "PlanError", "ExecuteError")]
