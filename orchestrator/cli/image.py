@@ -53,6 +53,7 @@ def build(
     if dry_run:
         say(made.dockerfile(), nl=False, program=True)
         return
+    operation.check_engine(engine)
     operation.lay_out(made, context, tuple(find_links or ()), python)
     digest = operation.build(made, context)
     value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}

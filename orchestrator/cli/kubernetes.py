@@ -31,6 +31,7 @@ SettingsFile = Annotated[
     ),
 ]
 
+TOKEN_FILE = "--token-file names a file with the token alone; - is standard input."
 TRAIN = TargetFlags(
     on=KubeOptions.on,
     summary="k8s: as pods of a Kubernetes cluster.",
@@ -154,7 +155,7 @@ def read_token(path: Path | None) -> str | None:
     try:
         token = (sys.stdin.read() if str(path) == "-" else path.read_text()).strip()
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.") from None
+        raise RequestError(f"{path} cannot be read: {error.strerror}.", hint=TOKEN_FILE) from None
     if not token or any(letter.isspace() for letter in token):
-        raise RequestError(f"{path} holds no token.")
+        raise RequestError(f"{path} holds no token.", hint=TOKEN_FILE)
     return token

@@ -60,7 +60,9 @@ def check_format(output: Output) -> None:
         )
     if output.format == "yaml" and (output.as_json or not output.dry_run):
         other = "not with --json" if output.as_json else "for --dry-run"
-        raise RequestError(f"-o yaml is the plan's manifest: {other}.")
+        raise RequestError(
+            f"-o yaml is the plan's manifest: {other}.", hint="--dry-run -o yaml prints it."
+        )
 
 
 def check_manifest(output: Output, plan: Plan, where: str) -> None:

@@ -21,7 +21,9 @@ def number_or_auto(ppn: str) -> int | None:
     try:
         return int(ppn)
     except ValueError:
-        raise RequestError(f"--ppn {ppn}: expected a number or auto.") from None
+        raise RequestError(
+            f"--ppn {ppn}: expected a number or auto.", hint="--ppn 4: four ranks on each node."
+        ) from None
 
 
 def complete_recipes(incomplete: str) -> list[str]:

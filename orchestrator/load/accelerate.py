@@ -23,5 +23,8 @@ def accelerate_config(name: str) -> AccelerateOptions:
             f"--accelerate-config {name}: {error}", hint=f"`accelerate config` writes {DEFAULT}."
         ) from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise RequestError(f"--accelerate-config {name} is no configuration: no names and values.")
+        raise RequestError(
+            f"--accelerate-config {name} is no configuration: no names and values.",
+            hint=f"`accelerate config` writes {DEFAULT}.",
+        )
     return accelerate_file.read(values, str(path))

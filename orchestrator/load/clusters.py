@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 from orch_node.standalone import facts
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import RequestError
 from orchestrator.load.fabric import asked_fabric
 from orchestrator.load.facts import NodeFacts, checked
 from orchestrator.load.inventory import read_listing
@@ -71,10 +73,20 @@ def find_inventory(name: str) -> Path:
         )
     if name and name not in (".", "..") and path.exists():
         return path
-    known = {path.name for path in INVENTORY.iterdir() if path.is_dir()}
-    near = [one for one in (Path(name), Path("inventory") / name) if bare and name and one.exists()]
-    hint = f"As a path: {near[0] if '/' in str(near[0]) else f'./{near[0]}'}." if near else ""
-    raise RequestError(f"There is no inventory '{name}'.", hint=hint or did_you_mean(name, known))
+    raise RequestError(f"There is no inventory '{name}'.", hint=way_to_inventory(name))
+
+
+def way_to_inventory(name: str) -> str:
+    """What was meant, or how to make it."""
+    found = [Path(name), Path("inventory") / name] if name and "/" not in name else []
+    if near := [one for one in found if one.exists()]:
+        return f"As a path: {near[0] if '/' in str(near[0]) else f'./{near[0]}'}."
+    known = sorted(path.name for path in INVENTORY.iterdir() if path.is_dir())
+    if similar := difflib.get_close_matches(name, known, n=1, cutoff=0.5):
+        return f"Did you mean '{similar[0]}'?"
+    written = re.fullmatch(r"(?:\./)?inventory/([A-Za-z0-9][\w.-]*)/?", name)
+    own = written[1] if written else "NAME"
+    return f"`orch init {own} HOST...` writes inventory/{own}. With orch come: {', '.join(known)}."
 
 
 def is_this_machine(variables: Mapping[str, Any]) -> bool:

@@ -79,7 +79,7 @@ def with_pair(settings: Docker, pair: str) -> Docker:
     """With one more word of a list, or another value. Raises RequestError."""
     name, equals, text = pair.partition("=")
     if not equals:
-        raise RequestError(f"--docker {pair}: expected KEY=VALUE.")
+        raise RequestError(f"--docker {pair}: expected KEY=VALUE.", hint="--docker shm=4g")
     if name not in NAMES:
         raise RequestError(f"--docker {name}: unknown key.", hint=did_you_mean(name, NAMES))
     value: Any = (*getattr(settings, name), text) if name in LISTS else text

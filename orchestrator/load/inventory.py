@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ NEVER_KEPT = ("orch_secrets", "orch_env")
 # Of these only that they are there, under this name.
 PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 HAS_PASSWORD = "has_become_password"
+AT_LINE = re.compile(r"^Origin: .*:(\d+):\d+$", re.MULTILINE)  # where YAML cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,7 @@ def sources(source: Path) -> list[Path]:
 
 
 def ask_ansible(source: Path) -> Listing:
-    program = Path(sys.executable).with_name("ansible-inventory")
-    command = [str(program), "-i", str(source), "--list"]
+    command = [str(program()), "-i", str(source), "--list"]
     # Unparsable sources are only warnings to Ansible by default; then it finds no hosts.
     strict = {
         "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
@@ -121,7 +122,7 @@ def ask_ansible(source: Path) -> Listing:
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     except OSError as error:
         raise RequestError(
-            f"{program} could not be started: {error.strerror}.",
+            f"{program()} could not be started: {error.strerror}.",
             hint="It comes with orch: install orch again.",
         ) from None
     if done.returncode != 0:
@@ -129,12 +130,23 @@ def ask_ansible(source: Path) -> Listing:
         vault = "Name the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE."
         raise RequestError(
             f"Ansible cannot read inventory {source}: {words}",
-            hint=vault if "vault" in words.lower() else "",
+            hint=vault if "vault" in words.lower() else f"More about it: {asked_by_hand(source)}",
         )
     try:
         return listing_of(json.loads(done.stdout))
     except ValueError as error:
-        raise RequestError(f"Ansible's answer on inventory {source} is no JSON: {error}") from None
+        raise RequestError(
+            f"Ansible's answer on inventory {source} is no JSON: {error}",
+            hint=f"By hand: {asked_by_hand(source)}",
+        ) from None
+
+
+def program() -> Path:
+    return Path(sys.executable).with_name("ansible-inventory")
+
+
+def asked_by_hand(source: Path) -> str:
+    return f"`{program()} -i {source} --list`."
 
 
 def reason(text: str, source: Path) -> str:
@@ -142,7 +154,11 @@ def reason(text: str, source: Path) -> str:
     plugin = "yaml" if source.suffix in (".yml", ".yaml", ".json") else "ini"
     mark = f"Failed to parse inventory with '{plugin}' plugin: "
     reasons = [line.partition(mark)[2] for line in text.splitlines() if mark in line]
-    return reasons[0].removeprefix("Failed to parse inventory: ") if reasons else last_words(text)
+    if not reasons:
+        return last_words(text)
+    line = AT_LINE.search(text) if plugin == "yaml" else None
+    words = reasons[0].removeprefix("Failed to parse inventory: ")
+    return f"line {line[1]}: {words}" if line else words
 
 
 def last_words(text: str) -> str:
@@ -198,12 +214,16 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
         said = variables.get(variable)
         if said not in (None, "") and not is_template(said) and not is_host(str(said)):
             raise RequestError(
-                f"{variable} of {name} is {one_line(repr(said)[:80])}: no host name or address."
+                f"{variable} of {name} is {one_line(repr(said)[:80])}: no host name or address.",
+                hint="A port has a variable of its own: ansible_port, orch_port.",
             )
     for variable in ("ansible_port", "orch_port"):
         said = variables.get(variable)
         if said is not None and not is_template(said) and not is_port(str(said)):
-            raise RequestError(f"{variable} of {name} is {one_line(repr(said)[:80])}: no port.")
+            raise RequestError(
+                f"{variable} of {name} is {one_line(repr(said)[:80])}: no port.",
+                hint="A port is a number from 1 to 65535.",
+            )
     if words := unverified(variables):
         raise RequestError(
             one_line(f"{name}: host keys would not be verified ({words})."), hint=HINT

@@ -44,7 +44,8 @@ def installed() -> list[tuple[str, Path]]:
         folders = list(spec.submodule_search_locations or []) if spec else []
         if not folders:
             raise RequestError(
-                f"The entry point {ENTRY_POINTS}: {point.name} names no package: {point.value}."
+                f"The entry point {ENTRY_POINTS}: {point.name} names no package: {point.value}.",
+                hint="Repair or uninstall it; docs/own-recipes.md says what it has to be.",
             )
         found.append((point.name, Path(folders[0])))
     return found
@@ -130,7 +131,9 @@ def settings(pairs: list[str], recipe: Recipe) -> dict[str, Value]:
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise RequestError(f"--set {pair}: expected KEY=VALUE.")
+            raise RequestError(
+                f"--set {pair}: expected KEY=VALUE.", hint="--set learning_rate=1e-4"
+            )
         chosen[name] = parse_value(text)
     recipe.check_names(chosen)
     for name in chosen.keys() & set(recipe.paths):

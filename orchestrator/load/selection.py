@@ -120,7 +120,9 @@ def hosts_of(manager: Any, listing: Listing, parts: list[str]) -> list[str]:
     try:
         return [host.name for host in manager.get_hosts(parts) if host.name in listing.hosts]
     except AnsibleError as error:
-        raise RequestError(f"{','.join(parts)}: {error}") from None
+        raise RequestError(
+            f"{','.join(parts)}: {error}", hint="Examples: 4; node[1-3],node7; a group of hosts."
+        ) from None
 
 
 def ansible_inventory(listing: Listing) -> Any:

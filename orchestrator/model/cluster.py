@@ -110,6 +110,10 @@ class Cluster:
         """The chosen nodes. Raises PlanError for those of which nothing is known."""
         return self.named(self.selection.hosts)
 
+    def is_recorded(self, name: str) -> bool:
+        """Whether `orch provision` has told of a host, be it in a record that is damaged."""
+        return name in self.damaged or any(node.name == name for node in self.nodes)
+
     def spares(self) -> tuple[Node, ...]:
         """Raises PlanError for a spare node that could not stand in for every chosen one."""
         chosen, spares = self.chosen(), self.named(self.selection.spares)

@@ -61,6 +61,12 @@ def link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def check_engine(engine: str) -> None:
+    """Before gigabytes are fetched. Raises ExecuteError."""
+    if shutil.which(engine) is None:
+        raise not_started(engine, "it is not installed")
+
+
 def build(image: Image, context: Path) -> str:
     """-> the image's digest, or its id where no registry has it yet. Raises ExecuteError."""
     run(
@@ -93,11 +99,15 @@ def run(command: Command, *, capture: bool = False, hint: str = "") -> str:
     try:
         done = subprocess.run(command.argv, stdout=output, stdin=subprocess.DEVNULL, text=True)
     except OSError as error:
-        raise ExecuteError(
-            f"{command.argv[0]} cannot be started: {error.strerror}.",
-            hint="--engine podman, or install docker; --dry-run prints the Dockerfile.",
-        ) from None
+        raise not_started(command.argv[0], str(error.strerror)) from None
     if done.returncode != 0:
         words = f"`{command.shell()}` failed with exit code {done.returncode}."
         raise ExecuteError(words, hint=hint)
     return done.stdout or ""
+
+
+def not_started(engine: str, why: str) -> ExecuteError:
+    return ExecuteError(
+        f"{engine} cannot be started: {why}.",
+        hint="--engine podman, or install docker; --dry-run prints the Dockerfile.",
+    )

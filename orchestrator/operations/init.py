@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, write_whole
 from orchestrator.model.host_names import is_host
 from orchestrator.model.hostlist import expand
@@ -23,6 +23,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 PLAIN = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)  # what YAML reads as text
 MOST = 10_000  # hosts of one range
 SSH_SECONDS = 10
+EXAMPLES = "Examples: node1, alice@node1:2222, node[1-8], 10.0.0.1."
 # What `ssh -G` says -> the variable of Ansible.
 SAID_BY_SSH = {
     "hostname": "ansible_host",
@@ -55,7 +56,10 @@ def init(name: str, words: Sequence[str], ssh_config: Path | None) -> Path:
         folder.mkdir(parents=True)
         write_whole(path, render(name, str(folder), hosts), mode=PUBLIC)
     except OSError as error:
-        raise ExecuteError(f"{path} cannot be written: {error.strerror}.") from None
+        raise ExecuteError(
+            f"{path} cannot be written: {error.strerror}.",
+            hint="It is written below the folder that orch is called in.",
+        ) from None
     return folder
 
 
@@ -67,10 +71,12 @@ def check_hosts(hosts: Sequence[Host]) -> None:
             "No hosts.", hint="Name them (alice@node1, node[1-8], 10.0.0.1), or --from-ssh-config."
         )
     if twice := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
-        raise RequestError(f"Named twice: {', '.join(twice)}.")
+        raise RequestError(
+            f"Named twice: {', '.join(twice)}.", hint="A range may hold a name already."
+        )
     for name in names:
         if not is_host(name):
-            raise RequestError(f"{one_line(name)[:80]!r} is no host name.")
+            raise RequestError(f"{one_line(name)[:80]!r} is no host name.", hint=EXAMPLES)
 
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
@@ -99,7 +105,7 @@ def named(words: Iterable[str]) -> Iterator[Host]:
         user, _, place = word.rpartition("@")
         address, colon, port = place.rpartition(":") if place.count(":") == 1 else (place, "", "")
         if colon and not port.isdecimal():
-            raise RequestError(f"{one_line(word)[:80]}: {port!r:.20} is no port.")
+            raise RequestError(f"{one_line(word)[:80]}: {port!r:.20} is no port.", hint=EXAMPLES)
         said = {"ansible_user": user, "ansible_port": port}
         for one in unfolded(address):
             if is_address(one):
@@ -145,7 +151,9 @@ def configured(words: Sequence[str], path: Path) -> Iterator[Host]:
     wanted = [one for word in words for one in unfolded(word)]
     for name in wanted:
         if not any(fnmatchcase(known, name) for known in names):
-            raise RequestError(f"{path} has no Host {one_line(name)[:80]}.")
+            raise RequestError(
+                f"{path} has no Host {one_line(name)[:80]}.", hint=did_you_mean(name, names)
+            )
     for name in names:
         if not wanted or any(fnmatchcase(name, pattern) for pattern in wanted):
             yield Host(name=name, variables=told(asked_of_ssh(name, path)))
@@ -156,7 +164,9 @@ def host_names(path: Path) -> Iterator[str]:
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.") from None
+        raise RequestError(
+            f"{path} cannot be read: {error.strerror}.", hint="--ssh-config names another file."
+        ) from None
     seen: set[str] = set()
     for line in lines:
         word, *names = line.replace("=", " ", 1).replace('"', " ").split() or [""]

@@ -15,7 +15,10 @@ def compiled(pattern: str | None) -> re.Pattern[str]:
     try:
         return re.compile(pattern or "")
     except re.error as error:
-        raise RequestError(f"--grep {pattern}: {error}.") from None
+        raise RequestError(
+            f"--grep {pattern}: {error}.",
+            hint="It is a regular expression; a backslash before a character takes it as it is.",
+        ) from None
 
 
 def lines(

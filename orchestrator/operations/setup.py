@@ -112,7 +112,10 @@ def need_tools(stack: Stack) -> None:
     command = [sys.executable, "-I", "-B", "-c", code, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     if words := (done.stdout if done.returncode == 0 else done.stderr).strip():
-        raise PlanError(f"The bindings of stack '{stack.name}' are built here: {words}")
+        raise PlanError(
+            f"The bindings of stack '{stack.name}' are built here: {words}",
+            hint="Or take their wheel from a release: --wheels FOLDER. Then `orch setup` again.",
+        )
 
 
 def check(stack: Stack) -> None:
@@ -129,7 +132,11 @@ def check(stack: Stack) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         words = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        raise ExecuteError(f"torch and {module} cannot be loaded: {words}")
+        raise ExecuteError(
+            f"torch and {module} cannot be loaded: {words}",
+            hint="`orch stacks check` looks for what does not fit; `orch setup` again mends what "
+            "is missing.",
+        )
     say(f"done: stack {stack.name} is ready, torch {done.stdout.strip()} with {module}")
 
 

@@ -55,7 +55,10 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     """The environment of an interpreter of this machine. Raises RequestError."""
     program = shutil.which(python)
     if program is None:
-        raise RequestError(f"--python {python}: there is no such program.")
+        raise RequestError(
+            f"--python {python}: there is no such program.",
+            hint="Name an interpreter, such as .venv/bin/python.",
+        )
     prefix = Path(program).parent.parent
     command = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
     done = subprocess.run(command, capture_output=True, text=True)

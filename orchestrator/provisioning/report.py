@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.model.printable import one_line
 
+UNANSWERED = "Is it on, and reached from here? `ssh HOST` tries it; ansible_host sets its address."
 # What OpenSSH and Ansible say, and what it means for whoever reads the table.
 CAUSES = (
     (
@@ -27,10 +28,18 @@ CAUSES = (
         "it does not let this key or user in",
         "Set ansible_user and ansible_ssh_private_key_file in the inventory.",
     ),
-    ("Connection refused", "nothing listens on its SSH port", "Set ansible_port?"),
-    ("timed out", "it does not answer", ""),
-    ("No route to host", "it does not answer", ""),
-    ("Could not resolve hostname", "its name is not known here", "Set ansible_host."),
+    (
+        "Connection refused",
+        "nothing listens on its SSH port",
+        "Start sshd there, or set ansible_port in the inventory.",
+    ),
+    ("timed out", "it does not answer", UNANSWERED),
+    ("No route to host", "it does not answer", UNANSWERED),
+    (
+        "Could not resolve hostname",
+        "its name is not known here",
+        "Set ansible_host in the inventory to its address.",
+    ),
     (
         "python3: not found",
         "it has no Python",
@@ -38,7 +47,7 @@ CAUSES = (
     ),
     ("No space left on device", "its disk is full", "Free some space and run it again."),
     ("Missing sudo password", "sudo wants a password", "Give it: --ask-become-pass."),
-    ("Incorrect sudo password", "the sudo password is wrong", ""),
+    ("Incorrect sudo password", "the sudo password is wrong", "Give it again: --ask-become-pass."),
 )
 
 

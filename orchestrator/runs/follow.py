@@ -97,7 +97,10 @@ def await_start(folder: Path, source: Source) -> int | None:
             return None
         if time.monotonic() > deadline:
             words = source.said() or "it wrote nothing"
-            raise ExecuteError(f"The supervisor of {folder.name} did not start: {words}")
+            raise ExecuteError(
+                f"The supervisor of {folder.name} did not start: {words}",
+                hint=f"`orch stop {folder.name}` ends what is left of it; then start it again.",
+            )
         time.sleep(0.01)
         source.refresh()
     return supervisor.pid

@@ -21,5 +21,7 @@ def asked_for(run: Run, rank: int | None) -> dict[int, str]:
     """Rank -> node. Raises RequestError for a rank that the run does not have."""
     nodes = {place.rank: place.node for place in run.record.layout}
     if rank is not None and rank not in nodes:
-        raise RequestError(f"Run {run.id} has ranks 0 to {max(nodes)}.")
+        raise RequestError(
+            f"Run {run.id} has ranks 0 to {max(nodes)}.", hint="Without --rank all are shown."
+        )
     return nodes if rank is None else {rank: nodes[rank]}

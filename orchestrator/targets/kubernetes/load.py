@@ -99,7 +99,7 @@ def as_tuples(values: dict[str, Any]) -> dict[str, Any]:
 def with_pair(settings: KubeSettings, pair: str) -> KubeSettings:
     name, equals, text = pair.partition("=")
     if not equals:
-        raise RequestError(f"--k8s {pair}: expected KEY=VALUE.")
+        raise RequestError(f"--k8s {pair}: expected KEY=VALUE.", hint="--k8s memory=64Gi")
     table, dot, key = name.partition(".")
     changed: dict[str, Any]
     if dot and table in TABLES:

@@ -90,8 +90,8 @@ def check_numbers(request: TrainRequest) -> None:
     """Raises PlanError for numbers that cannot be."""
     if not (request.nodes or "").isdigit() or not 1 <= int(request.nodes or 0) <= MOST_PODS:
         raise PlanError(
-            f"--on k8s needs the number of pods, not --nodes {request.nodes or 'nothing'}.",
-            hint="--nodes 4",
+            f"--on k8s needs the number of pods: --nodes {request.nodes or 'is not given'}.",
+            hint="--nodes 4: four pods of --ppn ranks each.",
         )
     if min(request.stall_timeout, request.max_restarts) < 0:
         raise PlanError("--stall-timeout and --max-restarts are 0 or more.")

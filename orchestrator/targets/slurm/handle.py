@@ -41,7 +41,10 @@ class SlurmHandle:
     def watch(self) -> JobWatch:
         at = location_of(self.record)
         if not at.job:
-            raise ExecuteError(f"{self.record.run_id} was never handed in to Slurm.")
+            raise ExecuteError(
+                f"{self.record.run_id} was never handed in to Slurm.",
+                hint="The same `orch train` command starts it anew.",
+            )
         scheduler = Scheduler(Local())
         return JobWatch(self.record, self.folder, at.job, scheduler, lambda line: self.tell(line))
 

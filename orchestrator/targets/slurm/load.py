@@ -50,7 +50,7 @@ def slurm_settings(
         elif equals or name in FLAGS:
             found = with_option(found, name, text, "asked for")
         else:
-            raise RequestError(f"--slurm {pair}: expected KEY=VALUE.")
+            raise RequestError(f"--slurm {pair}: expected KEY=VALUE.", hint="--slurm time=2:00:00")
     return found
 
 

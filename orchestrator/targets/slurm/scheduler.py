@@ -16,6 +16,7 @@ SECONDS = 60.0  # a busy controller answers late
 FIELDS = "%T|%S|%N|%r"
 UNKNOWN = "Invalid job id"  # what squeue says of a job that Slurm has forgotten
 SILENT = "the controller of Slurm does not answer"
+AWAY = "`scontrol ping` tells whether Slurm's controller is up; the same command asks again."
 
 
 class Host(Protocol):
@@ -68,7 +69,7 @@ class Scheduler:
         words = ("squeue", "--noheader", "--me", "--states=all", f"--format=%i|%j|{FIELDS}")
         answer = self.host.capture(words, seconds=SECONDS)
         if answer.code != 0:
-            raise ExecuteError(f"squeue does not answer: {said(answer)}")
+            raise ExecuteError(f"squeue does not answer: {said(answer)}", hint=AWAY)
         found = {}
         for line in answer.out.splitlines():
             job, _, rest = line.partition("|")
@@ -81,7 +82,7 @@ class Scheduler:
         """Raises ExecuteError."""
         answer = self.host.capture(("scancel", *options, job), seconds=SECONDS)
         if answer.code != 0 and UNKNOWN not in answer.err:
-            raise ExecuteError(f"scancel {job}: {said(answer)}")
+            raise ExecuteError(f"scancel {job}: {said(answer)}", hint=AWAY)
 
 
 def step_variables(step: SubmitScript) -> list[str]:

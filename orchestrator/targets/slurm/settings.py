@@ -65,7 +65,10 @@ class SlurmSettings:
                 raise PlanError(f"--slurm {name}={path}: it is an absolute path on all nodes.")
         for name, value in self.sbatch.items():
             if not OPTION.fullmatch(name):
-                raise PlanError(f"--slurm {name}: that is no option of sbatch.")
+                raise PlanError(
+                    f"--slurm {name}: that is no option of sbatch.",
+                    hint="A long one without its dashes: --slurm partition=cpu.",
+                )
             if name in OURS:
                 raise PlanError(
                     f"--slurm {name}: orch says that itself.", hint=f"In its place: {OURS[name]}."
