@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from orch_training import checkpoint
+from orch_training import checkpoint, hub
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
 from orch_training.ranks import note
@@ -35,16 +35,16 @@ def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> A
     the seed. `settings` go to its configuration.
     """
     set_seed(seed)
-    hub = hub_arguments(args)
+    given = hub_arguments(args, args.config_name or "", args.model_name_or_path)
     try:
         config = AutoConfig.from_pretrained(
             locate(args.config_name or place(args)),
             attn_implementation=args.attn_implementation,
             **settings,
-            **hub,
+            **given,
         )
         set_dropout(config, args.dropout)
-        model = kind.from_pretrained(place(args), config=config, **hub)
+        model = kind.from_pretrained(place(args), config=config, **given)
     except (OSError, ValueError, ImportError) as error:
         raise not_loaded("model", args.model_name_or_path, error) from error
     return model.float()
@@ -54,7 +54,7 @@ def load_tokenizer(args: ModelArguments) -> Any:
     name = args.tokenizer_name or args.model_name_or_path
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            locate(name), use_fast=True, **hub_arguments(args)
+            locate(name), use_fast=True, **hub_arguments(args, name)
         )
     except (OSError, ValueError) as error:
         raise not_loaded("tokenizer", name, error) from error
@@ -74,13 +74,19 @@ def place(args: ModelArguments) -> str:
     return locate(args.model_name_or_path)
 
 
-def hub_arguments(args: ModelArguments) -> dict[str, Any]:
+def hub_arguments(args: ModelArguments, *names: str) -> dict[str, Any]:
+    """`names`: what is loaded."""
     return {
+        "local_files_only": any(map(is_of_hub, names)) and not hub.is_known(),
         "cache_dir": args.cache_dir,
         "revision": args.model_revision,
         "token": args.token,
         "trust_remote_code": args.trust_remote_code,
     }
+
+
+def is_of_hub(name: str) -> bool:
+    return bool(name) and not name.startswith(PACKAGE) and not Path(name).exists()
 
 
 def set_dropout(config: Any, probability: float | None) -> None:
@@ -94,7 +100,8 @@ def set_dropout(config: Any, probability: float | None) -> None:
 
 def not_loaded(what: str, name: str, error: Exception) -> RecipeError:
     reason = " ".join(str(error).split())
-    return RecipeError(f"cannot load the {what} {name!r}: {reason}")
+    way_out = f" {hub.WAY_OUT}" if is_of_hub(name) else ""
+    return RecipeError(f"cannot load the {what} {name!r}: {reason}{way_out}")
 
 
 def save_model(model: Any, tokenizer: Any, target: Path) -> None:
