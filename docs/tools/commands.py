@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 
 import typer
@@ -37,9 +38,10 @@ def options(command: TyperCommand | TyperGroup, context: typer.Context) -> Itera
     found = [row for row in rows if row and row[0] != "-h, --help"]
     if found:
         yield "| option | |\n| --- | --- |"
-        yield from (f"| `{cell(name)}` | {cell(words)} |" for name, words in found)
+        yield from (f"| <code>{cell(name)}</code> | {cell(words)} |" for name, words in found)
         yield ""
 
 
 def cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    """As HTML: a pipe would end the cell, in code too."""
+    return html.escape(" ".join(text.split()), quote=False).replace("|", "&#124;")
