@@ -11,7 +11,8 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.request import TrainRequest
-from orchestrator.targets.ssh.steps import Files, Site
+from orchestrator.planning.sent_files import Files
+from orchestrator.targets.ssh.steps import Site
 
 # An image that starts its ranks chooses one itself; this one sets no variables.
 NO_BACKEND = "gloo"

@@ -14,6 +14,7 @@ from orchestrator.planning.plan import Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.request_key import request_key
 from orchestrator.planning.run_files import master_port
+from orchestrator.planning.sent_files import Files
 from orchestrator.planning.training import (
     Home,
     choose_output,
@@ -27,7 +28,6 @@ from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.resolve import Inputs, Resolved, resolve
 from orchestrator.targets.ssh.steps import (
     Extras,
-    Files,
     Site,
     check_restarts,
     plan_steps,

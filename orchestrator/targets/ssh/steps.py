@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from orch_node.protocol.record import RunNode
 
@@ -16,8 +15,9 @@ from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import run_files as rank_files
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
-from orchestrator.planning.plan import PutFile, SendFile, StartRun, Step
+from orchestrator.planning.plan import PutFile, StartRun, Step
 from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.sent_files import Files, named_files, sent_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,6 @@ class Site:
     root: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
-    """Where files of this machine are found by the ranks, and the copies that this takes."""
-
-    paths: Mapping[str, str]
-    sent: tuple[SendFile, ...]
-
-
 def run_node(node: Node) -> RunNode:
     return RunNode(node=node.name, via=node.via)
 
@@ -55,24 +47,10 @@ def run_nodes(nodes: tuple[Node, ...]) -> tuple[RunNode, ...]:
 def reachable_files(
     recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site
 ) -> Files:
-    """The script and the data files as the ranks see them.
-
-    What lies in train/ has been provisioned; other files of this machine are sent to the nodes.
-    The files of a plug-in recipe stay as they are to each other.
-    """
-    data = [str(settings[name]) for name in recipe.paths if name in settings]
-    paths: dict[str, str] = {}
-    sent: list[SendFile] = []
-    for path in dict.fromkeys([recipe.script, *recipe.files, *data]):
-        inside = PurePosixPath(path).is_relative_to(site.train_here)
-        if nodes[0].local:
-            paths[path] = path
-        elif inside:
-            paths[path] = f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
-        else:
-            paths[path] = f"{site.run_dir}/files/{recipe.place_of(path, len(paths))}"
-            sent.append(SendFile(at=run_nodes(nodes), source=path, path=paths[path]))
-    return Files(paths=paths, sent=tuple(sent))
+    """The script and the data files as the ranks see them."""
+    if nodes[0].local:
+        return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
+    return sent_files(recipe, settings, run_nodes(nodes), site)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
