@@ -9,7 +9,10 @@ import typer
 
 from orchestrator.screen import say
 
-RunName = Annotated[str, typer.Argument(metavar="ID|last")]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="ID|last", help="The run; `orch runs` lists them, last is the newest."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 RunsDir = Annotated[
     Path, typer.Option(envvar="ORCH_RUNS_DIR", help="Where run directories are kept.")
