@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import RequestError
 from orchestrator.load.recipe_file import schema_text
+from orchestrator.load.recipes import recipe_folders
 from orchestrator.paths import TEMPLATES
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -18,6 +19,10 @@ def new(name: str, into: Path) -> Path:
         raise RequestError(
             f"A recipe cannot be called '{name}'.",
             hint="Small letters and digits, words joined by dashes: my-recipe.",
+        )
+    if name in recipe_folders():
+        raise RequestError(
+            f"There is a recipe '{name}' already.", hint="Choose another name: my-recipe."
         )
     folder = into / name.replace("-", "_")
     if folder.exists():

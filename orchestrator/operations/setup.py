@@ -233,7 +233,8 @@ def pip(*words: str) -> None:
     if done.returncode != 0:
         raise ExecuteError(
             f"pip {words[0]} ended with exit code {done.returncode}.",
-            hint="Its output is above. What is installed stays: the same command goes on.",
+            hint="Its output is above; it asks the index that `pip config list` names. "
+            "What is installed stays: the same command goes on.",
         )
 
 

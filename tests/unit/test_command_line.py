@@ -87,6 +87,7 @@ def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> Non
         (("init", "lab", "alice@"), "Examples: node1, alice@node1:2222"),
         (("init", "lab", "node1:ssh"), "Examples: node1, alice@node1:2222"),
         (("init", "lab", "node1", "node[1-2]"), "A range may hold a name already."),
+        (("recipes", "new", "bert-qa"), "Choose another name: my-recipe."),
         (("image", "build", "--engine", "no-such-engine"), "--engine podman, or install docker"),
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",

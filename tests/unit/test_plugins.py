@@ -52,7 +52,7 @@ def test_a_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
 
 
 def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
-    recipes.new("bert-qa", tmp_path)
+    recipes.new("mine", tmp_path).rename(tmp_path / "bert_qa")
     with pytest.raises(RequestError, match="There are two recipes 'bert-qa'"):
         load.recipe_folders((tmp_path,))
 

@@ -27,7 +27,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kube:
     except (config.ConfigException, OSError) as error:
         if context is not None or not inside(config, configuration):
             raise RequestError(
-                f"No cluster is configured: {error}.",
+                f"No cluster is configured: {str(error).rstrip('. ')}.",
                 hint="KUBECONFIG or ~/.kube/config names it; --k8s context=NAME chooses.",
             ) from None
         chosen, own = None, own_namespace()
