@@ -35,6 +35,10 @@ def rows(inventory: str) -> Nodes:
         except DamagedRecord as error:
             found.rows.append(unknown(name, "damaged"))
             found.warnings.append(error.describe())
+    if any(one["state"] == "unknown" for one in found.rows):
+        found.warnings.append(
+            f"of unknown nodes nothing is recorded yet: orch provision {inventory}"
+        )
     return found
 
 

@@ -101,6 +101,13 @@ def test_a_first_mistake_is_answered_by_what_to_do(
     assert hint in refusal(*with_path).hint
 
 
+def test_nodes_that_are_not_known_are_told_with_what_makes_them_known(tmp_path: Path) -> None:
+    (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
+    done = orch("nodes", "./lab.yml")
+    assert "unknown" in done.stdout
+    assert "nothing is recorded yet: orch provision ./lab.yml" in done.stderr
+
+
 def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
     own = ("train", "own.py", "--backend", "gloo", "--dry-run")
     assert "-o yaml is for --on k8s: this plan is a shell script" in refused(*own, "-o", "yaml")
