@@ -121,7 +121,7 @@ class Cluster:
             unlike = [node.name for node in chosen if node.facts.cores != spare.facts.cores]
             if unlike:
                 raise PlanError(
-                    f"{spare.name} is no spare for {fold(unlike)}: its cores are others.",
+                    f"{spare.name} cannot be a spare for {fold(unlike)}: it has other cores.",
                     hint="Choose nodes that are alike with --nodes and --exclude.",
                 )
         return spares

@@ -187,7 +187,7 @@ def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
 
 def test_a_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -> None:
     cases = (
-        (far_node(2, make_facts(cores=3)), 1, "node2 is no spare for node0, node1"),
+        (far_node(2, make_facts(cores=3)), 1, "node2 cannot be a spare for node0, node1"),
         (far_node(2), 0, "--spare-nodes without --max-restarts"),
     )
     for spare, restarts, words in cases:
