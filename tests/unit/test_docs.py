@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from orch_node.protocol import files
 from typer.core import TyperGroup
 
 from orchestrator.cli.main import EXAMPLES, app
@@ -132,6 +133,13 @@ def test_every_variable_of_the_inventory_is_told() -> None:
         read |= set(re.findall(r'^VARIABLE = "(orch_\w+)"', path.read_text(), re.MULTILINE))
     text = CONFIGURATION.read_text()
     assert {name for name in read if f"`{name}`" not in text} == set()
+
+
+def test_every_file_of_a_run_is_told() -> None:
+    text = (CONFIGURATION.parent / "files.md").read_text()
+    names = {value for name, value in vars(files).items() if name.isupper() and name != "SECRETS"}
+    assert len(names) > 10
+    assert {name for name in names if isinstance(name, str) and f"`{name}" not in text} == set()
 
 
 # What orch's own processes say to each other, or to its build.
