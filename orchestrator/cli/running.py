@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.cli.options import RUNS_DIR
 from orchestrator.cli.output import Output
 from orchestrator.planning.plan import Plan
 from orchestrator.screen import say
 
 if TYPE_CHECKING:
     from orchestrator.report.live import Screen
+    from orchestrator.runs.outcome import Outcome
     from orchestrator.targets.interface import RunHandle
 
 
@@ -64,4 +67,14 @@ def watch(
         screen.note(f"there is more: orch logs {handle.record.run_id}")
     screen.end()
     say(training.as_json(outcome) if as_json else training.text(outcome))
+    if not as_json and (more := way_on(outcome)):
+        say(more)
     raise typer.Exit(outcome.exit_code)
+
+
+def way_on(outcome: Outcome) -> str:
+    """What tells more about a run that has ended."""
+    words = {"done": "report", "failed": "logs"}.get(outcome.state)
+    base = outcome.folder.parent
+    where = "" if base == RUNS_DIR.absolute() else f" --runs-dir {shlex.quote(str(base))}"
+    return f"more about it: orch {words} {outcome.run_id}{where}" if words else ""
