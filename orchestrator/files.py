@@ -3,10 +3,13 @@ names that somebody else has chosen."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import os
 import pwd
 import stat
+import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +47,32 @@ def short_digest(paths: Iterable[Path], base: Path) -> str:
     for path in paths:
         total.update(str(path.relative_to(base)).encode() + path.read_bytes())
     return total.hexdigest()[:12]
+
+
+def packed(folder: Path) -> bytes:
+    """The folder as a tar archive in gzip, without bytecode; the same for the same files."""
+    found = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=found, mode="wb", mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as archive,
+    ):
+        for path in sources(folder):
+            archive.add(path, str(path.relative_to(folder)), filter=plain)
+    return found.getvalue()
+
+
+def sources(folder: Path) -> list[Path]:
+    """All files in it but bytecode, in order."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without what tells of this machine: owner and time."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    member.mode = 0o755 if member.mode & 0o100 else 0o644
+    return member
 
 
 def other_owner(path: Path) -> str:

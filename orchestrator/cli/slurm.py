@@ -19,7 +19,8 @@ TRAIN = TargetFlags(
                 "slurm": typer.Option(
                     metavar="KEY=VALUE",
                     help="An option of sbatch, such as partition, account, time, cpus-per-task, "
-                    "constraint, exclusive; or root, python, pmi; may be repeated.",
+                    "constraint, exclusive; or login=HOST (a login node behind SSH), root, python, "
+                    "runs, pmi; may be repeated.",
                 ),
                 "slurm_file": typer.Option(
                     envvar="ORCH_SLURM_FILE",

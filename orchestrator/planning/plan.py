@@ -19,6 +19,7 @@ from orchestrator.model.recipe import Value
 from orchestrator.planning.manifest import as_yaml
 
 HEREDOC = "ORCH_END_OF_FILE"
+SCRIPT = "job.sh"  # what a scheduler takes, in the run's folder
 
 
 def heredoc(content: str) -> str:
@@ -102,6 +103,35 @@ class SendFile:
         return write(self.at, self.path, f"< {shlex.quote(self.source)}")
 
 
+# Whole or not there: who finds the folder finds all of it.
+UNPACK = """umask 077
+test -e "$1" && cat > /dev/null && exit
+folder=$(dirname "$1") && mkdir -p "$folder" && part=$(mktemp -d "$folder/.part-XXXXXX") || exit
+tar -xzf - -C "$part" && mv -T "$part" "$1" 2> /dev/null || { rm -rf "$part"; test -e "$1"; }"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFolder:
+    """Copy a folder of this machine to a node that does not have it: what is at `path` is whole,
+    and stays as it is."""
+
+    at: RunNode
+    source: str
+    path: str
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return (self.at,)
+
+    def unpack(self) -> tuple[str, ...]:
+        """The program there that reads it, as tar and gzip have packed it."""
+        return ("sh", "-c", UNPACK, "sh", self.path)
+
+    def describe(self) -> str:
+        pack = shlex.join(("tar", "--exclude=__pycache__", "-C", self.source, "-cz", "."))
+        return f"{pack} | {shell_at(self.at, shlex.join(self.unpack()))}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRun:
     """Start the supervisor, which starts the launcher and watches the ranks."""
@@ -149,11 +179,15 @@ class SubmitScript:
         return (self.at,)
 
     def describe(self) -> str:
-        """The script, as a person would hand it in."""
-        return self.script.rstrip("\n")
+        """The script, as a person would hand it in; for another machine, how it gets there."""
+        if not self.at.via:
+            return self.script.rstrip("\n")
+        path = shlex.quote(f"{self.run_dir}/{SCRIPT}")
+        put = write((self.at,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
+        return f"{put}\n{shell_at(self.at, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
 
 
-Step = PutHere | PutFile | SendFile | StartRun | ApplyObjects | SubmitScript
+Step = PutHere | PutFile | SendFile | SendFolder | StartRun | ApplyObjects | SubmitScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +226,7 @@ class Plan:
     def describe(self) -> str:
         """The plan as a shell script: its decisions as comments, its steps as commands. One that
         is a script for a scheduler has them in it."""
-        if any(isinstance(step, SubmitScript) for step in self.steps):
+        if any(isinstance(step, SubmitScript) and not step.at.via for step in self.steps):
             return "\n".join(step.describe() for step in self.steps) + "\n"
         comments = [f"# {one_line(line)}" for line in self.summary()]
         return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"

@@ -62,6 +62,11 @@ class Collected:
     brought: tuple[str, ...]
 
 
+def default_target(folder: Path, node: str | None) -> Path:
+    """The run's folder here. What is here already stays where it is, and is only hashed."""
+    return folder.absolute() / (f"output-{node}" if node else "output")
+
+
 def collect(
     remote: Remote, folder: str, target: Path, *, only: tuple[str, ...], listener: FetchListener
 ) -> Collected:

@@ -11,6 +11,7 @@ from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
+from orchestrator.files import packed
 from orchestrator.model.command import Command
 from orchestrator.model.hostlist import fold
 from orchestrator.planning.manifest import Object
@@ -20,6 +21,7 @@ from orchestrator.planning.plan import (
     PutFile,
     PutHere,
     SendFile,
+    SendFolder,
     StartRun,
     Step,
     SubmitScript,
@@ -37,6 +39,9 @@ class Connection(Protocol):
 
     def send(self, source: str, path: str) -> None:
         """Copy a file of this machine there. Raises ExecuteError."""
+
+    def feed(self, argv: tuple[str, ...], content: bytes) -> None:
+        """Run a program there that reads this to its end. Raises ExecuteError if it fails."""
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that outlives this one. Raises ExecuteError."""
@@ -83,6 +88,8 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             everywhere(at, lambda node: connections[node].put(path, content))
         case SendFile(at=at, source=source, path=path):
             everywhere(at, lambda node: connections[node].send(source, path))
+        case SendFolder():
+            connections[step.at.node].feed(step.unpack(), packed(Path(step.source)))
         case StartRun(command=command, run_dir=run_dir):
             connections[step.at.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):

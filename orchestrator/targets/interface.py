@@ -88,7 +88,8 @@ class Target(Protocol):
     refuses: Mapping[str, Refusal]
 
     def plan(self, request: TrainRequest) -> Plan:
-        """Read the files, decide. Writes nothing and asks no host."""
+        """Read the files, decide. Writes nothing, and asks no host but one that alone knows what
+        stack the nodes see."""
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Do the plan's steps, recorded in `folder`; the run lives on without the handle."""

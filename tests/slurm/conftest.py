@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.images import need_engine, run
-from tests.slurm.site import Site, slurm_site
+from tests.slurm.site import LOGIN, NODES, USER, Site, slurm_site
+
+FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +24,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         one.chmod(one.stat().st_mode | 0o011)
     with slurm_site(folder, image) as found:
         yield found
+
+
+@pytest.fixture
+def ready(site: Site) -> Site:
+    """No job is left of the test before, and all nodes are there."""
+    shutil.copy(FAULTY, site.home)
+    for host in NODES:
+        subprocess.run(["docker", "start", site.container(host)], capture_output=True)
+    site.on(LOGIN, "scancel", "--user", USER)
+    site.on(LOGIN, "scontrol", "update", "nodename=n[1-3]", "state=resume", user="root")
+    site.await_idle()
+    return site

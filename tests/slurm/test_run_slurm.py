@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.slurm.site import LOGIN, NODES, USER, Site, orch_words, until
+from tests.slurm.site import LOGIN, USER, Site, orch_words, until
 
-FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
 TWO = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
 SLOW = ("--", "--seconds", "0.2", "--steps", "1000")
 
@@ -54,18 +52,6 @@ class Started:
     def outcome(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / "outcome.json").read_text())
         return found
-
-
-@pytest.fixture
-def ready(site: Site) -> Site:
-    """No job is left of the test before, and all nodes are there."""
-    shutil.copy(FAULTY, site.home)
-    for host in NODES:
-        subprocess.run(["docker", "start", site.container(host)], capture_output=True)
-    site.on(LOGIN, "scancel", "--user", USER)
-    site.on(LOGIN, "scontrol", "update", "nodename=n[1-3]", "state=resume", user="root")
-    site.await_idle()
-    return site
 
 
 def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:

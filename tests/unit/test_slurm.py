@@ -20,15 +20,21 @@ from orch_node.slurm.agent import granted_cpus
 
 from orchestrator import load
 from orchestrator.errors import OrchError, PlanError, RequestError
-from orchestrator.model.command import Answer, Command
-from orchestrator.planning.plan import Plan, SubmitScript
+from orchestrator.files import packed
+from orchestrator.model.command import Answer
+from orchestrator.paths import TRAIN
+from orchestrator.planning.plan import Plan, SendFolder, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.report import plans
 from orchestrator.runs import store
+from orchestrator.targets.connections.local import Local
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.load import slurm_settings
-from orchestrator.targets.slurm.plan import SlurmSite, plan_slurm
+from orchestrator.targets.slurm.location import location_of
+from orchestrator.targets.slurm.login import SHELL
+from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, plan_slurm
 from orchestrator.targets.slurm.resolve import Inputs
+from orchestrator.targets.slurm.run_folder import JobMirror, SharedFolder
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
 from orchestrator.targets.slurm.settings import OURS, SlurmSettings
 from orchestrator.targets.slurm.states import JobState
@@ -51,6 +57,7 @@ CASES = {
     "torchrun": ({"nodes": "2", "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
                  ("constraint=avx512&ib", "comment=two words; it's $(touch PWNED)")),
     "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
+    "login": ({"nodes": "2"}, ("login=alice@login1.site", "time=30")),
 }  # fmt: skip
 
 
@@ -67,7 +74,8 @@ def plan_of(asked: dict[str, object] | None = None, settings: SlurmSettings | No
 
 def script_of(case: str) -> str:
     asked, pairs = CASES[case]
-    return plan_of(asked, slurm_settings(None, pairs, {})).describe()
+    text = plan_of(asked, slurm_settings(None, pairs, {})).describe()
+    return text.replace(SITE.train_here, "/here/train")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -86,7 +94,7 @@ def test_shellcheck_has_nothing_to_say(case: str, tmp_path: Path) -> None:
         pytest.fail("no shellcheck: pip install --editable '.[dev]'")
     path = tmp_path / "job.sh"
     path.write_text(script_of(case))
-    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True)
+    done = subprocess.run(["shellcheck", "--shell=bash", str(path)], capture_output=True, text=True)
     assert done.stdout == ""
 
 
@@ -172,6 +180,33 @@ def test_a_thousand_nodes_are_one_script() -> None:
     assert json.loads(plans.as_json(plan))["script"] == plan.describe()
 
 
+@pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
+def test_a_login_node_is_a_host_and_no_option_of_ssh(login: str) -> None:
+    with pytest.raises(PlanError, match="it is a host"):
+        plan_of({}, SlurmSettings(login=login))
+
+
+def test_a_damaged_record_names_no_other_host(tmp_path: Path) -> None:
+    at = {"name": "orch-x", "job": "12", "login": "-oProxyCommand=touch PWNED"}
+    folder = make_run(tmp_path, target="slurm", location=at)
+    with pytest.raises(OrchError, match="is no host"):
+        location_of(store.load(folder).record)
+
+
+def test_a_folder_that_is_sent_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Also by two at once, and over one that is there."""
+    step = SendFolder(at=LOGIN, source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
+    for _ in range(2):
+        subprocess.run(["bash", "-c", step.describe()], check=True)
+    Local().feed(step.unpack(), packed(TRAIN))
+    assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
+    assert [one.name for one in (tmp_path / "a b").iterdir()] == ["train"]
+    other = replace(step, path=str(tmp_path / "other"))
+    with pytest.raises(OrchError, match="tar"):
+        Local().feed(other.unpack(), packed(TRAIN)[:5000])
+    assert not [one.name for one in tmp_path.iterdir() if one.name != "a b"]
+
+
 # What Slurm says.
 
 
@@ -219,6 +254,30 @@ def test_a_job_that_slurm_has_forgotten() -> None:
     assert "does not know job 12 any more" in states.ending_words(found)
 
 
+class Files:
+    """A run's folder behind a login node: name -> content."""
+
+    def __init__(self, found: dict[str, str]) -> None:
+        self.found = found
+
+    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
+        text = self.found.get(path.rpartition("/")[2])
+        return None if text is None else text.encode()[offset:]
+
+    def size(self, path: str) -> int:
+        return len(self.read(path) or b"")
+
+
+def test_the_copy_of_a_job_that_comes_again_has_no_outcome(tmp_path: Path) -> None:
+    there = Files({"events.jsonl": "{}\n", "outcome.json": "{}", "supervisor.json": "{}"})
+    for _ in range(2):
+        mirror = JobMirror(there, "/shared/runs/x", tmp_path, ranks=1)  # type: ignore[arg-type]
+        mirror.refresh()
+        assert {one.name for one in tmp_path.iterdir()} == set(there.found)
+        there.found = {"events.jsonl": "{}\n{}\n"}
+    assert (tmp_path / "events.jsonl").read_text() == there.found["events.jsonl"]
+
+
 class Host:
     """Says what it was told to say, and remembers what it was asked."""
 
@@ -232,9 +291,6 @@ class Host:
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
         self.asked.append(argv)
         return self.answers.pop(0)
-
-    def start(self, command: Command, log: str) -> None:
-        raise AssertionError
 
 
 def test_slurms_own_words_for_a_job_that_it_does_not_take() -> None:
@@ -262,6 +318,19 @@ def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
     assert words[-1].endswith("/job.sh")
 
 
+def test_slurm_is_asked_by_a_login_shell_where_it_is_behind_ssh() -> None:
+    noise = "Welcome to the cluster | maintenance on Friday\n"
+    host = Host(Answer(code=0, out=f"{noise}12;cluster\n", err=""),
+                Answer(code=0, out=f"{noise}RUNNING|N/A|n1|None\n", err=""))  # fmt: skip
+    (step,) = plan_of().steps
+    assert isinstance(step, SubmitScript)
+    scheduler = Scheduler(host, SHELL)
+    scheduler.submit(step)
+    assert scheduler.submitted == "12"
+    assert scheduler.state("12").state == "RUNNING"
+    assert all(words[:4] == SHELL for words in host.asked if words[0] != "put")
+
+
 def test_a_controller_that_is_away_is_no_end_of_a_job() -> None:
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(ControllerAway):
@@ -283,7 +352,7 @@ def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path
     lines = ("PENDING|N/A||BeginTime", "PENDING|N/A||BeginTime", "RUNNING|N/A|n1|None")
     host = Host(*(Answer(code=0, out=f"{line}\n", err="") for line in lines))
     record = store.load(folder).record
-    watch = JobWatch(record, folder, "12", Scheduler(host), lambda line: None)
+    watch = JobWatch(record, folder, Scheduler(host), SharedFolder(folder), lambda line: None)
     assert [event.text for event in watch.queued() if isinstance(event, Waiting)] == [
         states.waiting_words(job("PENDING", "BeginTime"))
     ]

@@ -29,6 +29,7 @@ SILENCE_SECONDS = 15.0
 RUN_SECONDS = 30.0  # for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
+FEED_SECONDS = 600.0  # for what a program makes of all that it was sent
 QUIET_SECONDS = 120.0  # for a disk that is slow to give a file
 LARGEST_LINE = 1 << 24
 # Its arguments are looked at and it is signalled in one command, so that it is still the same.
@@ -41,9 +42,12 @@ Result = TypeVar("Result")
 
 
 class Ssh:
-    """Does a plan's steps on another machine, as the ssh configuration file describes it."""
+    """Does a plan's steps on another machine, as the ssh configuration file describes it: the
+    user's own where none is named."""
 
-    def __init__(self, node: str, ssh_config: str, connect_seconds: int = CONNECT_SECONDS) -> None:
+    def __init__(
+        self, node: str, ssh_config: str | None, connect_seconds: int = CONNECT_SECONDS
+    ) -> None:
         self.node = node
         self.ssh_config = ssh_config
         self.connect_seconds = connect_seconds
@@ -224,6 +228,23 @@ class Ssh:
                 return gathered(channel, self.node, seconds)
 
         return self.attempt(act, f"run {program(argv)}")
+
+    def feed(self, argv: tuple[str, ...], content: bytes) -> None:
+        """Run a program there that reads this to its end. Raises ExecuteError if it fails."""
+
+        def act() -> Answer:
+            channel = self.connection.transport.open_session()
+            with channel:
+                channel.settimeout(QUIET_SECONDS)
+                channel.exec_command(shlex.join(argv))  # nosec
+                channel.sendall(content)
+                channel.shutdown_write()
+                return gathered(channel, self.node, FEED_SECONDS)
+
+        answer = self.attempt(act, f"run {program(argv)}")
+        if answer.code != 0:
+            words = answer.err.strip() or f"exit code {answer.code}"
+            raise ExecuteError(f"{self.node}: {program(argv)}: {words}")
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program there as they come. Raises ConnectionLost if it breaks off,

@@ -71,6 +71,16 @@ class Local:
             err=done.stderr.decode(errors="replace"),
         )
 
+    def feed(self, argv: tuple[str, ...], content: bytes) -> None:
+        """Run a program that reads this to its end. Raises ExecuteError if it fails."""
+        try:
+            done = subprocess.run(argv, input=content, capture_output=True)
+        except OSError as error:
+            raise ExecuteError(f"{argv[0]} cannot be started: {error.strerror}.") from None
+        if done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()
+            raise ExecuteError(f"{program(argv)}: {words or f'exit code {done.returncode}'}")
+
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program as they come. Raises ExecuteError if it fails."""
         with subprocess.Popen(

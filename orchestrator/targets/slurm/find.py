@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
-from orchestrator.runs.rows import progress_words, row_of
+from orchestrator.runs.rows import RunRow, progress_words, row_of
 from orchestrator.runs.store import Run
-from orchestrator.targets.connections.local import Local
-from orchestrator.targets.interface import Listed, Tell
+from orchestrator.targets.interface import Listed, Tell, silent
 from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of
-from orchestrator.targets.slurm.scheduler import Scheduler
+from orchestrator.targets.slurm.login import host_at, scheduler_at
+from orchestrator.targets.slurm.run_folder import run_folder_of
 from orchestrator.targets.slurm.states import JobState
 
 PREFIX = "orch-"
@@ -40,30 +42,72 @@ def recorded(base: Path) -> Iterator[Run]:
     return (run for run in store.recorded(base).runs if run.record.target == TARGET)
 
 
+def login_of(where: str | None) -> str:
+    """The host with Slurm's programs: of `slurm:HOST`, else as orch-slurm.toml says it; empty for
+    this one. Raises RequestError."""
+    host = (where or "").partition(":")[2]
+    named = os.environ.get("ORCH_SLURM_FILE")
+    settings = slurm_settings(Path(named) if named else None, (f"login={host}",) if host else ())
+    settings.check()
+    return settings.login or ""
+
+
 def list_runs(where: str) -> Listed:
     """Runs that are recorded in the folder of runs here, as Slurm knows them now; and jobs of this
     user that are recorded elsewhere, in words."""
-    try:
-        jobs = Scheduler(Local()).named(PREFIX)
-    except ExecuteError as error:
-        return Listed(rows=(), silent=(f"Slurm: {error.message}",))
-    rows = []
-    for run in recorded(Path(RUNS_DIR).absolute()):
-        job = jobs.pop(location_of(run.record).name, None)
-        progress = progress_words(run.progress())
-        words = states.waiting_words(job) if job and job.waits else progress
-        rows.append(
-            row_of(
-                run.record,
-                state=state_of(run, job),
-                nodes=(one.node for one in run.record.nodes),
-                progress=words,
-                folder=str(run.folder),
-            )
-        )
+    found = list(recorded(Path(RUNS_DIR).absolute()))
+    asked = login_of(where)
+    logins = dict.fromkeys([asked, *(login for run in found if (login := followed_at(run)))])
+    seen = {login: Looked(login) for login in logins}
+    rows = [row(run, seen.get(location_of(run.record).login)) for run in found]
     elsewhere = [f"job {job.job} ({name}, {job.state}) is recorded in another folder"
-                 for name, job in jobs.items() if not job.ended]  # fmt: skip
-    return Listed(rows=tuple(rows), warnings=tuple(elsewhere))
+                 for name, job in seen[asked].jobs.items() if not job.ended]  # fmt: skip
+    silent = tuple(one.problem for one in seen.values() if one.problem)
+    return Listed(rows=tuple(rows), silent=silent, warnings=tuple(elsewhere))
+
+
+def followed_at(run: Run) -> str:
+    """The login node that knows more of it; empty where none does."""
+    return location_of(run.record).login if run.outcome is None else ""
+
+
+class Looked:
+    """What the Slurm of one host says of this user's jobs; `problem`: why it says nothing."""
+
+    def __init__(self, login: str) -> None:
+        self.host = host_at(login)
+        self.problem = ""
+        self.jobs: dict[str, JobState] = {}
+        try:
+            self.jobs = scheduler_at(self.host).named(PREFIX)
+        except ExecuteError as error:
+            self.problem = f"Slurm: {error.message}"
+
+    def renewed(self, run: Run) -> Run:
+        """As its files are now."""
+        if self.problem or run.outcome is not None:
+            return run
+        try:
+            run_folder_of(run.record, run.folder, self.host, silent).refresh()
+        except ExecuteError as error:
+            self.problem = error.message
+            return run
+        return store.load(run.folder)
+
+
+def row(run: Run, looked: Looked | None) -> RunRow:
+    """`looked`: at the host that knows it, unless it need not be asked."""
+    run = looked.renewed(run) if looked else run
+    job = looked.jobs.pop(location_of(run.record).name, None) if looked else None
+    state = run.state if looked is None or looked.problem else state_of(run, job)
+    words = states.waiting_words(job) if job and job.waits else progress_words(run.progress())
+    return row_of(
+        run.record,
+        state=state,
+        nodes=(one.node for one in run.record.nodes),
+        progress=words,
+        folder=str(run.folder),
+    )
 
 
 def state_of(run: Run, job: JobState | None) -> str:
@@ -74,14 +118,18 @@ def state_of(run: Run, job: JobState | None) -> str:
     return "killed" if job is None or job.ended else "running"
 
 
-def clean(base: Path, *, look: bool) -> CleanupReport:
+def clean(where: str | None, base: Path, *, look: bool) -> CleanupReport:
     """Jobs whose runs have ended, and which Slurm still has: they are cancelled."""
-    scheduler = Scheduler(Local())
+    login = login_of(where)
+    host = host_at(login)
+    scheduler = scheduler_at(host)
     jobs = scheduler.named(PREFIX)
-    ended = {location_of(run.record).name for run in recorded(base) if run.outcome is not None}
+    places = [location_of(run.record) for run in recorded(base) if run.outcome is not None]
+    ended = {one.name for one in places if one.login == login}
     left = [job for name, job in jobs.items() if name in ended and not job.ended]
     for job in left if not look else ():
         scheduler.cancel(job.job)
+    host.close()
     nodes = tuple(
         NodeCleanup(
             node=f"job {job.job}", state="left" if look else "clean", segments=(), problem="",

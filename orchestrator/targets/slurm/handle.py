@@ -10,18 +10,20 @@ from pathlib import Path
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.runs import store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
-from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.runs.fetch import Collected, FetchListener, collect, default_target
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
+from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import Tell, Wanted, silent
 from orchestrator.targets.slurm import logs
 from orchestrator.targets.slurm.location import location_of
-from orchestrator.targets.slurm.scheduler import Scheduler
+from orchestrator.targets.slurm.login import host_at, scheduler_at
+from orchestrator.targets.slurm.run_folder import run_folder_of
 from orchestrator.targets.slurm.watch import JobWatch
 
 STOP_SECONDS = 30.0
@@ -30,7 +32,8 @@ TICK_SECONDS = 0.2
 
 
 class SlurmHandle:
-    """Its supervisor writes the run's files on the shared file system, which is here, too."""
+    """Its supervisor writes the run's files on the shared file system: it is here, or behind a
+    login node."""
 
     def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
         self.record = record
@@ -38,15 +41,25 @@ class SlurmHandle:
         self.tell = tell
 
     @cached_property
+    def host(self) -> Local | Ssh:
+        return host_at(location_of(self.record).login)
+
+    @cached_property
     def watch(self) -> JobWatch:
-        at = location_of(self.record)
-        if not at.job:
+        return self.watch_by(self.host)
+
+    def watch_by(self, host: Local | Ssh) -> JobWatch:
+        if not location_of(self.record).job:
             raise ExecuteError(
                 f"{self.record.run_id} was never handed in to Slurm.",
                 hint="The same `orch train` command starts it anew.",
             )
-        scheduler = Scheduler(Local())
-        return JobWatch(self.record, self.folder, at.job, scheduler, lambda line: self.tell(line))
+
+        def tell(line: str) -> None:
+            self.tell(line)
+
+        kept = run_folder_of(self.record, self.folder, host, tell)
+        return JobWatch(self.record, self.folder, scheduler_at(host), kept, tell)
 
     def started(self) -> None:
         """Slurm has the job: nothing more is needed, unless it can never start."""
@@ -60,13 +73,25 @@ class SlurmHandle:
         self.end()
 
     def finish(self) -> Outcome:
+        try:
+            self.watch.run_folder.finish(self.record.output_dir)
+        except ConnectionLost as error:
+            self.tell(f"nothing more from there: {error.message}")
+            return outcome_of(store.load(self.folder))
         if self.watch.state(now=True).ended:
             self.watch.note_end()
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-        self.watch.learn_nodes()
-        yield from logs.log_lines(self.watch, store.load(self.folder), rank=rank, follow=follow)
+        """By a connection of its own: the events may be gone through meanwhile."""
+        host = host_at(location_of(self.record).login)
+        watch = self.watch_by(host)
+        try:
+            watch.refresh()
+            watch.learn_nodes()
+            yield from logs.log_lines(watch, store.load(self.folder), rank=rank, follow=follow)
+        finally:
+            host.close()
 
     def stop(self) -> CleanupReport:
         began = time.monotonic()
@@ -99,13 +124,17 @@ class SlurmHandle:
         found = watch.state(now=True)
         if found.state in ("RUNNING", "SUSPENDED"):
             watch.terminate(0)
-            until(lambda: outcome_in(self.folder) is not None or watch.state().ended, STOP_SECONDS)
+            until(lambda: self.is_over() or watch.state().ended, STOP_SECONDS)
         if not watch.state(now=True).ended:
             watch.scheduler.cancel(watch.job)
         if not until(lambda: watch.state(now=True).ended, GONE_SECONDS):
             return f"Slurm still has job {watch.job} as {watch.known.state}"
         watch.note_end()
         return ""
+
+    def is_over(self) -> bool:
+        self.watch.refresh()
+        return outcome_in(self.folder) is not None
 
     def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
         """From the shared file system; every node sees the same."""
@@ -115,8 +144,11 @@ class SlurmHandle:
                 f"Run {self.record.run_id} has no node '{wanted.node}'.",
                 hint=f"It has {', '.join(sorted(names))}.",
             )
-        target = wanted.to or Path(wanted.source)
-        return collect(Local(), wanted.source, target, only=wanted.only, listener=listener)
+        here = isinstance(self.host, Local)
+        target = wanted.to or (
+            Path(wanted.source) if here else default_target(self.folder, wanted.node)
+        )
+        return collect(self.host, wanted.source, target, only=wanted.only, listener=listener)
 
 
 def until(true: Callable[[], bool], seconds: float) -> bool:

@@ -14,7 +14,7 @@ from orchestrator.load.files import StrictModel, read_toml
 from orchestrator.targets.slurm.settings import FLAGS, SlurmSettings
 
 FILE = Path("orch-slurm.toml")
-OWN = ("root", "python", "login", "pmi")
+OWN = ("root", "python", "login", "runs", "pmi")
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: those whose option has another name.
 VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
 NOT_OPTIONS = ("SBATCH_EXPORT", "SBATCH_DEBUG", "SBATCH_WAIT", "SBATCH_OUTPUT", "SBATCH_ERROR",
@@ -27,6 +27,7 @@ class SlurmFile(StrictModel):
     root: str | None = None
     python: str | None = None
     login: str | None = None
+    runs: str | None = None
     pmi: str | None = None
     sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
 
@@ -73,11 +74,12 @@ def with_option(found: SlurmSettings, name: str, value: str, why: str) -> SlurmS
 
 
 def with_own(found: SlurmSettings, own: dict[str, str]) -> SlurmSettings:
-    return SlurmSettings(
-        root=own.get("root", found.root),
-        python=own.get("python", found.python),
-        login=own.get("login", found.login),
+    """An empty text takes back what was said before."""
+    return replace(
+        found,
+        root=own.get("root", found.root) or None,
+        python=own.get("python", found.python) or None,
+        login=own.get("login", found.login) or None,
+        runs=own.get("runs", found.runs) or None,
         pmi=own.get("pmi", found.pmi),
-        sbatch=found.sbatch,
-        why=found.why,
     )

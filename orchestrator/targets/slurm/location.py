@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,9 @@ from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
+from orchestrator.targets.slurm.settings import HOST
+
+JOB = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +38,18 @@ def location_of(record: RunRecord) -> JobLocation:
         found = values.read(JobLocation, record.location, "location")
     except ProtocolError as error:
         raise ExecuteError(f"The record of {record.run_id} is damaged: {error}") from None
-    if found.job and not found.job.isdigit():
-        raise ExecuteError(
-            f"The record of {record.run_id} is damaged: {found.job!r:.40} is no job."
-        )
+    for what, text, pattern in (("job", found.job, JOB), ("host", found.login, HOST)):
+        if text and not pattern.fullmatch(text):
+            raise ExecuteError(
+                f"The record of {record.run_id} is damaged: {text!r:.40} is no {what}."
+            )
     return found
 
 
 def submitted(record: RunRecord, job: str) -> RunRecord:
     return replace(record, location=render(replace(location_of(record), job=job)))
+
+
+def at_home(record: RunRecord) -> RunRecord:
+    """The record as it is read where Slurm's programs are."""
+    return replace(record, location=render(replace(location_of(record), login="")))

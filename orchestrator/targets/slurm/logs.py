@@ -23,9 +23,12 @@ def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> I
     tails = {one: Tail(run.folder / files.rank_log(one), 0) for one in nodes}
     lives = follow
     while lives:
+        watch.refresh()
         lives = outcome_in(run.folder) is None and not watch.state().ended
+        watch.run_folder.take_logs(nodes)
         yield from lines(tails, nodes, last=False)
         time.sleep(POLL_SECONDS)
+    watch.run_folder.take_logs(nodes)
     yield from lines(tails, nodes, last=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
@@ -13,10 +12,11 @@ from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, together
 from orchestrator.model.links import Link
-from orchestrator.planning.plan import Plan, SubmitScript
+from orchestrator.planning.plan import Plan, SendFolder, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.request_key import request_key
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
+from orchestrator.planning.sent_files import Files, in_train, named_files, sent_files
 from orchestrator.planning.training import (
     Home,
     choose_output,
@@ -29,6 +29,7 @@ from orchestrator.targets.slurm import location as locations
 from orchestrator.targets.slurm.location import JobLocation
 from orchestrator.targets.slurm.resolve import SRUN, WORD, Inputs, Resolved, resolve
 from orchestrator.targets.slurm.script import render
+from orchestrator.targets.slurm.settings import SlurmSettings
 
 TARGET = "slurm"
 LOGIN = RunNode(node="login")
@@ -53,7 +54,8 @@ def plan_slurm(
     """Decide how to run a request as a job. Raises PlanError, RequestError."""
     chosen = resolve(request, inputs)
     output = choose_output(chosen.training.recipe, site.run_dir, resume)
-    script = script_command(request, chosen.training, paths_of(chosen, site), output.value)
+    files = files_of(chosen, site)
+    script = script_command(request, chosen.training, files.paths, output.value)
     launch = launch_of(request, inputs, chosen, site, script)
     decisions = (
         Decision(topic="run", value=site.run_id),
@@ -74,22 +76,28 @@ def plan_slurm(
     )  # fmt: skip
     config = config_of(request, chosen, inputs, site, launch)
     text = render(plan, config, chosen.slurm)
-    step = SubmitScript(at=LOGIN, run_dir=site.run_dir, script=text)
-    return replace(plan, steps=(step,))
+    at = login_of(chosen.slurm)
+    train = SendFolder(at=at, source=site.train_here, path=site.train)
+    first = (train,) if chosen.slurm.login else ()
+    step = SubmitScript(at=at, run_dir=site.run_dir, script=text)
+    return replace(plan, steps=(*first, *files.sent, step))
 
 
-def paths_of(chosen: Resolved, site: SlurmSite) -> dict[str, str]:
-    """File of this machine -> where the ranks find it: at the same place, on shared folders; what
-    lies in train/ where orch's programs of the nodes are."""
+def files_of(chosen: Resolved, site: SlurmSite) -> Files:
+    """As the ranks find them: at the same place, on shared folders; what lies in train/ where
+    orch's programs of the nodes are. From another machine, what is not there is sent."""
     recipe, settings = chosen.training.recipe, chosen.training.settings
-    data = [str(settings[name]) for name in recipe.paths if name in settings]
-    return {path: there(path, site) for path in (recipe.script, *recipe.files, *data)}
+    if chosen.slurm.login:
+        return sent_files(recipe, settings, (login_of(chosen.slurm),), site)
+    names = named_files(recipe, settings)
+    return Files(paths={path: in_train(path, site) or path for path in names}, sent=())
 
 
-def there(path: str, site: SlurmSite) -> str:
-    if not PurePosixPath(path).is_relative_to(site.train_here):
-        return path
-    return f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
+def login_of(slurm: SlurmSettings) -> RunNode:
+    """The host with Slurm's programs."""
+    if not slurm.login:
+        return LOGIN
+    return RunNode(node=slurm.login, via=("ssh", "--", slurm.login))
 
 
 def launch_of(
@@ -131,7 +139,12 @@ def tell_job(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
         Decision(topic=f"slurm {name}", value=value or "yes", reason=chosen.slurm.why.get(name, ""))
         for name, value in chosen.slurm.sbatch.items()
     )
-    return (Decision(topic="nodes", value=nodes + spare, reason="those that Slurm gives"), *options)
+    login = chosen.slurm.login
+    return (
+        *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
+        Decision(topic="nodes", value=nodes + spare, reason="those that Slurm gives"),
+        *options,
+    )
 
 
 def home_of(chosen: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:

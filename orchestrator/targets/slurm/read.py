@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 
 from orchestrator import load
-from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.clusters import local_facts
+from orchestrator.errors import PlanError
+from orchestrator.files import short_digest, sources
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.resume import plan_or_resume
 from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.slurm.load import slurm_settings
+from orchestrator.targets.slurm.login import HINT, Seen, look
 from orchestrator.targets.slurm.options import SlurmOptions
 from orchestrator.targets.slurm.plan import SlurmSite, plan_slurm
 from orchestrator.targets.slurm.resolve import Inputs
@@ -21,62 +22,63 @@ from orchestrator.targets.slurm.settings import SlurmSettings
 
 
 def plan(request: TrainRequest) -> Plan:
-    """Read the files, decide. Asks Slurm nothing, and writes nothing."""
-    inputs = read(request)
-    site = new_site(inputs.recipe.name, Path(request.runs_dir).absolute(), inputs.slurm)
+    """Read the files, decide. Asks Slurm nothing, and writes nothing; of a login node it asks what
+    its stack is."""
+    own = request.own(SlurmOptions)
+    slurm = slurm_settings(own.slurm_file, own.slurm)
+    slurm.check()
+    python = interpreter(slurm, request.stack)
+    seen = look(slurm.login or "", python)
+    inputs = read(request, slurm, python, seen)
+    site = new_site(inputs.recipe.name, runs_of(request, slurm, seen), slurm)
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
 
 
-def read(request: TrainRequest) -> Inputs:
-    own = request.own(SlurmOptions)
-    slurm = slurm_settings(own.slurm_file, own.slurm)
-    check_login(slurm)
+def read(request: TrainRequest, slurm: SlurmSettings, python: str, seen: Seen) -> Inputs:
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)))
-    python = interpreter(slurm, request.stack)
     return Inputs(
         recipe=recipe,
         stack=load.stack(request.stack),
         slurm=slurm,
-        facts=local_facts(python),
+        facts=seen.facts,
         python=python,
         settings=load.settings(list(request.settings), recipe),
         plugins=load.plugins(),
     )
 
 
-def check_login(slurm: SlurmSettings) -> None:
-    """Raises PlanError."""
-    if slurm.login:
-        raise PlanError(
-            f"--slurm login={slurm.login}: orch hands jobs in where it runs.",
-            hint=f"`ssh {slurm.login}`, and run orch there: a run belongs to whoever sees its "
-            "folder.",
-        )
-
-
 def interpreter(slurm: SlurmSettings, stack: str) -> str:
-    """Raises RequestError for one that is not here: all nodes see what this host sees."""
-    if slurm.python is None and slurm.root is None:
-        return sys.executable
-    python = slurm.python or f"{slurm.root}/stacks/{stack}/bin/python"
-    if not Path(python).exists():
-        raise RequestError(
-            f"{python} is not there.",
-            hint="--slurm root=FOLDER is one that `orch provision` has filled, or --slurm "
-            "python=INTERPRETER one with the stack's packages, on a shared file system.",
-        )
-    return python
+    """All nodes see what the host with Slurm's programs sees. Raises PlanError."""
+    if slurm.python or slurm.root:
+        return slurm.python or f"{slurm.root}/stacks/{stack}/bin/python"
+    if slurm.login:
+        raise PlanError(f"--slurm login={slurm.login}: which Python do its nodes use?", hint=HINT)
+    return sys.executable
 
 
-def new_site(recipe: str, base: Path, slurm: SlurmSettings) -> SlurmSite:
+def runs_of(request: TrainRequest, slurm: SlurmSettings, seen: Seen) -> str:
+    """The folder of runs, as the nodes see it."""
+    if slurm.login:
+        return slurm.runs or f"{seen.home}/runs"
+    return str(Path(request.runs_dir).absolute())
+
+
+def new_site(recipe: str, runs: str, slurm: SlurmSettings) -> SlurmSite:
     new = new_identity()
     name = run_id(new, recipe)
-    train = Path(slurm.root, "train") if slurm.root else TRAIN
     return SlurmSite(
         run_id=name,
-        run_dir=str(base / name),
-        train=str(train if train.exists() else TRAIN),
+        run_dir=f"{runs}/{name}",
+        train=train_of(runs, slurm),
         train_here=str(TRAIN),
         started_by=new.started_by,
         created=new.created,
     )
+
+
+def train_of(runs: str, slurm: SlurmSettings) -> str:
+    """Where the nodes find orch's programs: those of this orch, wherever it is."""
+    if slurm.login:
+        return f"{runs}/.orch/train-{short_digest(sources(TRAIN), TRAIN)}"
+    train = Path(slurm.root, "train") if slurm.root else TRAIN
+    return str(train if train.exists() else TRAIN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import LAUNCHERS
@@ -152,10 +152,7 @@ def sized(slurm: SlurmSettings) -> SlurmSettings:
     if any(name in slurm.sbatch for name in SIZES):
         return slurm
     why = {**slurm.why, "exclusive": "nothing else is said; cpus-per-task=N shares nodes"}
-    return SlurmSettings(
-        root=slurm.root, python=slurm.python, login=slurm.login, pmi=slurm.pmi,
-        sbatch={**slurm.sbatch, "exclusive": ""}, why=why,
-    )  # fmt: skip
+    return replace(slurm, sbatch={**slurm.sbatch, "exclusive": ""}, why=why)
 
 
 def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Choice[Layout]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.errors import ExecuteError
-from orchestrator.model.command import Answer, Command
-from orchestrator.planning.plan import SubmitScript
+from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.model.command import Answer
+from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.states import JobState
 
-SCRIPT = "job.sh"
 SECONDS = 60.0  # a busy controller answers late
 FIELDS = "%T|%S|%N|%r"
 UNKNOWN = "Invalid job id"  # what squeue says of a job that Slurm has forgotten
@@ -26,8 +25,6 @@ class Host(Protocol):
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer: ...
 
-    def start(self, command: Command, log: str) -> None: ...
-
 
 class ControllerAway(ExecuteError):
     """It may come back: jobs go on without it."""
@@ -35,10 +32,16 @@ class ControllerAway(ExecuteError):
 
 @dataclass(slots=True)
 class Scheduler:
-    """`submitted`: the job that `submit` has handed in."""
+    """`before`: words before those of each of Slurm's programs; `submitted`: the job that `submit`
+    has handed in."""
 
     host: Host
+    before: tuple[str, ...] = ()
     submitted: str = ""
+
+    def ask(self, *words: str) -> Answer:
+        """Raises ExecuteError."""
+        return self.host.capture((*self.before, *words), seconds=SECONDS)
 
     def submit(self, step: SubmitScript) -> None:
         """Hand the script in. Raises ExecuteError with Slurm's words."""
@@ -47,17 +50,20 @@ class Scheduler:
         # What SBATCH_* said is in the script, and would win over it here.
         unset = ("env", *(word for name in step_variables(step) for word in ("-u", name)))
         words = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path)
-        answer = self.host.capture((*unset, *words), seconds=SECONDS)
-        job = answer.out.strip().partition(";")[0]
+        answer = self.ask(*unset, *words)
+        # A login shell may have words of its own, before.
+        job = answer.out.strip().rpartition("\n")[2].partition(";")[0]
         if answer.code != 0 or not job.isdigit():
             raise ExecuteError(f"Slurm does not take the job: {said(answer)}", hint=hint(answer))
         self.submitted = job
 
     def state(self, job: str) -> JobState:
-        """Raises ControllerAway."""
+        """Raises ControllerAway, and ConnectionLost for a login node that is not reached."""
         words = ("squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format={FIELDS}")
         try:
-            answer = self.host.capture(words, seconds=SECONDS)
+            answer = self.ask(*words)
+        except ConnectionLost:
+            raise
         except ExecuteError as error:
             raise ControllerAway(f"{SILENT}: {error.message}") from None
         if answer.code != 0 and UNKNOWN not in answer.err:
@@ -67,7 +73,7 @@ class Scheduler:
     def named(self, prefix: str) -> dict[str, JobState]:
         """The user's jobs whose names begin so, by name. Raises ExecuteError."""
         words = ("squeue", "--noheader", "--me", "--states=all", f"--format=%i|%j|{FIELDS}")
-        answer = self.host.capture(words, seconds=SECONDS)
+        answer = self.ask(*words)
         if answer.code != 0:
             raise ExecuteError(f"squeue does not answer: {said(answer)}", hint=AWAY)
         found = {}
@@ -80,7 +86,7 @@ class Scheduler:
 
     def cancel(self, job: str, *options: str) -> None:
         """Raises ExecuteError."""
-        answer = self.host.capture(("scancel", *options, job), seconds=SECONDS)
+        answer = self.ask("scancel", *options, job)
         if answer.code != 0 and UNKNOWN not in answer.err:
             raise ExecuteError(f"scancel {job}: {said(answer)}", hint=AWAY)
 

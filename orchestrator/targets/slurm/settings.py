@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError
 
+# As `ssh` takes it; ports and keys are said in ~/.ssh/config.
+HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 # What orch itself tells sbatch -> what to say instead.
 OURS = {
@@ -46,7 +48,8 @@ SIZES = (
 class SlurmSettings:
     """`root`: a shared folder that `orch provision` has filled; without one, orch's own
     installation, which the nodes then see at the same place. `python`: the interpreter of the
-    ranks, where it is neither's. `login`: a host on which Slurm's programs are, reached by SSH.
+    ranks, where it is neither's. `login`: a host on which Slurm's programs are, reached by SSH;
+    `runs`: a shared folder there, below which runs from other machines live.
     `pmi`: what `srun --mpi` is told. `sbatch`: its long options, an empty text for a mere flag;
     `why`: option -> where it comes from.
     """
@@ -54,15 +57,21 @@ class SlurmSettings:
     root: str | None = None
     python: str | None = None
     login: str | None = None
+    runs: str | None = None
     pmi: str = "auto"
     sbatch: Mapping[str, str] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises PlanError for the first value that cannot be."""
-        for name, path in (("root", self.root), ("python", self.python)):
+        for name, path in (("root", self.root), ("python", self.python), ("runs", self.runs)):
             if path is not None and (not path.startswith("/") or ".." in path.split("/")):
                 raise PlanError(f"--slurm {name}={path}: it is an absolute path on all nodes.")
+        if self.login is not None and not HOST.fullmatch(self.login):
+            raise PlanError(
+                f"--slurm login={self.login}: it is a host, as in `ssh HOST`.",
+                hint="A port or a key of its own is said in ~/.ssh/config.",
+            )
         for name, value in self.sbatch.items():
             if not OPTION.fullmatch(name):
                 raise PlanError(

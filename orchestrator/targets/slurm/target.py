@@ -35,4 +35,4 @@ class SlurmTarget:
         return find.list_runs(where)
 
     def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        return find.clean(base, look=look)
+        return find.clean(where, base, look=look)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from orch_node import whole_files
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
@@ -21,6 +20,8 @@ from orchestrator.runs import follow
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
 from orchestrator.targets.interface import Tell
 from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm.location import location_of
+from orchestrator.targets.slurm.run_folder import RunFolder
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
 from orchestrator.targets.slurm.states import JobState
 
@@ -34,18 +35,24 @@ SEEN_SECONDS = 0.5  # until a shared file system shows what another host has wri
 
 
 class JobWatch:
-    """Follows the job of a run whose folder is on the shared file system, and here."""
+    """Follows the job of a run whose files are at a place, and in a folder here."""
 
     def __init__(
-        self, record: RunRecord, folder: Path, job: str, scheduler: Scheduler, tell: Tell
+        self,
+        record: RunRecord,
+        folder: Path,
+        scheduler: Scheduler,
+        run_folder: RunFolder,
+        tell: Tell,
     ) -> None:
         self.record = record
         self.folder = folder
-        self.job = job
+        self.job = location_of(record).job
         self.scheduler = scheduler
+        self.run_folder = run_folder
         self.tell = tell
         self.asked = -ASK_SECONDS
-        self.known = JobState(job=job, state="PENDING")
+        self.known = JobState(job=self.job, state="PENDING")
         self.away = False
         self.questions = 0
 
@@ -56,7 +63,8 @@ class JobWatch:
             self.asked = time.monotonic()
             self.questions += 1
             try:
-                self.known = self.scheduler.state(self.job)
+                ask = self.scheduler.state
+                self.known = self.run_folder.attempt(lambda: ask(self.job), self.known)
                 if self.away:
                     self.tell("the controller of Slurm answers again")
                 self.away = False
@@ -66,10 +74,10 @@ class JobWatch:
                 self.away = True
         return self.known
 
-    # As follow.Source: the folder is always up to date.
+    # As follow.Source.
 
     def refresh(self) -> None:
-        pass
+        self.run_folder.refresh()
 
     def lost(self, pid: int) -> bool:
         found = self.state()
@@ -77,12 +85,11 @@ class JobWatch:
 
     def terminate(self, pid: int) -> None:
         """Not to make room: at SIGTERM the ranks would write a checkpoint first."""
-        (self.folder / files.STOP).touch(0o600)
+        self.run_folder.write(files.STOP, "")
         self.scheduler.cancel(self.job, "--batch", "--signal=INT")
 
     def said(self) -> str:
-        logs = sorted(self.folder.glob("slurm-*.out"))
-        return logs[-1].read_text(errors="replace")[-follow.LAST_WORDS :].strip() if logs else ""
+        return self.run_folder.said()
 
     # Following.
 
@@ -113,6 +120,7 @@ class JobWatch:
         starts again."""
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
+            self.refresh()
             told, found = outcome_in(self.folder), self.state(now=True)
             if told is not None and told.state != PREEMPTED and knows_why(told):
                 return False
@@ -128,6 +136,8 @@ class JobWatch:
             found = self.state()
             # A job that was put back has files of before until it starts again.
             waits = found.waits and not self.away
+            if not waits:
+                self.refresh()
             if found.ended or (self.has_begun() and not waits):
                 return
             if why := states.never(found):
@@ -173,9 +183,10 @@ class JobWatch:
         if knows_why(outcome_in(self.folder)):
             return
         found = self.settled()
+        self.refresh()
         told = outcome_in(self.folder)
         if found.ended and (told is None or (found.foreign and not knows_why(told))):
-            write_end(self.folder, found, told)
+            self.write_end(found, told)
 
     def settled(self) -> JobState:
         """The job once it is over, if that is soon: what it wrote last may still be on its way."""
@@ -188,6 +199,18 @@ class JobWatch:
                 time.sleep(SEEN_SECONDS)
                 return found
             time.sleep(POLL_SECONDS)
+
+    def write_end(self, found: JobState, told: Outcome | None) -> None:
+        """`told`: what the supervisor has written, if it has."""
+        state = STOPPED if found.state == "CANCELLED" else FAILED
+        supervisor = supervisor_of(self.folder)
+        now = time.time()
+        known = told or Outcome(
+            state=state, started=supervisor.started if supervisor else now, ended=now
+        )
+        words = states.ending_words(found)
+        ended = replace(known, state=state, problem=words, first_failure=None, nodes={})
+        self.run_folder.write(files.OUTCOME, outcome.render(ended))
 
 
 def keep(record: RunRecord, folder: Path) -> None:
@@ -205,16 +228,3 @@ def knows_why(told: Outcome | None) -> bool:
         return (told.problem or "").startswith("checkpoint")
     first = told.first_failure
     return told.state == DONE or (first is not None and first.signal not in ENDED_BY)
-
-
-def write_end(folder: Path, found: JobState, told: Outcome | None) -> None:
-    """`told`: what the supervisor has written, if it has."""
-    state = STOPPED if found.state == "CANCELLED" else FAILED
-    supervisor = supervisor_of(folder)
-    now = time.time()
-    known = told or Outcome(
-        state=state, started=supervisor.started if supervisor else now, ended=now
-    )
-    words = states.ending_words(found)
-    ended = replace(known, state=state, problem=words, first_failure=None, nodes={})
-    whole_files.write(folder / files.OUTCOME, outcome.render(ended))

@@ -7,7 +7,7 @@ from pathlib import Path
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import RequestError
-from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.runs.fetch import Collected, FetchListener, collect, default_target
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import Wanted
 from orchestrator.targets.ssh.nodes import connection_to
@@ -34,8 +34,3 @@ def run_node_of(record: RunRecord, node: str | None) -> RunNode:
             f"Run {record.run_id} has no node '{node}'.", hint=f"It has {', '.join(hosts)}."
         )
     return hosts[node]
-
-
-def default_target(folder: Path, node: str | None) -> Path:
-    """The run's folder here. What is here already stays where it is, and is only hashed."""
-    return folder.absolute() / (f"output-{node}" if node else "output")

@@ -1,0 +1,75 @@
+"""The host with Slurm's programs: this one, or a login node behind SSH."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch_node.protocol import values
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.load.clusters import local_facts
+from orchestrator.load.facts import NodeFacts, checked
+from orchestrator.load.records import parse_facts
+from orchestrator.model.cluster import Facts
+from orchestrator.paths import STANDALONE
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.slurm.scheduler import Scheduler
+
+# Many sites put Slurm's programs on PATH where a login shell begins.
+SHELL = ("bash", "-lc", 'exec "$@"', "bash")
+FACTS_SECONDS = 120.0  # a shared file system that is read for the first time
+MISSING = (126, 127)  # exit codes of a shell for a program that is not there
+HINT = (
+    "--slurm root=FOLDER is one that `orch provision --on slurm` has filled, or --slurm "
+    "python=INTERPRETER one with the stack's packages, on a shared file system."
+)
+
+
+def host_at(login: str) -> Local | Ssh:
+    """`login`: as ~/.ssh/config knows it; empty for this machine."""
+    return Ssh(login, None) if login else Local()
+
+
+def scheduler_at(host: Local | Ssh) -> Scheduler:
+    return Scheduler(host, SHELL if isinstance(host, Ssh) else ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Of the host with Slurm's programs, and of the stack there. `home`: the user's folder."""
+
+    facts: Facts
+    home: str
+
+
+def look(login: str, python: str) -> Seen:
+    """Raises RequestError for an interpreter that is not there, ExecuteError for no answer."""
+    if not login:
+        if not Path(python).exists():
+            raise RequestError(f"{python} is not there.", hint=HINT)
+        return Seen(facts=local_facts(python), home=str(Path.home()))
+    host = Ssh(login, None)
+    try:
+        return ask(host, python)
+    finally:
+        host.close()
+
+
+def ask(host: Ssh, python: str) -> Seen:
+    home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
+    program = (STANDALONE / "facts.py").read_text(encoding="utf-8")
+    words = (python, "-I", "-c", program, str(Path(python).parent.parent))
+    answer = host.capture(words, seconds=FACTS_SECONDS)
+    if answer.code in MISSING:
+        raise RequestError(f"{python} is not there on {host.node}.", hint=HINT)
+    if answer.code != 0 or not home.out.startswith("/"):
+        raise ExecuteError(f"{host.node}: {python} does not run: {answer.err.strip()[-300:]}")
+    where = f"the facts of {host.node}"
+    try:
+        found = checked(NodeFacts, values.an_object(values.loads(answer.out, where), where), where)
+    except ProtocolError as error:
+        raise ExecuteError(f"{host.node}: {error}") from None
+    return Seen(facts=parse_facts(found), home=home.out)

@@ -1,0 +1,60 @@
+"""A machine outside of the cluster: it reaches the login node by SSH and sees no file of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.images import run
+from tests.slurm.site import LOGIN, USER, Site, orch_words
+
+NAME = "cluster"  # as its ~/.ssh/config calls the login node
+
+
+class Laptop:
+    """`home`: of its user, where orch is started."""
+
+    def __init__(self, site: Site, home: Path) -> None:
+        self.site = site
+        self.home = home
+        ssh = home / ".ssh"
+        ssh.mkdir(mode=0o700, parents=True)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh / "id_ed25519"))
+        self.allow((ssh / "id_ed25519.pub").read_text())
+        self.known_hosts = ssh / "known_hosts"
+        key = site.said("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
+        self.known_hosts.write_text(f"{self.address} {' '.join(key)}\n")
+        (ssh / "config").write_text(
+            f"Host {NAME}\n HostName {self.address}\n User {USER}\n"
+            f" IdentityFile {ssh / 'id_ed25519'}\n IdentitiesOnly yes\n"
+            f" UserKnownHostsFile {self.known_hosts}\n"
+        )
+
+    @property
+    def address(self) -> str:
+        ask = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        container = self.site.container(LOGIN)
+        return run("docker", "inspect", "--format", ask, container).strip()
+
+    def allow(self, key: str) -> None:
+        folder = self.site.home / ".ssh"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "authorized_keys").write_text(key)
+        for path in (folder, folder / "authorized_keys"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            os.chown(path, 1500, 1500)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200"}
+        return subprocess.Popen(
+            orch_words(*arguments), cwd=self.home, env=environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def orch(self, *arguments: str, code: int = 0, seconds: float = 180) -> str:
+        """What it prints; its messages where it is to fail."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=seconds)
+        assert process.returncode == code, f"{arguments}: {out}{err}"
+        return err if code else out

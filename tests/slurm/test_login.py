@@ -1,0 +1,84 @@
+"""`--slurm login=HOST`: from a machine that reaches a real login node by a real sshd."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.conftest import FAULTY
+from tests.slurm.laptop import NAME, Laptop
+from tests.slurm.site import LOGIN, Site, until
+from tests.slurm.test_run_slurm import SLOW, TWO
+
+
+@pytest.fixture(scope="session")
+def laptop(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
+    found = Laptop(site, tmp_path_factory.mktemp("laptop"))
+    shutil.copy(FAULTY, found.home)
+    (found.home / "orch-slurm.toml").write_text(f'login = "{NAME}"\npython = "{sys.executable}"\n')
+    return found
+
+
+def job_of(folder: Path) -> str:
+    return str(json.loads((folder / "plan.json").read_text())["location"]["job"])
+
+
+def running(laptop: Laptop) -> list[Path]:
+    """Runs here whose ranks have joined, and which have not ended."""
+    events = (laptop.home / "runs").glob("*/events.jsonl")
+    return [path.parent for path in events if '"joined"' in path.read_text()
+            and not (path.parent / "outcome.json").exists()]  # fmt: skip
+
+
+def test_a_run_and_every_verb_from_a_laptop(ready: Site, laptop: Laptop) -> None:
+    told = json.loads(laptop.orch("train", "faulty.py", *TWO, "--json", "--", "--steps", "5"))
+    assert (told["state"], told["ranks"]) == ("done", 2)
+    name = told["run_id"]
+    there = ready.home / "runs" / name
+    assert (there / "files" / "0" / "faulty.py").read_bytes() == FAULTY.read_bytes()
+    (row,) = json.loads(laptop.orch("runs", "--inventory", "slurm", "--json"))["runs"]
+    assert (row["id"], row["state"], row["nodes"]) == (name, "done", ["n1", "n2"])
+    assert "[1 n2] finished" in laptop.orch("logs", name)
+    laptop.orch("attach", name)
+    (there / "output").mkdir(exist_ok=True)
+    (there / "output" / "model.bin").write_bytes(b"weights")
+    laptop.orch("fetch", name, "--from", f"/home/alice/runs/{name}/output")
+    assert (laptop.home / "runs" / name / "output" / "model.bin").read_bytes() == b"weights"
+    laptop.orch("clean", "--inventory", "slurm")
+    # Whoever is on the login node itself has the run, too.
+    assert "[1 n2] finished" in ready.orch("logs", name).stdout
+
+
+def test_a_login_node_that_goes_away_ends_no_run(ready: Site, laptop: Laptop) -> None:
+    """It comes back while somebody follows; then the run is stopped from elsewhere."""
+    process = laptop.start("train", "faulty.py", *TWO, "--show", "all", *SLOW)
+    until(lambda: running(laptop), "ranks that have joined")
+    (folder,) = running(laptop)
+    ready.on(LOGIN, "pkill", "-x", "sshd", user="root")
+    try:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert any("the run goes on there, connecting again" in line for line in lines)
+    finally:
+        ready.said("/usr/sbin/sshd", user="root")
+    assert any(f"connected to {NAME} again" in line for line in lines)
+    laptop.orch("stop", folder.name)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert ready.said("squeue", "--noheader") == ""
+    told = json.loads((folder / "outcome.json").read_text())
+    assert set(told["nodes"]) == {"n1", "n2"}, told
+
+
+def test_a_login_node_with_another_key_is_not_believed(ready: Site, laptop: Laptop) -> None:
+    known = laptop.known_hosts.read_text()
+    laptop.known_hosts.write_text("")
+    try:
+        words = laptop.orch("train", "faulty.py", *TWO, code=1)
+    finally:
+        laptop.known_hosts.write_text(known)
+    assert "known_hosts" in words
