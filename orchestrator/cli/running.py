@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.cli import arrays
 from orchestrator.cli.options import RUNS_DIR
 from orchestrator.cli.output import Output
 from orchestrator.planning.plan import Plan
@@ -34,6 +35,9 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
     screen = live.Screen(of_ranks=output.show)
     handle = begin(plan, output.runs_dir.absolute() / plan.run.run_id)
+    if plan.array:
+        arrays.follow(plan, output.runs_dir.absolute(), as_json=output.json, wait=output.wait)
+        return
     handle.tell = screen.note
     if not output.wait:
         handle.started()

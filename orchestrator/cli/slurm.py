@@ -22,6 +22,11 @@ TRAIN = TargetFlags(
                     "constraint, exclusive; or login=HOST (a login node behind SSH), root, python, "
                     "runs, pmi; may be repeated.",
                 ),
+                "array": typer.Option(
+                    metavar="KEY=VALUE,VALUE",
+                    help="One run for each of these values of a setting, as one job array; given "
+                    "again, one for each combination.",
+                ),
                 "slurm_file": typer.Option(
                     envvar="ORCH_SLURM_FILE",
                     metavar="FILE",

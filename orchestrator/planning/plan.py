@@ -204,11 +204,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that will be done for one run, and why. `run`: what will be known of it."""
+    """All that will be done for one run, and why. `run`: what will be known of it. `array`: the
+    runs of a plan that starts several at once, itself the first; their steps are this one's."""
 
     run: RunRecord
     origin: Origin
     steps: tuple[Step, ...]
+    array: tuple[Plan, ...] = ()
 
     @property
     def layout(self) -> Layout:

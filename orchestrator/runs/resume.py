@@ -13,7 +13,10 @@ from orchestrator.runs import store
 def plan_or_resume(request: TrainRequest, decide: Callable[[Resume | None], Plan]) -> Plan:
     """The plan of a new run, or of one that goes on where an earlier one of the same key ended."""
     first = decide(None)
-    if request.fresh:
-        return first
-    resume = store.unfinished(Path(request.runs_dir).absolute(), first.run.key)
+    resume = resumed(request, first.run.key)
     return decide(resume) if resume else first
+
+
+def resumed(request: TrainRequest, key: str) -> Resume | None:
+    """The unfinished run of this key; none where all is to begin anew."""
+    return None if request.fresh else store.unfinished(Path(request.runs_dir).absolute(), key)

@@ -29,7 +29,7 @@ PURE_FILES = (
     "targets/kubernetes/settings", "targets/kubernetes/status", "targets/kubernetes/outcome",
     "targets/kubernetes/log_lines", "targets/kubernetes/run_record",
     "targets/slurm/plan", "targets/slurm/resolve", "targets/slurm/refuses", "targets/slurm/script",
-    "targets/slurm/settings", "targets/slurm/states",
+    "targets/slurm/settings", "targets/slurm/states", "targets/slurm/array",
     "report/smooth", "report/charts", "report/timeline",
 )  # fmt: skip
 EFFECTS = {

@@ -28,11 +28,11 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.report import plans
 from orchestrator.runs import store
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm import array, states
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import SHELL
-from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, plan_slurm
+from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, decide, plan_slurm
 from orchestrator.targets.slurm.resolve import Inputs
 from orchestrator.targets.slurm.run_folder import JobMirror, SharedFolder
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
@@ -57,25 +57,41 @@ CASES = {
     "torchrun": ({"nodes": "2", "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
                  ("constraint=avx512&ib", "comment=two words; it's $(touch PWNED)")),
     "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
+    "array": ({}, ("learning_rate=1e-5,3e-5",)),
     "login": ({"nodes": "2"}, ("login=alice@login1.site", "time=30")),
 }  # fmt: skip
 
 
-def plan_of(asked: dict[str, object] | None = None, settings: SlurmSettings | None = None) -> Plan:
+def inputs_of(settings: SlurmSettings | None = None) -> Inputs:
     recipe, stack = load.recipe("bert-qa"), load.stack("current")
     facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
-    inputs = Inputs(
+    return Inputs(
         recipe=recipe, stack=stack, slurm=settings or SlurmSettings(), facts=facts,
         python="/shared/orch/stacks/current/bin/python",
     )  # fmt: skip
-    request = TrainRequest(recipe="bert-qa", on="slurm", backend="gloo", **(asked or {}))  # type: ignore[arg-type]
-    return plan_slurm(request, inputs, SITE)
+
+
+def request_of(asked: dict[str, object] | None = None) -> TrainRequest:
+    return TrainRequest(recipe="bert-qa", on="slurm", backend="gloo", **(asked or {}))  # type: ignore[arg-type]
+
+
+def plan_of(asked: dict[str, object] | None = None, settings: SlurmSettings | None = None) -> Plan:
+    return plan_slurm(request_of(asked), inputs_of(settings), SITE)
+
+
+def array_of(*asked: str) -> Plan:
+    request, inputs, runs = request_of({"nodes": "2"}), inputs_of(), []
+    for number, pairs in enumerate(array.combinations(asked)):
+        settings = load.settings([f"{name}={value}" for name, value in pairs], inputs.recipe)
+        one = decide(request, replace(inputs, settings=settings), array.site_of(SITE, number))
+        runs.append((pairs, one))
+    return array.plan_array(SITE, runs)
 
 
 def script_of(case: str) -> str:
     asked, pairs = CASES[case]
-    text = plan_of(asked, slurm_settings(None, pairs, {})).describe()
-    return text.replace(SITE.train_here, "/here/train")
+    made = plan_of(asked, slurm_settings(None, pairs, {})) if case != "array" else array_of(*pairs)
+    return made.describe().replace(SITE.train_here, "/here/train")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -178,6 +194,57 @@ def test_a_thousand_nodes_are_one_script() -> None:
     assert len(plan.layout.places) == 8000
     assert len(plan.describe()) < 20_000
     assert json.loads(plans.as_json(plan))["script"] == plan.describe()
+
+
+def test_each_task_of_an_array_is_a_run_with_its_own_settings(tmp_path: Path) -> None:
+    text = script_of("array").replace("/shared/alice/runs", str(tmp_path))
+    assert "#SBATCH --array=0-1" in text
+    head, _, command = text.rstrip().rpartition("\nexec ")
+    for number, rate in enumerate(("1e-5", "3e-5")):
+        environ = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_JOB_ID": "12"}
+        subprocess.run(["bash", "-c", head], check=True, env={**os.environ, **environ})
+        folder = tmp_path / f"{SITE.run_id}-{number}"
+        config = protocol.parse((folder / CONFIG).read_text())
+        assert config.run_id == folder.name
+        assert f"--learning_rate={rate}" in config.launcher
+        assert f"--output_dir={folder}/output" in config.launcher
+        assert (folder / f"slurm-12_{number}.out").exists()
+    assert command.endswith(' slurm "$run_dir"')
+
+
+def test_an_array_has_a_run_for_each_combination() -> None:
+    runs = array_of("seed=1,2", "learning_rate=1e-5,3e-5").array
+    own = [next(one.value for one in run.run.decisions if one.topic == "array") for run in runs]
+    assert own == [
+        "seed=1 learning_rate=1e-5 (1 of 4)", "seed=1 learning_rate=3e-5 (2 of 4)",
+        "seed=2 learning_rate=1e-5 (3 of 4)", "seed=2 learning_rate=3e-5 (4 of 4)",
+    ]  # fmt: skip
+    assert len({run.run.key for run in runs}) == 4  # each is carried on by itself
+    assert len({run.run.run_dir for run in runs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("seed",), "expected KEY=VALUE"), (("seed=",), "expected KEY=VALUE"),
+        (("seed=1,,2",), "expected KEY=VALUE"), (("=1,2",), "expected KEY=VALUE"),
+        (("seed=1,2", "seed=3"), "names a setting twice"),
+        ((f"seed={','.join(map(str, range(1001)))}",), "1000 are the most"),
+    ],
+)  # fmt: skip
+def test_arrays_that_cannot_be_are_refused(asked: tuple[str, ...], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        array.combinations(asked)
+
+
+def test_tasks_of_an_array_are_told_apart() -> None:
+    said = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
+    host = Host(Answer(code=0, out=f"{said}13|orch-y|RUNNING|N/A|n1|None\n", err=""))
+    found = Scheduler(host).named("orch-")
+    assert {name: one.job for name, one in found.items()} == {
+        "orch-x-0": "12_0", "orch-x-1": "12_1", "orch-y": "13",
+    }  # fmt: skip
+    assert "--array" in host.asked[0]  # else those that wait are one line
 
 
 @pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])

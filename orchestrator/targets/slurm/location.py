@@ -13,7 +13,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.slurm.settings import HOST
 
-JOB = re.compile(r"[0-9]{1,18}", re.ASCII)
+JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,9})?", re.ASCII)  # of an array with its task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

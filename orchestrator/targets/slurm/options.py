@@ -9,9 +9,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """`slurm`: settings as KEY=VALUE; `slurm_file`: the file with the others."""
+    """`slurm`: settings as KEY=VALUE; `slurm_file`: the file with the others; `array`: settings of
+    the recipe as KEY=VALUE,VALUE, for one run of each."""
 
     on: ClassVar[str] = "slurm"
 
     slurm: tuple[str, ...] = ()
     slurm_file: Path | None = None
+    array: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, together
 from orchestrator.model.links import Link
-from orchestrator.planning.plan import Plan, SendFolder, SubmitScript
+from orchestrator.planning.plan import Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.request_key import request_key
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
@@ -48,10 +48,30 @@ class SlurmSite:
     created: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A run of which all is decided but the script that starts it."""
+
+    plan: Plan
+    config: JobConfig
+    files: Files
+    slurm: SlurmSettings
+
+
 def plan_slurm(
     request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None
 ) -> Plan:
     """Decide how to run a request as a job. Raises PlanError, RequestError."""
+    one = decide(request, inputs, site, resume)
+    text = render(one.plan, one.config, one.slurm)
+    step = SubmitScript(at=login_of(one.slurm), run_dir=site.run_dir, script=text)
+    return replace(one.plan, steps=(*sent_first(one, site), step))
+
+
+def decide(
+    request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None
+) -> Decided:
+    """Raises PlanError, RequestError."""
     chosen = resolve(request, inputs)
     output = choose_output(chosen.training.recipe, site.run_dir, resume)
     files = files_of(chosen, site)
@@ -75,12 +95,15 @@ def plan_slurm(
         steps=(),
     )  # fmt: skip
     config = config_of(request, chosen, inputs, site, launch)
-    text = render(plan, config, chosen.slurm)
-    at = login_of(chosen.slurm)
-    train = SendFolder(at=at, source=site.train_here, path=site.train)
-    first = (train,) if chosen.slurm.login else ()
-    step = SubmitScript(at=at, run_dir=site.run_dir, script=text)
-    return replace(plan, steps=(*first, *files.sent, step))
+    return Decided(plan=plan, config=config, files=files, slurm=chosen.slurm)
+
+
+def sent_first(one: Decided, site: SlurmSite) -> tuple[Step, ...]:
+    """What goes to a login node before the script: nothing where all is seen there."""
+    if not one.slurm.login:
+        return ()
+    at = login_of(one.slurm)
+    return (SendFolder(at=at, source=site.train_here, path=site.train), *one.files.sent)
 
 
 def files_of(chosen: Resolved, site: SlurmSite) -> Files:

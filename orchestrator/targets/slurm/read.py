@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import load
@@ -11,12 +12,13 @@ from orchestrator.files import short_digest, sources
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
-from orchestrator.runs.resume import plan_or_resume
+from orchestrator.runs.resume import plan_or_resume, resumed
 from orchestrator.targets.identity import new_identity, run_id
+from orchestrator.targets.slurm import array
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.login import HINT, Seen, look
 from orchestrator.targets.slurm.options import SlurmOptions
-from orchestrator.targets.slurm.plan import SlurmSite, plan_slurm
+from orchestrator.targets.slurm.plan import Decided, SlurmSite, decide, plan_slurm
 from orchestrator.targets.slurm.resolve import Inputs
 from orchestrator.targets.slurm.settings import SlurmSettings
 
@@ -31,7 +33,23 @@ def plan(request: TrainRequest) -> Plan:
     seen = look(slurm.login or "", python)
     inputs = read(request, slurm, python, seen)
     site = new_site(inputs.recipe.name, runs_of(request, slurm, seen), slurm)
+    if own.array:
+        runs = [
+            (pairs, member(request, inputs, array.site_of(site, number), pairs))
+            for number, pairs in enumerate(array.combinations(own.array))
+        ]
+        return array.plan_array(site, runs)
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
+
+
+def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.Pairs) -> Decided:
+    """One run of an array, or the unfinished one that it carries on."""
+    recipe = inputs.recipe
+    request = array.request_of(request, pairs, own_script=recipe.own_script)
+    inputs = replace(inputs, settings=load.settings(list(request.settings), recipe))
+    first = decide(request, inputs, site)
+    resume = resumed(request, first.plan.run.key)
+    return decide(request, inputs, site, resume) if resume else first
 
 
 def read(request: TrainRequest, slurm: SlurmSettings, python: str, seen: Seen) -> Inputs:

@@ -72,7 +72,8 @@ class Scheduler:
 
     def named(self, prefix: str) -> dict[str, JobState]:
         """The user's jobs whose names begin so, by name. Raises ExecuteError."""
-        words = ("squeue", "--noheader", "--me", "--states=all", f"--format=%i|%j|{FIELDS}")
+        shown = ("--array", "--states=all", f"--format=%i|%j|{FIELDS}")
+        words = ("squeue", "--noheader", "--me", *shown)
         answer = self.ask(*words)
         if answer.code != 0:
             raise ExecuteError(f"squeue does not answer: {said(answer)}", hint=AWAY)
@@ -81,7 +82,8 @@ class Scheduler:
             job, _, rest = line.partition("|")
             name, _, fields = rest.partition("|")
             if name.startswith(prefix):
-                found[name] = states.parse(job, fields)
+                task = job.partition("_")[2]
+                found[f"{name}-{task}" if task else name] = states.parse(job, fields)
         return found
 
     def cancel(self, job: str, *options: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jinja2
 from orch_node.protocol import values
@@ -20,27 +20,59 @@ TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/slurm")
 
 
 def render(plan: Plan, config: JobConfig, slurm: SlurmSettings) -> str:
+    run = plan.run
+    name = location_of(run).name
+    return template("job.sh.j2").render(
+        options=list(options(name, config, slurm)),
+        decisions=[one_line(one.describe()) for one in run.decisions],
+        command=shlex.join((run.python, f"{run.train}/node.py", "slurm", run.run_dir)),
+        **written(plan, config),
+    )
+
+
+def render_array(
+    name: str,
+    labels: Sequence[str],
+    runs: Sequence[tuple[Plan, JobConfig]],
+    slurm: SlurmSettings,
+) -> str:
+    """`name`: of the job; `labels`: what each run has of its own."""
+    (first, config), *_ = runs
+    decisions = [one for one in first.run.decisions if one.topic not in ("run", "array", "resume")]
+    return template("array.sh.j2").render(
+        options=[*options(name, config, slurm), f"--array=0-{len(runs) - 1}"],
+        decisions=[one_line(one.describe()) for one in decisions],
+        members=[
+            {"label": one_line(label), **written(*one)}
+            for label, one in zip(labels, runs, strict=True)
+        ],
+        program=shlex.join((first.run.python, f"{first.run.train}/node.py", "slurm")),
+    )
+
+
+def written(plan: Plan, config: JobConfig) -> dict[str, str]:
+    """What the script writes for a run, as the shell reads it."""
+    settings = json.dumps(values.record(config), indent=1) + "\n"
+    return {
+        "run_dir": shlex.quote(plan.run.run_dir),
+        "settings": heredoc(settings),
+        "settings_file": shlex.quote(f"{plan.run.run_dir}/{CONFIG}"),
+    }
+
+
+def template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
         loader=TEMPLATES,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
     )
-    run = plan.run
-    settings = json.dumps(values.record(config), indent=1) + "\n"
-    return environment.get_template("job.sh.j2").render(
-        options=list(options(plan, config, slurm)),
-        decisions=[one_line(one.describe()) for one in run.decisions],
-        run_dir=shlex.quote(run.run_dir),
-        settings=heredoc(settings),
-        settings_file=shlex.quote(f"{run.run_dir}/{CONFIG}"),
-        command=shlex.join((run.python, f"{run.train}/node.py", "slurm", run.run_dir)),
-    )
+    return environment.get_template(name)
 
 
-def options(plan: Plan, config: JobConfig, slurm: SlurmSettings) -> Iterator[str]:
+def options(name: str, config: JobConfig, slurm: SlurmSettings) -> Iterator[str]:
     """sbatch's own, one a line."""
-    yield f"--job-name={shlex.quote(location_of(plan.run).name)}"
+    yield f"--job-name={shlex.quote(name)}"
     yield f"--nodes={config.nodes + config.spare_nodes}"
     yield f"--ntasks-per-node={config.ppn}"
     yield "--open-mode=append"

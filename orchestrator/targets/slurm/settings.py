@@ -21,7 +21,7 @@ OURS = {
     "error": "nothing: what the job says is in the run's folder",
     "chdir": "nothing: the job begins in the run's folder",
     "overcommit": "--ppn, as many as there are cores",
-    "array": "--set, one run for each value",
+    "array": "--array KEY=VALUE,VALUE, one run for each value",
     "wrap": "the script's name in place of the recipe",
     "parsable": "nothing",
     "wait": "--wait",

@@ -8,9 +8,10 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import OrchError
-from orchestrator.planning.plan import SCRIPT, Plan
+from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
 from orchestrator.runs import store
 from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute
 from orchestrator.targets.slurm.location import location_of, submitted
 from orchestrator.targets.slurm.login import host_at, scheduler_at
@@ -20,22 +21,40 @@ from orchestrator.targets.slurm.watch import keep
 
 def start(plan: Plan, folder: Path) -> RunRecord:
     """Record the plan and hand its script in; -> its record. It lives on without this program."""
-    store.create(plan, folder)
+    plans = plan.array or (plan,)
+    folders = [folder.parent / one.run.run_id for one in plans]
+    for one, its in zip(plans, folders, strict=True):
+        store.create(one, its)
     host = host_at(location_of(plan.run).login)
     scheduler = scheduler_at(host)
     try:
         execute(plan, {at.node: host for step in plan.steps for at in step.nodes},
                 submitter=scheduler)  # fmt: skip
-        record = submitted(plan.run, scheduler.submitted)
-        keep(record, folder)
-        if isinstance(host, Ssh):
-            keep_there(record, host)
+        records = [submitted(one.run, job_of(plan, scheduler.submitted, number))
+                   for number, one in enumerate(plans)]  # fmt: skip
+        for record, its in zip(records, folders, strict=True):
+            keep(record, its)
+            if isinstance(host, Ssh):
+                keep_there(record, host)
     except OrchError:
         if not scheduler.submitted:  # nothing was started
-            shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(host, Ssh):
-                remove_there(plan.run.run_dir, host, (SCRIPT,))
+            forget(plan, folders, host)
         raise
     finally:
         host.close()
-    return record
+    return records[0]
+
+
+def job_of(plan: Plan, job: str, number: int) -> str:
+    """Slurm's name of a run's job: of an array the task."""
+    return f"{job}_{number}" if plan.array else job
+
+
+def forget(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
+    if isinstance(host, Ssh):
+        remove_there(scripts[0], host, (SCRIPT,))
+    elif plan.array:
+        shutil.rmtree(scripts[0], ignore_errors=True)

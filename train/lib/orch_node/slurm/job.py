@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,9 @@ from orch_node.supervisor import supervisor
 
 # Of an earlier start of this job: it was put back into the queue.
 OF_BEFORE = (files.OUTCOME, files.SUPERVISOR)
+
+
+ENDED_SECONDS = 60.0  # until Slurm has ended a job that it puts back
 
 
 def main(argv: list[str]) -> int:
@@ -102,6 +106,10 @@ def requeue(run_dir: Path) -> None:
     if done.returncode != 0:
         aside.rename(path)
         print(f"no requeue: {done.stderr.strip()}", file=sys.stderr, flush=True)
+        return
+    # An exit of its own would be a failure for as long as Slurm takes to put the job back.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(ENDED_SECONDS)
 
 
 def interface(hellos: list[Hello]) -> dict[str, str]:

