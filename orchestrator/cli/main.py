@@ -75,7 +75,9 @@ def tell_version() -> None:
 
 app.command("setup", rich_help_panel=FIRST)(setup.setup)
 app.command("init", rich_help_panel=FIRST, no_args_is_help=True)(init.init)
-app.command("provision", rich_help_panel=FIRST, no_args_is_help=True)(provision.provision)
+app.command("provision", rich_help_panel=FIRST, no_args_is_help=True)(
+    provision.command(slurm.SHARED)
+)
 app.command("train", rich_help_panel=FIRST, no_args_is_help=True, epilog="\n\n".join(EXAMPLES))(
     train.command(k8s.TRAIN, slurm.TRAIN)
 )

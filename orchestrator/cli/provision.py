@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson
+from orchestrator.cli.train import TargetFlags
 from orchestrator.screen import say
 
 Inventory = Annotated[
     str, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")
+]
+Inventories = Annotated[
+    str | None, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")
 ]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print Ansible's own output instead of progress.")
@@ -24,8 +30,21 @@ Data = Annotated[
 ]
 
 
+def command(target: TargetFlags) -> Callable[..., None]:
+    """`orch provision`; with the options of the target whose nodes see one folder."""
+    return groups.command(provision, options=target.group)
+
+
 def provision(
-    inventory: Inventory,
+    options: Any,
+    inventory: Inventories = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Instead of an inventory: fill the one folder that all nodes of this engine see.",
+        ),
+    ] = None,
     stack: Annotated[str, typer.Option(help="The stack (set of versions) to install.")] = "current",
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")
@@ -56,30 +75,50 @@ def provision(
     from orchestrator.cli.progress import Progress, become_password
     from orchestrator.errors import RequestError
     from orchestrator.operations import provision as operation
+    from orchestrator.operations import provision_shared as shared
     from orchestrator.provisioning.plan import ProvisionRequest
     from orchestrator.report import provision as report
+    from orchestrator.targets import registry
 
     if wheels not in ("wheelhouse", "index"):
         raise RequestError(
             f"--wheels {wheels}: there is no such source of wheels.",
             hint="Give wheelhouse or index.",
         )
+    check_where(inventory, on, of_nodes=verify or data or docker_load or ask_become_pass)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
-        done = operation.provision(
-            ProvisionRequest(
-                inventory=inventory,
-                stack=stack,
-                check=check,
-                index=wheels == "index",
-                verify=verify,
-                data=tuple(data or ()),
-                find_links=tuple(find_links or ()),
-                may_become=bool(environment),
-                docker_load=docker_load,
-            ),
-            progress.listener(),
-            environment,
+        request = ProvisionRequest(
+            inventory=inventory or "",
+            stack=stack,
+            check=check,
+            index=wheels == "index",
+            verify=verify,
+            data=tuple(data or ()),
+            find_links=tuple(find_links or ()),
+            may_become=bool(environment),
+            docker_load=docker_load,
         )
+        if on is None:
+            done = operation.provision(request, progress.listener(), environment)
+        else:
+            folder = registry.named(on).shared_folder((options,))
+            done = shared.provision_shared(folder, request, progress.listener(), environment)
     say(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
+
+
+def check_where(inventory: str | None, on: str | None, *, of_nodes: object) -> None:
+    """Raises RequestError."""
+    from orchestrator.errors import RequestError
+
+    if (inventory is None) == (on is None):
+        raise RequestError(
+            "Which hosts are meant?",
+            hint="`orch provision INVENTORY`, or `orch provision --on NAME`.",
+        )
+    if on and of_nodes:
+        raise RequestError(
+            f"--on {on} fills a folder with the stack and the scripts, and nothing else.",
+            hint="Leave out --verify, --data, --docker-load and --ask-become-pass.",
+        )

@@ -1,6 +1,8 @@
-"""What `orch train --on slurm` has of its own."""
+"""What `orch train --on slurm` and `orch provision --on slurm` have of their own."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import typer
 
@@ -33,6 +35,15 @@ TRAIN = TargetFlags(
                     help="Such settings as TOML; default: orch-slurm.toml here.",
                 ),
             }
+        },
+    ),
+)
+SHARED = replace(
+    TRAIN,
+    group=Group(
+        kind=SlurmOptions,
+        panels={
+            "Slurm": {name: TRAIN.group.panels["Slurm"][name] for name in ("slurm", "slurm_file")}
         },
     ),
 )

@@ -13,7 +13,13 @@ from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
 from orchestrator.provisioning import trial, wheelhouse
-from orchestrator.provisioning.plan import Host, ProvisionPlan, ProvisionRequest, plan_provision
+from orchestrator.provisioning.plan import (
+    Host,
+    Platform,
+    ProvisionPlan,
+    ProvisionRequest,
+    plan_provision,
+)
 from orchestrator.provisioning.report import Change, Report
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.versions.stack import Stack
@@ -82,7 +88,7 @@ def go_on(
         refuse(session, plan)
         return
     session.state.write_trust(cluster, plan.trust)
-    houses = prepare_wheels(session, stack, plan)
+    houses = prepare_wheels(session, stack, plan.platforms)
     note_packages(session, plan)
     variables = {**plan.variables, **files(session, houses), "orch_image": image}
     session.run_locked("provision", variables)
@@ -126,12 +132,12 @@ def facts_script() -> str:
 
 
 def prepare_wheels(
-    session: Session, stack: Stack, plan: ProvisionPlan
+    session: Session, stack: Stack, platforms: tuple[Platform, ...]
 ) -> dict[str, dict[str, object]]:
     """Platform -> what the stack role must know of its wheelhouse."""
     links = session.request.find_links
     houses = {}
-    for platform in plan.platforms:
+    for platform in platforms:
         if not wheelhouse.is_ready(stack, platform, links):
             session.listener.note(f"wheelhouse: resolving {stack.name} for {platform.key}")
             if wheelhouse.needs_build(stack, links):

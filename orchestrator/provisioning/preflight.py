@@ -145,6 +145,16 @@ def of_root(probe: Probe) -> Iterator[Problem]:
         )
 
 
+def of_shared(probe: Probe, stack: Stack) -> Iterator[Problem]:
+    """Of a host that only fills a folder which others see: it trains nothing itself."""
+    if not probe.libc:
+        yield Problem(node=probe.name, text="its C library is not glibc, which the wheels need")
+    yield from of_python(probe, stack)
+    yield from of_root(probe)
+    if not probe.writable:
+        yield Problem(node=probe.name, text=f"{probe.user} cannot write {probe.root}")
+
+
 def different_roots(probe: Probe) -> Problem:
     return Problem(
         node=probe.name,

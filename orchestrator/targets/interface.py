@@ -12,7 +12,7 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
@@ -44,6 +44,15 @@ class Listed:
     rows: tuple[RunRow, ...]
     silent: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFolder:
+    """A folder that all nodes see. `host`: on which it is filled, as `ssh` takes it; empty for
+    this machine."""
+
+    host: str
+    root: str
 
 
 class RunHandle(Protocol):
@@ -100,6 +109,9 @@ class Target(Protocol):
     def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
         """A run by its id, or `last`, as the hosts of `where` know it (an inventory, a cluster);
         `tell` gets what keeps some of them from being asked."""
+
+    def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+        """What `orch provision --on` fills. Raises RequestError where nodes have none."""
 
     def list_runs(self, where: str) -> Listed:
         """The runs that the hosts of `where` know."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from orchestrator.state import cache_home
 from tests.images import run
 from tests.slurm.site import LOGIN, USER, Site, orch_words
 
@@ -46,7 +47,14 @@ class Laptop:
             os.chown(path, 1500, 1500)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200"}
+        environment = {
+            **os.environ, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200",
+            "XDG_CACHE_HOME": str(cache_home().parent),
+            # OpenSSH looks for the home of its user elsewhere.
+            "ANSIBLE_SSH_COMMON_ARGS": f"-o UserKnownHostsFile={self.known_hosts} "
+            f"-o IdentityFile={self.home}/.ssh/id_ed25519 -o HostName={self.address} "
+            f"-o User={USER} -o IdentitiesOnly=yes",
+        }  # fmt: skip
         return subprocess.Popen(
             orch_words(*arguments), cwd=self.home, env=environment, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

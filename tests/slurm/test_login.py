@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -82,3 +83,18 @@ def test_a_login_node_with_another_key_is_not_believed(ready: Site, laptop: Lapt
     finally:
         laptop.known_hosts.write_text(known)
     assert "known_hosts" in words
+
+
+@pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="a whole stack is installed")
+def test_a_shared_folder_is_filled_once_and_trains(ready: Site, laptop: Laptop) -> None:
+    root = ("--slurm", "python=", "--slurm", "root=/home/alice/orch")
+    told = json.loads(laptop.orch("provision", "--on", "slurm", *root, "--json", seconds=900))
+    assert [one["failed"] for one in told["nodes"]] == [0]
+    again = json.loads(laptop.orch("provision", "--on", "slurm", *root, "--json", seconds=300))
+    assert [one["changed"] for one in again["nodes"]] == [0]
+    words = ("--on", "slurm", "--nodes", "2", "--allow-slow-bf16", *root, "--set",
+             "num_train_epochs=1", "--json")  # fmt: skip
+    told = json.loads(laptop.orch("train", "bert-qa", *words, seconds=900))
+    assert (told["state"], told["ranks"], told["backend"]) == ("done", 2, "ccl")
+    folder = laptop.home / "runs" / told["run_id"]
+    assert json.loads((folder / "output" / "results.json").read_text())

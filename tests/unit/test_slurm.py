@@ -34,7 +34,7 @@ from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import SHELL
 from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, decide, plan_slurm
 from orchestrator.targets.slurm.resolve import Inputs
-from orchestrator.targets.slurm.run_folder import JobMirror, SharedFolder
+from orchestrator.targets.slurm.run_folder import JobMirror, SeenFolder
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
 from orchestrator.targets.slurm.settings import OURS, SlurmSettings
 from orchestrator.targets.slurm.states import JobState
@@ -419,7 +419,7 @@ def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path
     lines = ("PENDING|N/A||BeginTime", "PENDING|N/A||BeginTime", "RUNNING|N/A|n1|None")
     host = Host(*(Answer(code=0, out=f"{line}\n", err="") for line in lines))
     record = store.load(folder).record
-    watch = JobWatch(record, folder, Scheduler(host), SharedFolder(folder), lambda line: None)
+    watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
     assert [event.text for event in watch.queued() if isinstance(event, Waiting)] == [
         states.waiting_words(job("PENDING", "BeginTime"))
     ]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
 
+from orchestrator.errors import RequestError
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle, Tell
+from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
 from orchestrator.targets.kubernetes import find, leftovers, read, start
 from orchestrator.targets.kubernetes.handle import KubeHandle
 from orchestrator.targets.kubernetes.refuses import REFUSES
@@ -30,6 +31,12 @@ class KubeTarget:
 
     def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
         return KubeHandle(*find.find(base, name, where))
+
+    def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+        raise RequestError(
+            "There is no folder to fill: pods have their stack from an image.",
+            hint="`orch image` makes one.",
+        )
 
     def list_runs(self, where: str) -> Listed:
         return find.list_runs(where)

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import load
-from orchestrator.errors import PlanError
+from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import short_digest, sources
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.resume import plan_or_resume, resumed
 from orchestrator.targets.identity import new_identity, run_id
+from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.slurm import array
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.login import HINT, Seen, look
@@ -40,6 +41,18 @@ def plan(request: TrainRequest) -> Plan:
         ]
         return array.plan_array(site, runs)
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
+
+
+def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
+    """Raises RequestError, PlanError."""
+    own = next((one for one in options if isinstance(one, SlurmOptions)), SlurmOptions())
+    slurm = slurm_settings(own.slurm_file, own.slurm)
+    slurm.check()
+    if slurm.root is None:
+        raise RequestError(
+            "Which folder do all nodes see?", hint="--slurm root=/shared/orch, or orch-slurm.toml."
+        )
+    return SharedFolder(host=slurm.login or "", root=slurm.root)
 
 
 def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.Pairs) -> Decided:

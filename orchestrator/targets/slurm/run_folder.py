@@ -55,7 +55,7 @@ class RunFolder(Protocol):
         """Ask the host with Slurm's programs; `otherwise` while it cannot be reached."""
 
 
-class SharedFolder:
+class SeenFolder:
     """The folder of the run is the one here."""
 
     def __init__(self, folder: Path) -> None:
@@ -137,7 +137,7 @@ class MirroredFolder(ReconnectingMirror):
 def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, tell: Tell) -> RunFolder:
     if isinstance(host, Ssh):
         return MirroredFolder(host, record, folder, tell)
-    return SharedFolder(folder)
+    return SeenFolder(folder)
 
 
 def keep_there(found: RunRecord, host: Ssh) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle, Tell
+from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
 from orchestrator.targets.slurm import find, read, start
 from orchestrator.targets.slurm.handle import SlurmHandle
 from orchestrator.targets.slurm.refuses import REFUSES
@@ -30,6 +30,9 @@ class SlurmTarget:
 
     def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
         return SlurmHandle(*find.find(base, name, where, tell))
+
+    def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+        return read.shared_folder(options)
 
     def list_runs(self, where: str) -> Listed:
         return find.list_runs(where)

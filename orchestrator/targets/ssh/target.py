@@ -6,10 +6,11 @@ from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
 
+from orchestrator.errors import RequestError
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle, Tell
+from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
 from orchestrator.targets.ssh import cleanup, find, read, start
 from orchestrator.targets.ssh.handle import SshHandle
 from orchestrator.targets.ssh.refuses import REFUSES
@@ -31,6 +32,12 @@ class SshTarget:
 
     def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
         return SshHandle(*find.find(base, name, where, tell))
+
+    def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+        raise RequestError(
+            "There is no folder to fill: the nodes of an inventory have folders of their own.",
+            hint="orch provision INVENTORY.",
+        )
 
     def list_runs(self, where: str) -> Listed:
         return find.list_runs(where)

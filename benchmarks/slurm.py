@@ -1,0 +1,70 @@
+"""From the start of a job to the first step, below a real Slurm in containers: orch, srun alone."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import arguments, interleaved, report
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.images import run  # noqa: E402
+from tests.slurm.site import USER, Site, slurm_site  # noqa: E402
+
+SCRIPT = """
+import os, sys, time
+import torch.distributed as dist
+from pathlib import Path
+
+if not dist.is_initialized():
+    os.environ.update(RANK=os.environ["SLURM_PROCID"], WORLD_SIZE=os.environ["SLURM_NTASKS"])
+    dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 0:
+    Path(sys.argv[1]).write_text(repr(time.time()))
+"""
+BY_HAND = f"""#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --exclusive
+touch began
+export MASTER_ADDR=$(hostname -i) MASTER_PORT=29511 OMP_NUM_THREADS=1
+exec srun {sys.executable} script.py mark
+"""
+
+
+def main() -> None:
+    repeats = arguments().repeats
+    image = run(str(ROOT / "tests/slurm/image")).strip().splitlines()[-1]
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        with slurm_site(Path(name), image) as site:
+            figures = interleaved(
+                {"srun python": lambda: by_hand(site), "orch train": lambda: by_orch(site)}, repeats
+            )
+    report("From the start of a job to its first step", "seconds", figures, "srun python")
+
+
+def by_hand(site: Site) -> float:
+    (site.home / "script.py").write_text(SCRIPT)
+    (site.home / "by-hand.sh").write_text(BY_HAND)
+    site.said("sbatch", "--wait", "by-hand.sh")
+    return marked(site) - (site.home / "began").stat().st_mtime
+
+
+def by_orch(site: Site) -> float:
+    """The job writes its settings first."""
+    words = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
+    done = site.orch("train", "script.py", *words, "--", f"/home/{USER}/mark")
+    assert done.returncode == 0, done.stdout + done.stderr
+    newest = max((site.home / "runs").iterdir(), key=lambda path: path.name)
+    return marked(site) - (newest / "slurm.json").stat().st_mtime
+
+
+def marked(site: Site) -> float:
+    return float((site.home / "mark").read_text())
+
+
+if __name__ == "__main__":
+    main()
