@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import slurm as protocol
 from orch_node.protocol.cores import Core
 from orch_node.protocol.events import Waiting
+from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.slurm import CONFIG, NODE0, Hello
 from orch_node.slurm import lay
 from orch_node.slurm.agent import granted_cpus
@@ -424,6 +426,21 @@ def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path
         states.waiting_words(job("PENDING", "BeginTime"))
     ]
     assert not host.answers
+
+
+def test_a_job_that_slurm_did_not_put_back_has_its_checkpoint(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (folder / "outcome.json").unlink(missing_ok=True)
+    told = Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3")
+    (folder / "outcome-0.json").write_text(outcomes.render(told))
+    host = Host(Answer(code=0, out="FAILED|N/A|n1|NonZeroExitCode\n", err=""))
+    record = store.load(folder).record
+    watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
+    watch.note_end()
+    run = store.load(folder)
+    assert run.state == "preempted"
+    assert run.outcome is not None
+    assert (run.outcome.problem or "").startswith("checkpoint at step 3, and Slurm did not put it")
 
 
 # What the job makes of its nodes.

@@ -210,7 +210,22 @@ class JobWatch:
         )
         words = states.ending_words(found)
         ended = replace(known, state=state, problem=words, first_failure=None, nodes={})
+        before = None if told or found.foreign else self.before()
+        if before is not None:
+            ended = replace(
+                before, problem=f"{before.problem}, and Slurm did not put it back: {words}"
+            )
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
+
+    def before(self) -> Outcome | None:
+        """What the job has put aside as it went back into the queue, where nothing came after."""
+        aside = sorted(self.folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
+        if not aside or supervisor_of(self.folder) is not None:
+            return None
+        try:
+            return outcome.parse(aside[-1].read_bytes())
+        except (OSError, ProtocolError):
+            return None
 
 
 def keep(record: RunRecord, folder: Path) -> None:
