@@ -34,6 +34,7 @@ def test_a_node_that_dies_without_a_spare_is_named(ready: Site) -> None:
 
 def comes_again(site: Site, run: Started) -> None:
     until(lambda: site.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
+    site.await_idle()  # a late word of its first turn would be taken for one of the second
     site.said("scontrol", "update", f"jobid={run.job()}", "starttime=now")  # not in 2 minutes
 
 

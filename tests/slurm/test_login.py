@@ -59,7 +59,7 @@ def test_a_login_node_that_goes_away_ends_no_run(ready: Site, laptop: Laptop) ->
     process = laptop.start("train", "faulty.py", *TWO, "--show", "all", *SLOW)
     until(lambda: running(laptop), "ranks that have joined")
     (folder,) = running(laptop)
-    ready.on(LOGIN, "pkill", "-x", "sshd", user="root")
+    ready.on(LOGIN, "pkill", "^sshd", user="root")  # also sshd-session
     try:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")

@@ -168,6 +168,7 @@ def test_a_job_that_makes_room_goes_on_by_itself(ready: Site) -> None:
     until(lambda: all(one.exists() and "listening" in one.read_text() for one in logs), "a step")
     ready.said("scancel", "--batch", "--signal=TERM", run.job())
     until(lambda: ready.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
+    ready.await_idle()  # a late word of its first turn would be taken for one of the second
     ready.said("scontrol", "update", f"jobid={run.job()}", "starttime=now")  # not in 2 minutes
     code, words = run.end()
     assert code == 0, words
