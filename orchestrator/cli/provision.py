@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,11 @@ from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.train import TargetFlags
 from orchestrator.screen import say
+
+if TYPE_CHECKING:
+    from orchestrator.provisioning.plan import ProvisionRequest
+    from orchestrator.provisioning.report import Report
+    from orchestrator.provisioning.session import Listener
 
 Inventory = Annotated[
     str, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")
@@ -30,6 +35,32 @@ Data = Annotated[
 ]
 
 
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Instead of an inventory: fill the one folder that all nodes of this engine see.",
+    ),
+]
+StackName = Annotated[str, typer.Option(help="The stack (set of versions) to install.")]
+Check = Annotated[bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")]
+Verify = Annotated[bool, typer.Option("--verify", help="Verify also what was verified before.")]
+Wheels = Annotated[
+    str, typer.Option(help="wheelhouse: push from here; index: nodes use their own index.")
+]
+FindLinks = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FOLDER", help="Wheels that no index has; repeatable."),
+]
+DockerLoad = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.tar",
+        help="An image for runs in containers: engines are installed and load it.",
+    ),
+]
+
+
 def command(target: TargetFlags) -> Callable[..., None]:
     """`orch provision`; with the options of the target whose nodes see one folder."""
     return groups.command(provision, options=target.group)
@@ -38,53 +69,24 @@ def command(target: TargetFlags) -> Callable[..., None]:
 def provision(
     options: Any,
     inventory: Inventories = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Instead of an inventory: fill the one folder that all nodes of this engine see.",
-        ),
-    ] = None,
-    stack: Annotated[str, typer.Option(help="The stack (set of versions) to install.")] = "current",
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Verify also what was verified before.")
-    ] = False,
-    wheels: Annotated[
-        str, typer.Option(help="wheelhouse: push from here; index: nodes use their own index.")
-    ] = "wheelhouse",
-    find_links: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FOLDER", help="Wheels that no index has; repeatable."),
-    ] = None,
+    on: On = None,
+    stack: StackName = "current",
+    check: Check = False,
+    verify: Verify = False,
+    wheels: Wheels = "wheelhouse",
+    find_links: FindLinks = None,
     data: Data = None,
-    docker_load: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.tar",
-            help="An image for runs in containers: engines are installed and load it.",
-        ),
-    ] = None,
+    docker_load: DockerLoad = None,
     ask_become_pass: AskBecomePass = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Set up all nodes of an inventory: from whatever they are to one verified state."""
     from orchestrator.cli.progress import Progress, become_password
-    from orchestrator.errors import RequestError
-    from orchestrator.operations import provision as operation
-    from orchestrator.operations import provision_shared as shared
     from orchestrator.provisioning.plan import ProvisionRequest
     from orchestrator.report import provision as report
-    from orchestrator.targets import registry
 
-    if wheels not in ("wheelhouse", "index"):
-        raise RequestError(
-            f"--wheels {wheels}: there is no such source of wheels.",
-            hint="Give wheelhouse or index.",
-        )
+    check_source(wheels)
     check_where(inventory, on, of_nodes=verify or data or docker_load or ask_become_pass)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
@@ -99,13 +101,38 @@ def provision(
             may_become=bool(environment),
             docker_load=docker_load,
         )
-        if on is None:
-            done = operation.provision(request, progress.listener(), environment)
-        else:
-            folder = registry.named(on).shared_folder((options,))
-            done = shared.provision_shared(folder, request, progress.listener(), environment)
+        done = provisioned(request, on, options, progress.listener(), environment)
     say(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
+
+
+def provisioned(
+    request: ProvisionRequest,
+    on: str | None,
+    options: Any,
+    listener: Listener,
+    environment: Mapping[str, str],
+) -> Report:
+    """The nodes of the request's inventory, or the folder that the engine `on` has."""
+    from orchestrator.operations import provision as operation
+    from orchestrator.operations import provision_shared as shared
+    from orchestrator.targets import registry
+
+    if on is None:
+        return operation.provision(request, listener, environment)
+    folder = registry.named(on).shared_folder((options,))
+    return shared.provision_shared(folder, request, listener, environment)
+
+
+def check_source(wheels: str) -> None:
+    """Raises RequestError."""
+    from orchestrator.errors import RequestError
+
+    if wheels not in ("wheelhouse", "index"):
+        raise RequestError(
+            f"--wheels {wheels}: there is no such source of wheels.",
+            hint="Give wheelhouse or index.",
+        )
 
 
 def check_where(inventory: str | None, on: str | None, *, of_nodes: object) -> None:
