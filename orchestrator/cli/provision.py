@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.train import TargetFlags
+from orchestrator.cli.train import TargetFlags, asked
 from orchestrator.screen import say
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def command(target: TargetFlags) -> Callable[..., None]:
 
 
 def provision(
+    context: typer.Context,
     options: Any,
     inventory: Inventories = None,
     on: On = None,
@@ -83,11 +84,14 @@ def provision(
 ) -> None:
     """Set up all nodes of an inventory: from whatever they are to one verified state."""
     from orchestrator.cli.progress import Progress, become_password
+    from orchestrator.planning.refusal import check_foreign
     from orchestrator.provisioning.plan import ProvisionRequest
     from orchestrator.report import provision as report
 
     check_source(wheels)
     check_where(inventory, on, of_nodes=verify or data or docker_load or ask_become_pass)
+    options = asked(options, on, context)
+    check_foreign((options,), on)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
         request = ProvisionRequest(

@@ -42,7 +42,7 @@ def command(*targets: TargetFlags) -> Callable[..., None]:
         from orchestrator.operations import train as operation
 
         check_launcher(request, targets)
-        options = tuple(asked(own[one.on], request, context) for one in targets)
+        options = tuple(asked(own[one.on], request.on, context) for one in targets)
         request = replace(request, options=options, runs_dir=output.runs_dir)
         check_format(output)
         plan = operation.plan(request)
@@ -74,9 +74,9 @@ def with_targets(targets: tuple[TargetFlags, ...]) -> dict[str, Mapping[str, Par
     }
 
 
-def asked(options: Any, request: TrainRequest, context: typer.Context) -> Any:
-    """A target's options. What the environment says of another target is not asked of this run."""
-    return options if options.on == request.on else groups.without_environment(options, context)
+def asked(options: Any, on: str | None, context: typer.Context) -> Any:
+    """A target's options. What the environment says of another target than `on` is not asked."""
+    return options if options.on == on else groups.without_environment(options, context)
 
 
 def check_launcher(request: TrainRequest, targets: tuple[TargetFlags, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -34,8 +34,15 @@ def given(value: Any) -> Iterator[str]:
 def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None:
     """Raises PlanError for all that the target refuses, at once. `refuses`: field -> why."""
     found = [(flag(name), refuses[name]) for name in given(request) if name in refuses]
-    found += [foreign(one, name) for one in request.options if one.on != request.on
-              for name in given(one)]  # fmt: skip
+    refuse([*found, *foreign(request.options, request.on)])
+
+
+def check_foreign(options: Iterable[TargetOptions], on: str | None) -> None:
+    """Raises PlanError for what is meant for another target than `on`."""
+    refuse(list(foreign(options, on)))
+
+
+def refuse(found: Sequence[tuple[str, Refusal]]) -> None:
     if found:
         raise PlanError(
             " ".join(f"{name} {refusal.why}." for name, refusal in found),
@@ -43,6 +50,8 @@ def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None
         )
 
 
-def foreign(options: TargetOptions, field: str) -> tuple[str, Refusal]:
-    where = f"--on {options.on}"
-    return flag(field), Refusal(f"is for {where}", f"Add {where}, or leave it out.")
+def foreign(options: Iterable[TargetOptions], on: str | None) -> Iterator[tuple[str, Refusal]]:
+    for one in options:
+        where = f"--on {one.on}"
+        for name in given(one) if one.on != on else ():
+            yield flag(name), Refusal(f"is for {where}", f"Add {where}, or leave it out.")

@@ -241,3 +241,12 @@ def test_what_pods_cannot_do_is_refused(asked: dict[str, Any], words: str) -> No
 def test_torchrun_takes_no_mpi() -> None:
     with pytest.raises(PlanError, match="--mpi mpich: --launcher torchrun starts the ranks"):
         train.plan(replace(BASE["ssh"], launcher="torchrun", mpi="mpich"))
+
+
+def test_what_is_for_a_shared_folder_is_not_dropped_where_nodes_are_provisioned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ORCH_SLURM_FILE", "/nonexistent")  # of the environment: not asked here
+    with pytest.raises(PlanError) as refused:
+        app(["provision", "nosuch", "--slurm", "root=/shared"], standalone_mode=False)
+    assert refused.value.message == "--slurm is for --on slurm."

@@ -13,7 +13,7 @@ from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
 from orch_node.protocol.slurm import NODE0, Hello, JobConfig
 
 BF16 = {"avx512_bf16", "amx_bf16"}
-REPAIR = "`orch setup` of the orch whose Python the nodes use"
+REPAIR = "`orch provision --on slurm` for a root= folder, else `orch setup` where orch is installed"
 
 
 class LayError(Exception):
