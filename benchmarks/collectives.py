@@ -2,16 +2,21 @@
 
     python benchmarks/collectives.py                      # two ranks on this host, one core each
     python benchmarks/collectives.py --ranks 4 --json out.json
-    mpiexec.hydra -hosts a,b -n 2 -ppn 1 python benchmarks/collectives.py --inside
 
-A ratio below 1 means that ccl is faster than gloo. The limit is what memory allows: the same ranks
-adding up and copying the bytes that the collective asks of each. Needs the environment of the stack
-`current`; ORCH_CCL_SHARED_MEMORY is the ranks', too.
+Between hosts: between_hosts.py. A ratio below 1 means that ccl is faster than gloo.
+
+The limit is what memory allows: the same ranks adding up and copying the bytes that the collective
+asks of each; what a rank of an all_gather gives itself, which FSDP's calls have in place, is not in
+it. `torch` is the same call on torch's own backend `fake`, which does nothing: the time that no
+backend can save. MPI is asked, too, through mpi4py, where that is installed: the same libmpi, which
+has no BF16 to add up. Needs the environment of the stack `current`; ORCH_CCL_SHARED_MEMORY is the
+ranks', too.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -61,9 +66,7 @@ def start_ranks(ranks: int) -> int:
 def pin_to_one_core() -> None:
     """hydra gives each rank a share of the cores; the comparison is about one core per rank."""
     cores = sorted(os.sched_getaffinity(0))
-    # Two hosts that are namespaces of one machine share its cores; see collectives_two_hosts.sh.
-    by = "PMI_RANK" if "BENCH_CORE_BY_RANK" in os.environ else "MPI_LOCALRANKID"
-    local = int(os.environ.get(by, 0))
+    local = int(os.environ.get("MPI_LOCALRANKID", 0))
     everyone = len(cores) == os.cpu_count()
     os.sched_setaffinity(0, {cores[local % len(cores)] if everyone else cores[0]})
 
@@ -85,14 +88,14 @@ def time_turns(cases: dict, repeat: int, inner: int) -> dict[str, list[float]]:
 
 
 def row(what: str, times: dict[str, list[float]], target: float) -> dict:
-    target = 1.0 if "BENCH_CORE_BY_RANK" in os.environ else target  # across hosts: never slower
     median = {name: statistics.median(values) for name, values in times.items()}
     ratio = median["ccl"] / median["gloo"]
-    limit = {"limit_s": median["limit"]} if "limit" in median else {}
-    return {"what": what, "ccl_s": median["ccl"], "gloo_s": median["gloo"], "ratio": ratio} | {
+    return {f"{name}_s": seconds for name, seconds in median.items()} | {
+        "what": what,
+        "ratio": ratio,
         "target": target,
         "met": ratio <= target,
-    } | limit  # fmt: skip
+    }
 
 
 def limit_of(name: str, tensor, ranks: int):
@@ -104,7 +107,7 @@ def limit_of(name: str, tensor, ranks: int):
 
     def work() -> None:
         for rank in range(1, ranks):
-            if name != "all_gather":
+            if not name.startswith("all_gather"):
                 tensor[:share].add_(other)
             if name != "reduce_scatter":
                 tensor[rank * share : (rank + 1) * share].copy_(other)
@@ -112,13 +115,59 @@ def limit_of(name: str, tensor, ranks: int):
     return work
 
 
-def collective_rows(groups: dict, repeat: int, max_mb: int) -> list[dict]:
-    import torch
+def own_part(tensor):
+    """This rank's part of a tensor that has room for all."""
     import torch.distributed as dist
 
-    rows = []
-    ranks = dist.get_world_size()
-    works = {
+    return tensor.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def idle_group():
+    """A group of torch's backend that does nothing."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401
+
+    return dist.new_group(backend="fake")
+
+
+def raw_mpi():
+    """A communicator of the MPI that oneCCL has started in this process, or None."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return None
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Dup() if MPI.Is_initialized() else None
+
+
+def mpi_cases(comm, name: str, tensor, part) -> dict:
+    """The same by MPI itself, where it knows the numbers; all_gather takes them for bytes."""
+    import torch
+
+    gathers = name.startswith("all_gather")
+    if comm is None or (not gathers and tensor.dtype != torch.float32):
+        return {}
+    from mpi4py import MPI
+
+    whole, piece = (
+        one.view(torch.uint8 if gathers else one.dtype).numpy() for one in (tensor, part)
+    )
+    calls = {
+        "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, whole),
+        "reduce_scatter": partial(comm.Reduce_scatter_block, whole, piece),
+        "all_gather": partial(comm.Allgather, piece, whole),
+        "all_gather in place": partial(comm.Allgather, MPI.IN_PLACE, whole),
+    }
+    return {"mpi": calls[name]}
+
+
+def works() -> dict:
+    """Each collective of a tensor, a rank's part of it, and a group."""
+    import torch.distributed as dist
+
+    return {
         "all_reduce": lambda tensor, part, group: dist.all_reduce(tensor, group=group),
         "reduce_scatter": lambda tensor, part, group: dist.reduce_scatter_tensor(
             part, tensor, group=group
@@ -127,14 +176,29 @@ def collective_rows(groups: dict, repeat: int, max_mb: int) -> list[dict]:
             tensor, part, group=group
         ),
     }
+
+
+def collective_rows(groups: dict, repeat: int, max_mb: int) -> list[dict]:
+    import torch
+    import torch.distributed as dist
+
+    rows = []
+    ranks, mpi, idle = dist.get_world_size(), raw_mpi(), idle_group()
+    calls = works()
+    calls["all_gather in place"] = calls["all_gather"]
     sizes = [size for size in SIZES if size <= max_mb * MB]
-    for name, dtype, size in itertools.product(works, (torch.float32, torch.bfloat16), sizes):
+    for (name, work), dtype, size in itertools.product(
+        calls.items(), (torch.float32, torch.bfloat16), sizes
+    ):
         part = torch.zeros(max(1, size // dtype.itemsize // ranks), dtype=dtype)
         tensor = torch.zeros(part.numel() * ranks, dtype=dtype)
+        part = own_part(tensor) if name == "all_gather in place" else part
         inner = 100 if size <= 64 * KB else 10 if size <= 4 * MB else 1
-        cases = {
-            kind: partial(works[name], tensor, part, group) for kind, group in groups.items()
-        } | {"limit": limit_of(name, tensor, ranks)}
+        cases = {kind: partial(work, tensor, part, group) for kind, group in groups.items()}
+        cases |= mpi_cases(mpi, name, tensor, part)
+        cases["limit"] = limit_of(name, tensor, ranks)
+        if name == "all_reduce":  # the others of the backend `fake` copy
+            cases["torch"] = partial(work, tensor, part, idle)
         length = f"{size} B" if size < KB else f"{size // KB} KB"
         length = length if size < MB else f"{size // MB} MB"
         kind = str(dtype).removeprefix("torch.")
@@ -151,12 +215,13 @@ def encoder(width: int, layers: int, heads: int, vocabulary: int):
     )
 
 
-def ddp_steps(groups: dict, repeat: int) -> list[dict]:
+def ddp_steps(groups: dict, repeat: int, only: str = "") -> list[dict]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     rows = []
-    for name, (width, layers, heads, vocabulary, batch, sequence) in MODELS.items():
+    for name in [only] if only else MODELS:
+        width, layers, heads, vocabulary, batch, sequence = MODELS[name]
         models = {}
         for kind, group in groups.items():
             torch.manual_seed(1)
@@ -183,20 +248,23 @@ def ddp_steps(groups: dict, repeat: int) -> list[dict]:
 
 
 def print_table(rows: list[dict]) -> None:
-    print(f"{'':32}{'ccl':>12}{'gloo':>12}{'ratio':>8}{'target':>8}{'ccl/limit':>11}")
+    print(
+        f"{'':36}{'ccl':>12}{'gloo':>12}{'ratio':>8}{'target':>8}"
+        f"{'ccl/mpi':>11}{'ccl/limit':>11}{'ccl/torch':>11}"
+    )
     for one in rows:
-        limit = f"{one['ccl_s'] / one['limit_s']:11.2f}" if "limit_s" in one else " " * 11
+        beside = "".join(
+            f"{one['ccl_s'] / one[other]:11.2f}" if other in one else " " * 11
+            for other in ("mpi_s", "limit_s", "torch_s")
+        )
         print(
-            f"{one['what']:32}{one['ccl_s'] * 1e3:9.3f} ms{one['gloo_s'] * 1e3:9.3f} ms"
-            f"{one['ratio']:8.3f}{one['target']:8.2f}{limit}{'' if one['met'] else '  missed'}"
+            f"{one['what']:36}{one['ccl_s'] * 1e3:9.3f} ms{one['gloo_s'] * 1e3:9.3f} ms"
+            f"{one['ratio']:8.3f}{one['target']:8.2f}{beside}{'' if one['met'] else '  missed'}"
         )
 
 
-def main() -> int:
-    options = arguments()
-    if not options.inside:
-        return start_ranks(options.ranks)
-    pin_to_one_core()
+def groups_of_all() -> tuple[int, int, dict]:
+    """-> this process's rank, how many there are, and their groups."""
     import oneccl_bindings_for_pytorch  # noqa: F401
     import torch
     import torch.distributed as dist
@@ -204,7 +272,18 @@ def main() -> int:
     torch.set_num_threads(1)
     rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
     dist.init_process_group("ccl", rank=rank, world_size=size)
-    groups = {"ccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    return rank, size, {"ccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+
+
+def main() -> int:
+    options = arguments()
+    if not options.inside:
+        return start_ranks(options.ranks)
+    pin_to_one_core()
+    rank, size, groups = groups_of_all()
+    import torch
+    import torch.distributed as dist
+
     rows = collective_rows(groups, options.repeat, options.max_mb)
     if not options.no_models:
         rows += ddp_steps(groups, options.repeat)

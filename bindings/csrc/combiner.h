@@ -8,9 +8,9 @@ namespace orch_ccl {
 enum class Combine : uint8_t { sum, product, minimum, maximum };
 enum class Number : uint8_t { float32, float64, bfloat16, int8, uint8, int16, int32, int64 };
 
-// out[i] = sources[0][i] <op> sources[1][i] <op> ..., in this order; the same to `second`, if that is not
-// null. `out` may be one of the sources. bfloat16 is combined as float32, and rounded once, at the end.
-using Combiner = void (*)(const void* const* sources, int count, void* out, void* second, size_t numbers);
+// out[i] = sources[0][i] <op> sources[1][i] <op> ..., in this order. `out` may be one of the
+// sources. bfloat16 is combined as float32, and rounded once, at the end.
+using Combiner = void (*)(const void* const* sources, int count, void* out, size_t numbers);
 
 // For the vector instructions of this processor.
 Combiner combiner_for(Number number, Combine by);

@@ -76,7 +76,7 @@ void combine_many(const T* const* sources, int count, size_t first, T* out, size
 }
 
 template <Combine by, typename T>
-void combine(const void* const* sources, int count, void* out, void* second, size_t numbers) {
+void combine(const void* const* sources, int count, void* out, size_t numbers) {
   const T* const* from = reinterpret_cast<const T* const*>(sources);
   for (size_t first = 0; first < numbers; first += kBlock) {
     const size_t some = numbers - first < kBlock ? numbers - first : kBlock;
@@ -85,8 +85,6 @@ void combine(const void* const* sources, int count, void* out, void* second, siz
       combine_two<by, T>(from[0] + first, from[1] + first, to, some);
     else
       combine_many<by, T>(from, count, first, to, some);
-    if (second)
-      __builtin_memcpy(static_cast<T*>(second) + first, to, some * sizeof(T));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include <optional>
 #include <thread>
 
 #include <sched.h>
@@ -118,7 +119,7 @@ void Engine::submit(const WorkPtr& work) {
     ++pending_;
     ++unsettled_;
     if (queue.size() == 1)
-      progress(done); // start at once, on this thread
+      progress(done, false); // start at once, on this thread
   }
   settle(done);
   // A synchronous caller waits right after this call and drives the operation itself.
@@ -126,7 +127,7 @@ void Engine::submit(const WorkPtr& work) {
     wake_.notify_one();
 }
 
-bool Engine::progress(std::vector<Done>& done) {
+bool Engine::progress(std::vector<Done>& done, bool keen) {
   const size_t before = done.size();
   for (auto lane = lanes_.begin(); lane != lanes_.end();) {
     auto& queue = lane->second;
@@ -136,7 +137,7 @@ bool Engine::progress(std::vector<Done>& done) {
       try {
         if (!work->started())
           work->start();
-        if (!work->test())
+        if (!work->test(keen))
           break;
         work->finish_operation();
       } catch (...) {
@@ -175,18 +176,23 @@ void Engine::complete_future(WorkPtr work) {
 
 bool Engine::drive(CclWork& work, Millis timeout) {
   const auto until = Clock::now() + timeout;
+  const bool keen = !work.group().crowded();
   std::vector<Done> done;
-  Patience patience(!work.group().crowded());
+  std::optional<Patience> patience; // what it measures costs as much as a short message
   ++waiters_;
   while (!work.isCompleted()) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      progress(done);
+      progress(done, keen);
     }
-    patience.pause(!done.empty());
+    const bool progressed = !done.empty();
     settle(done);
-    if (timeout.count() > 0 && Clock::now() > until)
+    if (work.isCompleted() || (timeout.count() > 0 && Clock::now() > until))
       break;
+    if (patience)
+      patience->pause(progressed);
+    else
+      patience.emplace(keen);
   }
   if (--waiters_ == 0 && pending_ > 0)
     wake_.notify_one();
@@ -208,7 +214,7 @@ void Engine::communicate() {
     while (!closed_ && pending_ > 0 && waiters_ == 0) {
       {
         std::lock_guard<std::mutex> lock(mutex_);
-        progress(done);
+        progress(done, false);
       }
       patience.pause(!done.empty());
       settle(done);

@@ -15,7 +15,7 @@ class Event {
  public:
   Event(ccl::event event) : event_(std::move(event)) {}
   Event(std::shared_ptr<Step> step) : step_(std::move(step)) {}
-  bool test() { return step_ ? step_->test() : event_->test(); }
+  bool test(bool keen) { return step_ ? step_->test(keen) : event_->test(); }
 
  private:
   std::optional<ccl::event> event_;

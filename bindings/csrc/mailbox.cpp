@@ -17,7 +17,7 @@ bool comes_from(const Receive& receive, int rank) {
 }
 
 bool all_done(Events& events) {
-  while (!events.empty() && events.back().test())
+  while (!events.empty() && events.back().test(false))
     events.pop_back();
   return events.empty();
 }

@@ -47,7 +47,7 @@ Sizes bytes_of_each(const Tensors& tensors) {
   return out;
 }
 
-void check_list(const std::string& name, const Tensors& list, const at::Tensor& one, int size) {
+void check_list(const char* name, const Tensors& list, const at::Tensor& one, int size) {
   TORCH_CHECK_VALUE(
       list.size() == static_cast<size_t>(size), "ccl: ", name, " needs one tensor per rank (", size, "), not ", list.size());
   for (const auto& tensor : list) {
@@ -56,11 +56,11 @@ void check_list(const std::string& name, const Tensors& list, const at::Tensor& 
   }
 }
 
-void check_equal_sizes(const std::string& name, const Tensors& list, const at::Tensor& one, int size) {
+void check_equal_sizes(const char* name, const Tensors& list, const at::Tensor& one, int size) {
   check_list(name, list, one, size);
   for (const auto& tensor : list) {
     if (tensor.numel() != one.numel())
-      not_implemented(name + " with tensors of different sizes: use all_to_all, or pad them to one size");
+      not_implemented(std::string(name) + " with tensors of different sizes: use all_to_all, or pad them to one size");
   }
 }
 
@@ -287,11 +287,11 @@ Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::
 // oneCCL's own barrier does not return before all ranks are there. A reduction of one number is an
 // operation like any other: it can wait, time out, and overtake one of another group.
 Handle ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {
-  const auto one = at::zeros({1}, at::kInt);
+  const auto one = std::make_shared<int32_t>(0);
   const auto by = reduction_for("barrier", c10d::ReduceOp::MAX, at::kInt);
   Operation operation{"barrier", OpType::BARRIER};
   operation.start = [one, by](const Group& group, Events& events) {
-    wire::allreduce(group, one.data_ptr(), one.data_ptr(), 1, by, events);
+    wire::allreduce(group, one.get(), one.get(), 1, by, events);
   };
   take_options(operation, options);
   return submit(std::move(operation));

@@ -8,13 +8,13 @@
 namespace orch_ccl {
 namespace {
 
-at::Tensor checked(const std::string& name, Tensors& tensors) {
+at::Tensor checked(const char* name, Tensors& tensors) {
   check_single(name, tensors.size());
   check_tensor(name, tensors[0]);
   return tensors[0];
 }
 
-void check_peer(const std::string& name, int peer, int rank, int size) {
+void check_peer(const char* name, int peer, int rank, int size) {
   check_rank(name, peer, size);
   TORCH_CHECK_VALUE(peer != rank, "ccl: ", name, " to oneself: copy the tensor instead");
 }

@@ -14,9 +14,9 @@ namespace {
 
 using c10d::OpType;
 
-// Where the data of all ranks is gathered for a reduction that oneCCL lacks; empty otherwise.
+// Where the data of all ranks is gathered for a reduction that oneCCL lacks; no tensor otherwise.
 at::Tensor gathering_space(const Reduction& by, const at::Tensor& data, int size) {
-  return flat_like(data, by.fold ? data.numel() * size : 0);
+  return by.fold ? flat_like(data, data.numel() * size) : at::Tensor();
 }
 
 void allreduce_or_gather(Events& events, const Group& group, at::Tensor& data, at::Tensor& space, const Reduction& by) {

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "streaming.h"
+
 namespace orch_ccl {
 namespace {
 
@@ -11,12 +13,18 @@ namespace {
 constexpr size_t kShort = 16 * 1024;
 // A test ends after so many acts, because other operations wait for their turn.
 constexpr int kActs = 8;
+// A keen one looks so often for what the others do, a microsecond or two, before it ends.
+constexpr int kKeenLooks = 64;
 // Work ahead by so many rounds, so that the others find what they need.
 constexpr uint64_t kAhead = 2;
 constexpr size_t kAligned = 64;
 // Messages of medium length are cut so that the ranks work at the same time.
 constexpr size_t kRoundsAtLeast = 4;
 constexpr size_t kShortestShare = 16 * 1024;
+// More than this, read and written by all ranks, is out of the third-level cache before anybody reads the result.
+constexpr size_t kCached = 32 * 1024 * 1024;
+// What is combined before it is streamed stays in the first-level cache.
+constexpr size_t kBlock = 8 * 1024;
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0)
@@ -45,7 +53,7 @@ class Transfer final : public Step {
   Transfer(std::shared_ptr<Segment> segment, int rank, const Exchange& exchange, uint64_t first);
 
   uint64_t end() const { return first_ + rounds_; }
-  bool test() override;
+  bool test(bool keen) override;
 
  private:
   using Counter = std::atomic<uint64_t> Progress::*;
@@ -60,7 +68,10 @@ class Transfer final : public Step {
   bool can_copy();
   void stage();
   void reduce();
+  void combine(const void* const* sources, void* result, void* shared, size_t bytes);
   void copy();
+  void keep(const Piece& piece) const;
+  void deliver(char* to, const char* from, size_t bytes) const;
   bool others(Counter counter, uint64_t at_least, uint64_t& seen);
   bool check_call(int other, uint64_t round) const;
   void publish(Counter counter, uint64_t& mine) { (mine_.*counter).store(++mine, std::memory_order_release); }
@@ -80,6 +91,7 @@ class Transfer final : public Step {
   const uint64_t call_;
   Combiner combine_ = nullptr;
   bool together_ = false; // short: each rank combines all of it
+  bool streamed_ = false; // long: the result goes past the caches
   size_t part_ = 0; // bytes of the tensor that each rank reduces
   size_t piece_ = 0; // bytes of it in a round, or of the tensor where nothing is reduced
   uint64_t first_, rounds_ = 0;
@@ -115,12 +127,19 @@ Transfer::Transfer(std::shared_ptr<Segment> segment, int rank, const Exchange& e
   const size_t cut = std::max(kShortestShare, aligned(divided(length, kRoundsAtLeast)));
   piece_ = std::min(piece_, cut);
   rounds_ = std::max<size_t>(1, divided(length, piece_));
+  streamed_ = (exchange.kind == Exchange::reduce_scatter || exchange.kind == Exchange::all_gather) &&
+      exchange.bytes * (ranks_ + 1) * ranks_ > kCached;
 }
 
-bool Transfer::test() {
-  for (int acts = 0; acts < kActs && copied_ < end(); ++acts)
-    if (!act())
+bool Transfer::test(bool keen) {
+  for (int acts = 0, looks = 0; acts < kActs && copied_ < end();) {
+    if (act())
+      ++acts, looks = 0;
+    else if (!keen || ++looks == kKeenLooks)
       return false;
+    else
+      __builtin_ia32_pause();
+  }
   return copied_ == end();
 }
 
@@ -208,18 +227,49 @@ Transfer::Piece Transfer::whole(uint64_t round) const {
   return {at, std::min(piece_, exchange_.bytes - at)};
 }
 
+void Transfer::deliver(char* to, const char* from, size_t bytes) const {
+  if (to != from)
+    streamed_ ? stream(to, from, bytes) : copy_bytes(to, from, bytes);
+}
+
 void Transfer::stage() {
   char* to = slot(rank_, staged_);
   if (reduces() && !together_) {
     for (int other = 0; other < ranks_; ++other)
       if (const auto piece = share(other, staged_); other != rank_)
-        copy_bytes(to + other * piece_, in(piece.at), piece.bytes);
+        hand_over(to + other * piece_, in(piece.at), piece.bytes);
   } else if (exchange_.kind != Exchange::broadcast || rank_ == exchange_.root) {
     const auto piece = whole(staged_);
-    copy_bytes(to, in(piece.at), piece.bytes);
+    hand_over(to, in(piece.at), piece.bytes);
   }
   mine_.call[staged_ % kSlots].store(call_, std::memory_order_relaxed);
   publish(&Progress::staged, staged_);
+  if (exchange_.kind == Exchange::all_gather)
+    keep(whole(staged_ - 1));
+}
+
+// What a rank gives to an all_gather is in its result, too; it has just been read.
+void Transfer::keep(const Piece& piece) const {
+  deliver(out(rank_ * exchange_.bytes + piece.at), in(piece.at), piece.bytes);
+}
+
+void Transfer::combine(const void* const* sources, void* result, void* shared, size_t bytes) {
+  const size_t width = size_of(exchange_.number);
+  if (!streamed_) {
+    combine_(sources, ranks_, result, bytes / width);
+    if (shared)
+      hand_over(static_cast<char*>(shared), static_cast<const char*>(result), bytes);
+    return;
+  }
+  alignas(kAligned) char block[kBlock];
+  std::vector<const void*> from(sources, sources + ranks_);
+  for (size_t at = 0; at < bytes; at += kBlock) {
+    const size_t some = std::min(kBlock, bytes - at);
+    for (int rank = 0; rank < ranks_; ++rank)
+      from[rank] = static_cast<const char*>(sources[rank]) + at;
+    combine_(from.data(), ranks_, block, some / width);
+    stream(static_cast<char*>(result) + at, block, some);
+  }
 }
 
 void Transfer::reduce() {
@@ -233,7 +283,7 @@ void Transfer::reduce() {
     void* result = exchange_.kind == Exchange::reduce_scatter ? out(piece.at - rank_ * part_) : out(piece.at);
     if (!receives())
       std::swap(result, shared), shared = nullptr;
-    combine_(sources.data(), ranks_, result, shared, piece.bytes / size_of(exchange_.number));
+    combine(sources.data(), result, shared, piece.bytes);
   }
   publish(&Progress::reduced, reduced_);
 }
@@ -241,10 +291,9 @@ void Transfer::reduce() {
 void Transfer::copy() {
   if (exchange_.kind == Exchange::all_gather) {
     const auto piece = whole(copied_);
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const char* from = rank == rank_ ? in(piece.at) : slot(rank, copied_);
-      copy_bytes(out(rank * exchange_.bytes + piece.at), from, piece.bytes);
-    }
+    for (int other = 0; other < ranks_; ++other)
+      if (other != rank_)
+        deliver(out(other * exchange_.bytes + piece.at), slot(other, copied_), piece.bytes);
   } else if (exchange_.kind == Exchange::broadcast && rank_ != exchange_.root) {
     const auto piece = whole(copied_);
     copy_bytes(out(piece.at), slot(exchange_.root, copied_), piece.bytes);

@@ -6,7 +6,8 @@ namespace orch_ccl {
 class Step {
  public:
   virtual ~Step() = default;
-  virtual bool test() = 0; // true once it is done
+  // True once it is done. `keen`: whoever asks has nothing else to do with its core.
+  virtual bool test(bool keen) = 0;
 };
 
 } // namespace orch_ccl

@@ -4,34 +4,35 @@
 
 #include <c10/util/Exception.h>
 
+#include "comparison.h"
 #include "types.h"
 
 namespace orch_ccl {
 
-void check_tensor(const std::string& collective, const at::Tensor& tensor) {
+void check_tensor(const char* collective, const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided)
     not_implemented(
-        collective +
+        std::string(collective) +
         " of a sparse tensor. Sparse gradients come from nn.Embedding(sparse=True) or EmbeddingBag: use "
         "sparse=False, or a gloo group (new_group(backend='gloo')), or tensor.to_dense()");
   TORCH_CHECK_TYPE(tensor.device().is_cpu(), "ccl: ", collective, " needs CPU tensors, not ", tensor.device());
 }
 
-void check_tensors(const std::string& collective, const std::vector<at::Tensor>& tensors) {
+void check_tensors(const char* collective, const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors)
     check_tensor(collective, tensor);
 }
 
-void check_single(const std::string& collective, size_t given) {
+void check_single(const char* collective, size_t given) {
   TORCH_CHECK_VALUE(given == 1, "ccl: ", collective, " takes one tensor (or list) per rank, not ", given);
 }
 
-void check_rank(const std::string& collective, int64_t rank, int size) {
+void check_rank(const char* collective, int64_t rank, int size) {
   TORCH_CHECK_VALUE(
       rank >= 0 && rank < size, "ccl: ", collective, ": there is no rank ", rank, " in this group of ", size);
 }
 
-void check_same_type(const std::string& collective, const at::Tensor& a, const at::Tensor& b) {
+void check_same_type(const char* collective, const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK_TYPE(
       a.scalar_type() == b.scalar_type(),
       "ccl: ", collective, ": input is ", a.scalar_type(), " but output is ", b.scalar_type());
@@ -67,6 +68,8 @@ at::Tensor room_for(const std::vector<at::Tensor>& tensors) {
 }
 
 std::string described(const at::Tensor& tensor) {
+  if (!comparing())
+    return "";
   return std::string(c10::toString(tensor.scalar_type())) + "[" + std::to_string(tensor.numel()) + "]";
 }
 

@@ -40,7 +40,7 @@ std::optional<Reduction> bitwise(Op op, ccl::datatype dtype) {
 }
 
 // torch's bool is a byte that is 0 or 1: "or" is the maximum, "and" the minimum.
-Reduction boolean(const std::string& collective, Op op) {
+Reduction boolean(const char* collective, Op op) {
   switch (op) {
     case Op::SUM:
     case Op::MAX:
@@ -49,7 +49,7 @@ Reduction boolean(const std::string& collective, Op op) {
     case Op::MIN:
     case Op::BAND: return {ccl::datatype::uint8, ccl::reduction::min};
     case Op::BXOR: return {ccl::datatype::uint8, ccl::reduction::none, fold_bytes<std::bit_xor<>>};
-    default: not_implemented(collective + " of bool tensors with this ReduceOp: convert to uint8 or float first");
+    default: not_implemented(std::string(collective) + " of bool tensors with this ReduceOp: convert to uint8 or float first");
   }
 }
 
@@ -76,7 +76,7 @@ const char* name_of(Op op) {
   }
 }
 
-Reduction way_of(const std::string& collective, Op kind, at::ScalarType type) {
+Reduction way_of(const char* collective, Op kind, at::ScalarType type) {
   if (type == at::kBool)
     return boolean(collective, kind);
   if (c10::isComplexType(type) && (kind == Op::SUM || kind == Op::AVG)) {
@@ -87,7 +87,7 @@ Reduction way_of(const std::string& collective, Op kind, at::ScalarType type) {
   const auto dtype = arithmetic_type(type);
   if (!dtype)
     not_implemented(
-        collective + " cannot reduce " + std::string(c10::toString(type)) +
+        std::string(collective) + " cannot reduce " + std::string(c10::toString(type)) +
         " tensors: convert them to float32 first, or use a gloo group (new_group(backend='gloo'))");
   switch (kind) {
     case Op::SUM: return {*dtype, ccl::reduction::sum};
@@ -100,9 +100,9 @@ Reduction way_of(const std::string& collective, Op kind, at::ScalarType type) {
   if (auto found = c10::isIntegralType(type, false) ? bitwise(kind, *dtype) : std::nullopt)
     return *found;
   if (kind == Op::PREMUL_SUM)
-    not_implemented(collective + " has no PREMUL_SUM: multiply the tensor, then use ReduceOp.SUM");
+    not_implemented(std::string(collective) + " has no PREMUL_SUM: multiply the tensor, then use ReduceOp.SUM");
   not_implemented(
-      collective + ": bitwise reductions need integer or bool tensors, not " +
+      std::string(collective) + ": bitwise reductions need integer or bool tensors, not " +
       std::string(c10::toString(type)) + ": view the tensor as an integer type first");
 }
 
@@ -112,9 +112,10 @@ void not_implemented(const std::string& message) {
   C10_THROW_ERROR(NotImplementedError, "ccl: " + message);
 }
 
-Reduction reduction_for(const std::string& collective, const c10d::ReduceOp& op, at::ScalarType type) {
+Reduction reduction_for(const char* collective, const c10d::ReduceOp& op, at::ScalarType type) {
   auto reduction = way_of(collective, op, type);
   reduction.name = name_of(op);
+  reduction.bytes = c10::elementSize(type) / reduction.parts;
   return reduction;
 }
 

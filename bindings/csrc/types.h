@@ -21,12 +21,13 @@ struct Reduction {
   bool average = false; // the sum is divided by the group's size afterwards
   size_t parts = 1; // numbers in an element: a complex one has two
   const char* name = "";
+  size_t bytes = 1; // of a number
 
   size_t count(const at::Tensor& tensor) const { return static_cast<size_t>(tensor.numel()) * parts; }
 };
 
 // Raises NotImplementedError (naming the alternative) for what neither oneCCL nor we can do.
-Reduction reduction_for(const std::string& collective, const c10d::ReduceOp& op, at::ScalarType type);
+Reduction reduction_for(const char* collective, const c10d::ReduceOp& op, at::ScalarType type);
 
 // Divides a contiguous tensor in place; integers are truncated towards zero, as NCCL does.
 void divide_in_place(at::Tensor& tensor, int64_t divisor);

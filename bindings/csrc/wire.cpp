@@ -76,7 +76,7 @@ bool moved_here(const Group& group, const Exchange& exchange, Events& events) {
 } // namespace
 
 size_t bytes_of(size_t count, const Reduction& reduction) {
-  return count * ccl::get_datatype_size(reduction.dtype);
+  return count * reduction.bytes;
 }
 
 size_t most_elements() {

@@ -35,10 +35,10 @@ void CclWork::start() {
   operation_.start(*group_, events_);
 }
 
-bool CclWork::test() {
+bool CclWork::test(bool keen) {
   for (;;) {
     for (; tested_ < events_.size(); ++tested_)
-      if (!events_[tested_].test())
+      if (!events_[tested_].test(keen))
         return false;
     events_.clear();
     tested_ = 0;

@@ -66,7 +66,7 @@ class CclWork final : public c10d::Work {
 
   // For the engine, under its lock.
   void start();
-  bool test();
+  bool test(bool keen);
   void finish_operation();
   void keep_buffers_forever();
   // For the engine, without its lock. True if there is a future to complete as well.

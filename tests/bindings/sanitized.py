@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.provisioning.wheelhouse import sources_digest
+from orchestrator.provisioning.own_bindings import sources_digest
 from tests.bindings.conftest import PROGRAMS, clean_environment, commands, wait_all
 
 CHECKOUT = Path(__file__).parents[2]
@@ -19,7 +20,15 @@ SUPPRESSIONS = Path(__file__).parent / "tsan.txt"
 
 
 def build(kind: str) -> Path:
-    """-> the folder to put on PYTHONPATH. Made anew where the sources are others than last time."""
+    """-> the folder to put on PYTHONPATH. Made anew where the sources are others than last time;
+    of several tests at once the first one makes it."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return built(kind)
+
+
+def built(kind: str) -> Path:
     folder, stamp = BUILT / kind, BUILT / f"{kind}.of"
     digest = sources_digest()
     if stamp.exists() and stamp.read_text() == digest:
@@ -27,7 +36,9 @@ def build(kind: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     copy = BUILT / "bindings"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(BINDINGS, copy, ignore=shutil.ignore_patterns("lib.*", "temp.*", "bdist.*"))
+    shutil.copytree(
+        BINDINGS, copy, ignore=shutil.ignore_patterns("__pycache__", "lib.*", "temp.*", "bdist.*")
+    )
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
         [*pip, "--target", str(folder), str(copy)], env={**os.environ, "ORCH_CCL_SANITIZE": kind},

@@ -14,7 +14,7 @@ from tests.bindings.sanitized import reports
 
 # kind, program, arguments, ranks, words that the ranks print
 SHORT = [
-    ("thread", "stress.py", ("150",), 2, "[0] fine"),
+    ("thread", "stress.py", ("60",), 2, "[0] fine"),
     ("thread", "aborts.py", (), 2, "[0] fine"),
 ]
 LONG = [

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from start import RANK, SIZE, init, say
 
 LENGTHS = (1, 1000, 5000, 70_001, 1_000_003)  # short, in one round, in many
+LONG = 3_000_001  # so long that results go past the caches
 
 
 def mapped() -> bool:
@@ -21,19 +22,41 @@ def numbers(rank: int, length: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(dtype)
 
 
+def added(parts: list[torch.Tensor]) -> torch.Tensor:
+    """In the order of the ranks, in float32 and rounded once."""
+    wanted = parts[0].float()
+    for part in parts[1:]:
+        wanted = wanted + part.float()
+    return wanted.to(parts[0].dtype)
+
+
 def same_bits() -> None:
-    """The sum in the order of the ranks, in float32 and rounded once, whatever the length."""
+    """Whatever the length, and wherever in memory a long result begins."""
     assert mapped()
     for dtype in (torch.float32, torch.bfloat16):
         for length in LENGTHS:
             parts = [numbers(rank, length, dtype) for rank in range(SIZE)]
-            wanted = parts[0].float()
-            for part in parts[1:]:
-                wanted = wanted + part.float()
             mine = parts[RANK].clone()
             dist.all_reduce(mine)
-            assert torch.equal(mine, wanted.to(dtype)), (dtype, length)
+            assert torch.equal(mine, added(parts)), (dtype, length)
+        scatter_and_gather(dtype)
     say("fine")
+
+
+def scatter_and_gather(dtype: torch.dtype) -> None:
+    wholes = [numbers(rank, LONG * SIZE, dtype) for rank in range(SIZE)]
+    wanted = added(wholes)
+    mine = slice(RANK * LONG, (RANK + 1) * LONG)
+    for shift in (0, 1, 17):  # not at the beginning of a cache line
+        part = torch.zeros(LONG + shift, dtype=dtype)[shift:]
+        whole = torch.zeros(LONG * SIZE + shift, dtype=dtype)[shift:]
+        dist.reduce_scatter_tensor(part, wholes[RANK])
+        assert torch.equal(part, wanted[mine]), (dtype, shift)
+        dist.all_gather_into_tensor(whole, part)
+        assert torch.equal(whole, wanted), (dtype, shift)
+        whole.zero_()[mine] = part
+        dist.all_gather_into_tensor(whole, whole[mine])  # in place, as FSDP does
+        assert torch.equal(whole, wanted), (dtype, shift)
 
 
 def other_call() -> None:

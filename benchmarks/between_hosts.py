@@ -1,0 +1,198 @@
+"""ccl beside gloo and MPI between hosts, and beside what their links carry; medians of turns.
+
+    python benchmarks/between_hosts.py                           # two hosts, unshaped links
+    python benchmarks/between_hosts.py --hosts 4 --rate 1gbit --json out.json
+
+One rank on each host; the hosts are namespaces of this machine (hosts.py; needs root). A ratio
+below 1 means that ccl is faster. The link is what sockets carry between the same hosts just before.
+An operation's share of it is the time that the bytes need which each host has to send, over the
+time that it takes; `sent` are the bytes that ccl sends over those. Operations of more than 10 s are
+left out. MPI is asked through mpi4py, where that is installed: the same libmpi, without BF16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import collectives
+import hosts
+from collectives import KB, MB
+
+SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB, 1024 * MB)
+RATES = {"none": 0, "10gbit": 10_000, "1gbit": 1_000, "200mbit": 200}  # Mbit/s
+TOO_LONG = 10.0  # seconds of one operation
+LONG_ENOUGH = 0.01  # seconds of one sample
+SHARE = 0.9  # of the link, from 4 MB on
+SLOWER = 1.02  # than gloo: less is the measurement's own
+SENT = Path("/sys/class/net/net0/statistics/tx_bytes")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--rate", choices=RATES, default="none", help="of each host's link")
+    parser.add_argument("--repeat", type=int, default=15, help="samples of a measurement, at most")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement, about")
+    parser.add_argument("--max-mb", type=int, default=1024, help="leave out larger messages")
+    parser.add_argument("--only", default="", help="one of the collectives, or `steps`")
+    parser.add_argument("--json", type=Path, help="write the figures here, too")
+    parser.add_argument("--link", type=float, help="this process is a rank: bytes/s of the link")
+    return parser.parse_args()
+
+
+def start_ranks(options: argparse.Namespace) -> int:
+    """Start this script again on each host, under the hydra that lies beside this Python."""
+    with hosts.network(options.hosts, RATES[options.rate]) as network:
+        link = hosts.link_rate(network.hosts)
+        with tempfile.TemporaryDirectory() as folder:
+            launch = Path(folder) / "launch"
+            launch.write_text(launcher(network.hosts))
+            launch.chmod(0o700)
+            ranks = [sys.executable, *sys.argv, "--link", str(link)]
+            command = [*mpiexec(network, launch), *ranks]
+            environment = os.environ | variables(network)
+            return subprocess.run(command, env=environment, check=False).returncode
+
+
+def launcher(members: list[hosts.Host]) -> str:
+    """A script in the place of ssh: it runs the command behind a host's address on that host."""
+    cases = "".join(f"{one.address}) host='{' '.join(one.command())}' ;;\n" for one in members)
+    find = f"until case $1 in {hosts.NETWORK}.*) ;; *) false ;; esac; do shift; done"
+    return f'#!/bin/sh\n{find}\ncase $1 in\n{cases}esac\nshift\nexec $host sh -c "$*"\n'
+
+
+def mpiexec(network: hosts.Network, launch: Path) -> list[str]:
+    """From the switch, which is none of the hosts: hydra starts nothing without the launcher."""
+    hydra = str(Path(sys.executable).parent / "mpiexec.hydra")
+    addresses = ",".join(one.address for one in network.hosts)
+    return [
+        "setpriv", "--pdeathsig", "KILL",
+        "nsenter", "--target", str(network.switch.pid), "--net", "--uts",
+        hydra, "-bootstrap", "ssh", "-bootstrap-exec", str(launch), "-iface", "net0",
+        "-hosts", addresses, "-n", str(len(network.hosts)), "-ppn", "1",
+    ]  # fmt: skip
+
+
+def variables(network: hosts.Network) -> dict[str, str]:
+    """What orch gives ranks of several nodes; each pins itself to a core of this machine."""
+    return {
+        "MASTER_ADDR": network.hosts[0].address, "MASTER_PORT": "29500",
+        "GLOO_SOCKET_IFNAME": "net0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "net0",
+        "I_MPI_PIN": "0",
+    }  # fmt: skip
+
+
+def bytes_to_send(name: str, size: int, ranks: int) -> float:
+    """Of each host, at the least."""
+    return (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks * size
+
+
+def samples(expected: float, options: argparse.Namespace) -> tuple[int, int]:
+    """Of a measurement, and operations in each: the same on all ranks. `expected`: seconds."""
+    inner = min(20, max(1, int(LONG_ENOUGH / expected)))
+    return min(options.repeat, max(3, int(options.seconds / (expected * inner)))), inner
+
+
+def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
+    import torch
+    import torch.distributed as dist
+
+    ranks, mpi = dist.get_world_size(), collectives.raw_mpi()
+    works = {name: work for name, work in collectives.works().items() if options.only in ("", name)}
+    sizes = [size for size in SIZES if size <= options.max_mb * MB]
+    rows = []
+    for name, dtype, size in itertools.product(works, (torch.float32, torch.bfloat16), sizes):
+        least = bytes_to_send(name, size, ranks) / options.link
+        if least > TOO_LONG:
+            continue
+        part = torch.zeros(max(1, size // dtype.itemsize // ranks), dtype=dtype)
+        tensor = torch.zeros(part.numel() * ranks, dtype=dtype)
+        cases = {kind: partial(works[name], tensor, part, group) for kind, group in groups.items()}
+        cases |= collectives.mpi_cases(mpi, name, tensor, part)
+        times = collectives.time_turns(cases, *samples(max(least, 0.0005), options))
+        rows.append(
+            {f"{kind}_s": statistics.median(found) for kind, found in times.items()}
+            | {
+                "name": name,
+                "dtype": str(dtype).removeprefix("torch."),
+                "bytes": size,
+                "least_s": least,
+                "sent": sent_by(cases["ccl"]) / bytes_to_send(name, size, ranks),
+            }
+        )
+        if dist.get_rank() == 0:
+            print(line(rows[-1]), flush=True)
+    return rows
+
+
+def step_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
+    """Of DistributedDataParallel, by the benchmark of one host."""
+    import torch.distributed as dist
+
+    rows = []
+    for model in collectives.MODELS:
+        rows += collectives.ddp_steps(groups, options.repeat, model)
+        if dist.get_rank() == 0:
+            what, ratio = rows[-1]["what"], rows[-1]["ratio"]
+            print(f"{what:32}{rows[-1]['ccl_s'] * 1e3:11.3f}{ratio:8.2f}", flush=True)
+    return rows
+
+
+def sent_by(work) -> float:
+    """Bytes that leave this host while all do it."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    before = int(SENT.read_text())
+    work()
+    dist.barrier()
+    return int(SENT.read_text()) - before
+
+
+def line(row: dict) -> str:
+    size = row["bytes"]
+    length = f"{size} B" if size < KB else f"{size // KB} KB" if size < MB else f"{size // MB} MB"
+    ratio = row["ccl_s"] / row["gloo_s"]
+    beside = f"{row['ccl_s'] / row['mpi_s']:8.2f}" if "mpi_s" in row else " " * 8
+    share = row["least_s"] / row["ccl_s"]
+    poor = ratio > SLOWER or (size >= 4 * MB and share < SHARE)
+    return (
+        f"{row['name']:15}{row['dtype']:9}{length:>8}{row['ccl_s'] * 1e3:11.3f}{ratio:8.2f}{beside}"
+        f"{share:8.2f}{row['sent']:8.2f}{'  missed' if poor else ''}"
+    )
+
+
+def main() -> int:
+    options = arguments()
+    if options.link is None:
+        return start_ranks(options)
+    os.sched_setaffinity(0, {hosts.core_of(int(os.environ["PMI_RANK"]))})
+    rank, size, groups = collectives.groups_of_all()
+    import torch.distributed as dist
+
+    if rank == 0:
+        print(
+            f"{size} hosts, rate {options.rate}: sockets carry {options.link * 8 / 1e6:.0f} Mbit/s"
+        )
+        print(f"{'':32}{'ccl ms':>11}{'/gloo':>8}{'/mpi':>8}{'share':>8}{'sent':>8}", flush=True)
+    rows = collective_rows(groups, options)
+    if options.only in ("", "steps"):
+        rows += step_rows(groups, options)
+    if rank == 0 and options.json:
+        about = {"hosts": size, "rate": options.rate, "link": options.link}
+        options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n")
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
