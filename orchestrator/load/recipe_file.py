@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from orchestrator.load.files import StrictModel
 from orchestrator.model.recipe import Value
 
 SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class TypesFile(StrictModel):
+    """What --set takes for a name, where its default does not tell. All others are texts."""
+
+    integer: list[str] = Field(default_factory=list, description="A whole number.")
+    number: list[str] = Field(default_factory=list, description="A number.")
+    switch: list[str] = Field(default_factory=list, description="true or false.")
+    text: list[str] = Field(default_factory=list, description="Anything.")
+
+    def of_names(self) -> dict[str, str]:
+        """name -> its type."""
+        return {name: kind for kind, names in self for name in names}
 
 
 class RecipeFile(StrictModel):
@@ -41,8 +56,17 @@ class RecipeFile(StrictModel):
         default_factory=list,
         description="Names that --set knows besides those of [arguments].",
     )
+    types: TypesFile = Field(
+        default_factory=TypesFile,
+        description="What --set takes for a name, where its default does not tell: a number for 3 "
+        "or 0.5, true or false for those.",
+    )
     excludes: dict[str, list[str]] = Field(
         default_factory=dict, description="A name that is set -> names whose defaults it drops."
+    )
+    environment: dict[Name, str] = Field(
+        default_factory=dict,
+        description="Variables of its ranks, where nobody has set them otherwise.",
     )
     precisions: dict[str, list[str]] = Field(
         description="bf16, fp32 -> the arguments that choose it. The first one is the default."

@@ -100,11 +100,13 @@ def recipe_from(name: str, folder: Path) -> Recipe:
             key: resolve(value, key in file.paths, folder) for key, value in file.arguments.items()
         },
         accepts=tuple(file.accepts),
+        types=file.types.of_names(),
         paths=tuple(file.paths),
         excludes={key: tuple(value) for key, value in file.excludes.items()},
         presets=file.presets,
         precisions={key: tuple(value) for key, value in file.precisions.items()},
         stacks=tuple(file.stacks),
+        environment=file.environment,
         folder=str(folder),
         files=() if folder.parent == RECIPES else files_of(folder),
     )
@@ -136,6 +138,7 @@ def settings(pairs: list[str], recipe: Recipe) -> dict[str, Value]:
             )
         chosen[name] = parse_value(text)
     recipe.check_names(chosen)
+    recipe.check_types(chosen)
     for name in chosen.keys() & set(recipe.paths):
         chosen[name] = existing_file(name, str(chosen[name]))
     return chosen

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.model.setting_types import TEXT, WANTED, fits, type_of
 
 Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """`arguments` are defaults; `accepts` the further names that --set knows.
+    """`arguments` are defaults; `accepts` the further names that --set knows; `types` what a name
+    takes, where its default does not tell.
 
     `excludes`: a name that is set -> names whose defaults it drops. `paths`: names whose values
     are files of the controller when they exist there. `resumes`: the script continues from its
-    newest checkpoint in --output_dir. `ipex`: it takes --use_ipex. An own script of the user's has
-    none of all this. `files` is what lies in a plug-in recipe's `folder`, and has to be with its
-    script wherever that runs.
+    newest checkpoint in --output_dir. `ipex`: it takes --use_ipex. `environment`: variables of its
+    ranks that nobody else has set. An own script of the user's has none of all this. `files` is
+    what lies in a plug-in recipe's `folder`, and has to be with its script wherever that runs.
     """
 
     name: str
@@ -31,11 +33,13 @@ class Recipe:
     ipex: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
     accepts: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
     excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     precisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stacks: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
     files: tuple[str, ...] = ()
 
@@ -77,6 +81,24 @@ class Recipe:
                     f"Recipe '{self.name}' knows no setting '{name}'.",
                     hint=f"{did_you_mean(name, known)} "
                     "Arguments that only the script knows go after --.",
+                )
+
+    def type_of(self, name: str) -> str:
+        if name in self.types:
+            return self.types[name]
+        return type_of(self.arguments[name]) if name in self.arguments else TEXT
+
+    def check_types(self, chosen: Mapping[str, Value]) -> None:
+        """Raises RequestError for the first value that its setting cannot have."""
+        for name, value in chosen.items():
+            kind = self.type_of(name)
+            if not fits(value, kind):
+                default = (
+                    f" Its default is {self.arguments[name]}." if name in self.arguments else ""
+                )
+                raise RequestError(
+                    f"--set {name}={value}: it is not {WANTED[kind]}.",
+                    hint=f"Recipe '{self.name}' takes {WANTED[kind]} for it.{default}",
                 )
 
 

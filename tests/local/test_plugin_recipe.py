@@ -7,16 +7,29 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import make_cluster, make_node, make_stack
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_a_new_recipe_trains(orch: Orch, tmp_path: Path) -> None:
-    made = orch("recipes", "new", "my-own")
+LOOK = """
+import os
+assert os.environ["TOY"] == "recipe's" and os.environ["OWN"] == "user's"
+"""
+
+
+def test_a_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = orch("recipes", "new", "my-own", warm=False)
     assert made.returncode == 0, made.stderr
     assert "orch train my-own --recipe-path my_own --ppn 2" in made.stdout
     assert "my-own" in orch("recipes", "--recipe-path", "my_own").stdout
+    with (tmp_path / "my_own" / "recipe.toml").open("a") as file:
+        file.write('\n[environment]\nTOY = "recipe\'s"\nOWN = "recipe\'s"\n')
+    with (tmp_path / "my_own" / "train.py").open("a") as file:
+        file.write(LOOK)
+    monkeypatch.setenv("OWN", "user's")
     done = orch("train", "my-own", "--recipe-path", "my_own", "--ppn", "2", "--precision", "fp32",
                 "--preset", "long", "--json", timeout=200)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

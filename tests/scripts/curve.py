@@ -1,6 +1,8 @@
 """Plain DDP that knows nothing of orch: a loss curve, the environment it found, who listens where
-meanwhile, and if asked to (`--fail R`) an exception on rank R at the end."""
+meanwhile, and if asked to (`--fail R`) an exception on rank R at the end. `--by-hand`: the same
+without DDP and torch's optimizers, which import torch's compiler, half of all that a rank takes."""
 
+import argparse
 import ipaddress
 import json
 import os
@@ -25,12 +27,30 @@ def data(rank: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs[rank::ranks], targets[rank::ranks]
 
 
-def curve(rank: int, ranks: int) -> list[float]:
+class ByHand:
+    """What DDP and SGD do: the mean of all ranks' gradients, taken off the weights."""
+
+    def __init__(self, weights: list[torch.Tensor], ranks: int) -> None:
+        self.weights, self.ranks = weights, ranks
+
+    def zero_grad(self) -> None:
+        for weight in self.weights:
+            weight.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for weight in self.weights:
+            dist.all_reduce(weight.grad)
+            weight -= 0.1 / self.ranks * weight.grad
+
+
+def curve(rank: int, ranks: int, by_hand: bool = False) -> list[float]:
     """The mean loss over all ranks, step by step."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
-    wrapped = DistributedDataParallel(model) if ranks > 1 else model
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    wrapped = DistributedDataParallel(model) if ranks > 1 and not by_hand else model
+    weights = list(wrapped.parameters())
+    optimizer = ByHand(weights, ranks) if by_hand else torch.optim.SGD(weights, lr=0.1)
     inputs, targets = data(rank, ranks)
     losses = []
     for _ in range(STEPS):
@@ -107,16 +127,20 @@ def listeners(run: str) -> list[tuple[str, str]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fail", type=int, metavar="R")
+    parser.add_argument("--by-hand", action="store_true")
+    asked = parser.parse_args()
     dist.init_process_group()
     rank = dist.get_rank()
-    print("LOSSES", json.dumps(curve(rank, dist.get_world_size())))
+    print("LOSSES", json.dumps(curve(rank, dist.get_world_size(), asked.by_hand)))
     print("BACKEND", dist.get_backend())
     print("ENVIRONMENT", json.dumps(dict(os.environ)))
     dist.all_reduce(torch.ones(1 << 20))  # too large for a greeting
     print("LISTENERS", json.dumps(listeners(os.environ["ORCH_RUN_DIR"])))
     sys.stdout.flush()
     dist.barrier()  # nobody has left before all have looked
-    if sys.argv[1:] == ["--fail", str(rank)]:
+    if asked.fail == rank:
         raise ValueError("boom of this script")
     dist.barrier()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from orch_training.errors import RecipeError
 from orch_training.ranks import note
 
 PACKAGE = "package:"
+SHOWN = 4  # names of weights
 
 
 def locate(name: str) -> str:
@@ -44,10 +47,40 @@ def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> A
             **given,
         )
         set_dropout(config, args.dropout)
-        model = kind.from_pretrained(place(args), config=config, **given)
+        model, loaded = with_what_was_loaded(kind, place(args), config=config, **given)
     except (OSError, ValueError, ImportError) as error:
         raise not_loaded("model", args.model_name_or_path, error) from error
+    tell_loaded(loaded, len(model.state_dict()))
     return model.float()
+
+
+def with_what_was_loaded(kind: Any, name: str, **given: Any) -> tuple[Any, Mapping[str, Any]]:
+    """-> the model, and which weights were not where. transformers would print a table of it."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    # Not by its level: from WARNING on it looks for tensor parallelism as well, and complains.
+    logger.addFilter(is_error)
+    try:
+        model, loaded = kind.from_pretrained(name, output_loading_info=True, **given)
+    finally:
+        logger.removeFilter(is_error)
+    return model, loaded
+
+
+def is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+def tell_loaded(loaded: Mapping[str, Any], count: int) -> None:
+    """A fresh head is as it should be; more than that shows that the model is another one."""
+    if new := sorted(loaded["missing_keys"]):
+        note(f"{len(new)} of {count} weights are new, drawn from the seed: {several(new)}.")
+    if unused := sorted(loaded["unexpected_keys"]):
+        note(f"weights of the file that this model does not have: {several(unused)}.")
+
+
+def several(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if names[SHOWN:] else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def load_tokenizer(args: ModelArguments) -> Any:

@@ -7,7 +7,6 @@ anew. Steps count over both phases, and so do the checkpoints.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
-gc.disable()  # until run_script: imports leave no garbage, and looking for it takes a fifth of them
+
+from orch_training.imports import quick
+
+quick()
 
 import torch
 from batches import Sequences

@@ -32,10 +32,11 @@ def load(args: DataArguments, path: str | None, split: str) -> list[Question]:
 def excluding(questions: Sequence[Question], others: Sequence[Question]) -> list[Question]:
     ids = {question.id for question in others}
     kept = [question for question in questions if question.id not in ids]
-    note(
-        f"{len(questions) - len(kept)} of {len(questions)} questions are left out of training: "
-        "they are evaluated."
-    )
+    if left_out := len(questions) - len(kept):
+        note(
+            f"{left_out} of {len(questions)} questions are left out of training: they are "
+            "evaluated."
+        )
     if not kept:
         raise RecipeError("no questions are left to train on: all are in the validation file.")
     return kept

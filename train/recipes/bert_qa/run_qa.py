@@ -6,7 +6,6 @@ script starts; under torchrun or alone it joins them itself.
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
-gc.disable()  # until run_script: imports leave no garbage, and looking for it takes a fifth of them
+
+from orch_training.imports import quick
+
+quick()
 
 from config import Config, from_command_line
 from evaluation import Evaluator, evaluate

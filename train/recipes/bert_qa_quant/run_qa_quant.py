@@ -7,7 +7,6 @@ file.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,10 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_qa"))
-gc.disable()  # until run_script: imports leave no garbage, and looking for it takes a fifth of them
+
+from orch_training.imports import quick
+
+quick()
 
 import torch
 from config import Config

@@ -6,14 +6,16 @@ In the manner of accelerate's nlp_example: Accelerator, AdamW, a linear schedule
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
-gc.disable()  # until run_script: imports leave no garbage, and looking for it takes a fifth of them
+
+from orch_training.imports import quick
+
+quick()
 
 import torch
 from accelerate import Accelerator

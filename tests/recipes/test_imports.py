@@ -1,0 +1,40 @@
+"""A rank of a recipe imports no library that the recipe does not use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).parents[2] / "train" / "recipes"
+UNUSED = [name for name in ("datasets", "torchao") if find_spec(name)]
+LOOK = """
+import importlib, runpy, sys
+script, *unused = sys.argv[1:]
+sys.path.insert(0, script.rpartition("/")[0])
+runpy.run_path(script, run_name="looked_at")
+from transformers import BertForQuestionAnswering, Trainer
+print("imported", sorted(set(unused) & set(sys.modules)))
+for name in unused:
+    print("can be imported", importlib.import_module(name).__name__)
+"""
+
+
+@pytest.mark.skipif(not UNUSED, reason="neither datasets nor torchao is installed")
+def test_what_is_not_used_is_not_imported():
+    script = RECIPES / "bert_qa" / "run_qa.py"
+    run = subprocess.run(
+        [sys.executable, "-c", LOOK, str(script), *UNUSED],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    told = ["imported []", *(f"can be imported {name}" for name in UNUSED)]
+    assert run.stdout.splitlines() == told, run.stderr
+
+
+@pytest.mark.parametrize("script", sorted(RECIPES.glob("*/run_*.py")), ids=lambda path: path.stem)
+def test_each_recipe_begins_so(script):
+    text = script.read_text()
+    assert text.index("\nquick()\n") < text.index("\nfrom transformers ")
