@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import pwd
+import shutil
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -39,6 +40,14 @@ def digest_of(file: BinaryIO) -> str:
     while block := file.read(CHUNK):
         total.update(block)
     return total.hexdigest()
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Gigabytes are not copied where the file system can do without."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def short_digest(paths: Iterable[Path], base: Path) -> str:

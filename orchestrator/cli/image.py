@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.app import App
+from orchestrator.cli.options import AsJson, complain
 from orchestrator.screen import say
 
-app = typer.Typer(help="The image of a stack, for pods and containers: build, save, push it.")
+app = App(help="The image of a stack, for pods and containers: build, save, push it.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
-Tag = Annotated[str | None, typer.Option(help="Its name; default: orch:STACK.")]
-Engine = Annotated[str, typer.Option(help="docker, podman, or another with their commands.")]
+Tag = Annotated[str | None, typer.Option(metavar="NAME", help="Its name; default: orch:STACK.")]
+Engine = Annotated[
+    str, typer.Option(metavar="PROGRAM", help="docker, podman, or another with their commands.")
+]
 
 
 @app.command()
@@ -23,17 +26,21 @@ def build(
     tag: Tag = None,
     base: Annotated[
         str | None,
-        typer.Option(help="An image with Python, also pinned: python:3.11-slim@sha256:..."),
+        typer.Option(
+            metavar="IMAGE", help="An image with Python, also pinned: python:3.11-slim@sha256:..."
+        ),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="The base's Python, where its name does not say it.")
+        str | None,
+        typer.Option(metavar="VERSION", help="The base's Python, where its name does not say it."),
     ] = None,
     find_links: Annotated[
-        list[str] | None, typer.Option(help="A folder of wheels that no index has.")
+        list[str] | None,
+        typer.Option(metavar="FOLDER", help="A folder of wheels that no index has."),
     ] = None,
-    context: Annotated[Path, typer.Option(help="Where the files to build from are laid.")] = Path(
-        "orch-image"
-    ),
+    context: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the files to build from are laid.")
+    ] = Path("orch-image"),
     engine: Engine = "docker",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile.")] = False,
     as_json: AsJson = False,
@@ -54,7 +61,7 @@ def build(
         say(made.dockerfile(), nl=False, program=True)
         return
     operation.check_engine(engine)
-    operation.lay_out(made, context, tuple(find_links or ()), python)
+    operation.lay_out(made, context, tuple(find_links or ()), python, complain)
     digest = operation.build(made, context)
     value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
     say(json.dumps(value) if as_json else f"{made.tag} {digest}")
@@ -63,7 +70,9 @@ def build(
 @app.command()
 def save(
     path: Annotated[Path, typer.Argument(metavar="FILE.tar")],
-    stack: Annotated[str, typer.Option(help="The stack whose image it is.")] = "current",
+    stack: Annotated[
+        str, typer.Option(metavar="NAME", help="The stack whose image it is.")
+    ] = "current",
     tag: Tag = None,
     engine: Engine = "docker",
     as_json: AsJson = False,

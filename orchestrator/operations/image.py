@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import sha256
+from orchestrator.files import link_or_copy, sha256
 from orchestrator.model.command import Command
 from orchestrator.paths import STANDALONE, TRAIN
 from orchestrator.provisioning import wheelhouse
@@ -27,12 +26,20 @@ SLIM = ("slim.py", "symbols.py")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-def lay_out(image: Image, context: Path, find_links: tuple[str, ...], python: str | None) -> None:
+def lay_out(
+    image: Image,
+    context: Path,
+    find_links: tuple[str, ...],
+    python: str | None,
+    tell: Callable[[str], None],
+) -> None:
     """Fill a folder with the Dockerfile, the stack's wheels and orch's programs."""
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(
         python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC
     )
+    for line in wheelhouse.ahead(stack, target, find_links):
+        tell(line)
     house = wheelhouse.prepare(stack, target, find_links)
     # Byte code is compiled in the image: pip knows nothing of dates.
     wheels = tuple(wheel for wheel in house.lock if wheel.name != BYTECODE)
@@ -50,15 +57,7 @@ def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:
     for wheel in wheels:
         part = folder / ("large" if wheel.size >= LARGE_BYTES else "other")
         part.mkdir(parents=True, exist_ok=True)
-        link(house / wheel.file, part / wheel.file)
-
-
-def link(source: Path, target: Path) -> None:
-    """Gigabytes are not copied where the file system can do without."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+        link_or_copy(house / wheel.file, part / wheel.file)
 
 
 def check_engine(engine: str) -> None:

@@ -12,7 +12,7 @@ from orchestrator.files import sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
-from orchestrator.provisioning import trial, wheelhouse
+from orchestrator.provisioning import slim, trial, wheelhouse
 from orchestrator.provisioning.plan import (
     Host,
     Platform,
@@ -138,12 +138,13 @@ def prepare_wheels(
     links = session.request.find_links
     houses = {}
     for platform in platforms:
-        if not wheelhouse.is_ready(stack, platform, links):
-            session.listener.note(f"wheelhouse: resolving {stack.name} for {platform.key}")
-            if wheelhouse.needs_build(stack, links):
-                session.listener.note("wheelhouse: our bindings are built first (minutes, once)")
+        for line in wheelhouse.ahead(stack, platform, links):
+            session.listener.note(line)
         own = wheelhouse.own_packages(stack, links)
-        houses[platform.key] = wheelhouse.prepare(stack, platform, links).variables(own)
+        house = wheelhouse.prepare(stack, platform, links)
+        if not session.request.index:  # an index has the wheels as they were published
+            house = slim.slimmed(house)
+        houses[platform.key] = house.variables(own)
     return houses
 
 

@@ -35,7 +35,7 @@ def provision_shared(
     with session.state.lock("provision"):
         session.run("preflight", {"orch_stack": stack.name, "orch_root": shared.root})
         if session.probes and not session.stopped and passes(session, stack):
-            fill(session, stack, shared.root)
+            fill(session, stack, shared)
     return session.report(shared.root)
 
 
@@ -59,12 +59,13 @@ def passes(session: Session, stack: Stack) -> bool:
     return not any(node.failed for node in session.nodes.values())
 
 
-def fill(session: Session, stack: Stack, root: str) -> None:
+def fill(session: Session, stack: Stack, shared: SharedFolder) -> None:
     """Raises OrchError."""
     platforms = {name: platform_of(probe) for name, probe in session.probes.items()}
     houses = prepare_wheels(session, stack, tuple(platforms.values()))
     variables: dict[str, Any] = {
-        "orch_root": root,
+        "orch_root": shared.root,
+        "orch_archive": shared.archive,
         "orch_stack": stack.name,
         "orch_train": str(TRAIN),
         "orch_wheelhouses": houses,

@@ -8,7 +8,6 @@ is there.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import platform
 import subprocess
@@ -22,19 +21,19 @@ from packaging.utils import canonicalize_name
 
 from orchestrator import screen
 from orchestrator.errors import ExecuteError, PlanError
-from orchestrator.files import PUBLIC, write_whole
 from orchestrator.load.clusters import local_facts
 from orchestrator.operations import stacks
 from orchestrator.paths import SHARE
+from orchestrator.provisioning import own_bindings
 from orchestrator.provisioning.pip import command
-from orchestrator.provisioning.wheelhouse import sources_digest
-from orchestrator.versions.matrix import index_of, own_bindings
+from orchestrator.versions.matrix import index_of
+from orchestrator.versions.matrix import own_bindings as is_our_own
 from orchestrator.versions.stack import BINDINGS, TORCH, Index, Stack, same_version
 
 TOOLS = ("setuptools>=77", "numpy", "ninja")  # what building against torch wants
-# An index that does not answer holds set-up up for this long at most, also where the name server
-# is what does not answer.
-ANSWER_SECONDS = 8
+# An index that does not answer holds set-up up for 5 s, and where the name server is what does not
+# answer, or the machine is busy, for this long at most. The other build has several GB.
+ANSWER_SECONDS = 25
 BEGAN = time.monotonic()
 ASK_ONCE = ("--timeout=5", "--retries=0")
 FETCH = ("--quiet", "--timeout=15", "--retries=2")
@@ -69,7 +68,7 @@ def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
 def need_own_stack(stack: Stack) -> None:
     """Raises PlanError for those of which others have built the bindings: they want indexes, and
     Pythons, of their own."""
-    if not own_bindings(stack):
+    if not is_our_own(stack):
         raise PlanError(
             f"`orch setup` installs the stacks that orch builds, and '{stack.name}' is none.",
             hint=f"`orch provision --stack {stack.name}` brings it to nodes; for this machine "
@@ -93,6 +92,11 @@ def made_bindings(stack: Stack, wheels: Path) -> Path:
     """Raises PlanError for a folder without a wheel of the stack's bindings for this Python."""
     version = stack.requirements[BINDINGS]
     python = "cp{}{}".format(*sys.version_info)
+    if not wheels.is_dir():
+        raise PlanError(
+            f"--wheels {wheels}: there is no such folder.",
+            hint="Name the folder of a release, or leave --wheels out: they are built here then.",
+        )
     found = sorted(wheels.glob(f"oneccl_bind_pt-{version}-*{python}-*.whl"))
     if not found:
         raise PlanError(
@@ -182,24 +186,16 @@ def offers(index: Index, version: str) -> bool:
 
 def build_bindings(prefix: Path) -> None:
     """The wheel of bindings/, made anew where its sources or torch are others than last time."""
-    folder = prefix / "wheels"
-    stamp, made_of = folder / "made-of.json", {"torch": packages()[TORCH], "of": sources_digest()}
-    if BINDINGS in packages() and read(stamp) == made_of:
+    folder, torch = prefix / "wheels", packages()[TORCH]
+    if BINDINGS in packages() and own_bindings.made(folder, torch):
         return
     say("building the ccl bindings (a few minutes)")
-    for old in folder.glob("oneccl_bind_pt-*.whl"):
+    for old in folder.glob(own_bindings.WHEELS):
         old.unlink()
     into = ("--no-build-isolation", "--wheel-dir", str(folder))
     pip("wheel", "--no-deps", *into, str(SHARE / "bindings"))
-    pip("install", "--no-deps", "--force-reinstall", *map(str, folder.glob("oneccl_bind_pt-*.whl")))
-    write_whole(stamp, json.dumps(made_of) + "\n", mode=PUBLIC)
-
-
-def read(stamp: Path) -> object:
-    try:
-        return json.loads(stamp.read_text())
-    except (OSError, ValueError):
-        return None
+    pip("install", "--no-deps", "--force-reinstall", *map(str, folder.glob(own_bindings.WHEELS)))
+    own_bindings.note(folder, torch)
 
 
 def packages() -> dict[str, str]:

@@ -36,7 +36,9 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ExecuteError(f"{folder} cannot be made: {error.strerror}.") from None
+        raise ExecuteError(
+            f"{folder} cannot be made: {error.strerror}.", hint="Name a folder that you may write."
+        ) from None
     plan = plan_downloads(stack, str(folder), places=places, python=python, any_torch=any_torch)
     for download in plan:
         tell(f"fetching {', '.join(download.wanted)}")

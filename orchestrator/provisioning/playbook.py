@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -68,7 +69,17 @@ def run(
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        end_workers(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_workers(folder: str) -> None:
+    """Those of an interrupted playbook. Ansible gives each worker a session of its own, and
+    ansible-runner ends the playbook's alone: they would go on with their task, and try it again."""
+    for words in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended by now, or leads no group
+            if os.fsencode(f"{folder}/") in words.read_bytes():
+                os.killpg(int(words.parent.name), signal.SIGKILL)
 
 
 def in_main_thread() -> bool:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,10 +20,12 @@ from types import MappingProxyType
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.files import sha256, short_digest, write_whole
+from orchestrator.files import sha256, write_whole
 from orchestrator.paths import SHARE
+from orchestrator.provisioning import own_bindings
 from orchestrator.provisioning.bytecode import NAME as BYTECODE
 from orchestrator.provisioning.bytecode import can_compile, write_bytecode
+from orchestrator.provisioning.own_bindings import sources_digest
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
 from orchestrator.state import cache_home, private_folder
@@ -116,6 +119,14 @@ def package_of(wheel: Path) -> str:
 def is_ready(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> bool:
     folder = cache() / f"{stack.name}-{platform.key}-{digest_of(stack, find_links)}"
     return (folder / LOCK).exists()
+
+
+def ahead(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Iterator[str]:
+    """What takes long when it is prepared, to be told before."""
+    if not is_ready(stack, platform, find_links):
+        if needs_build(stack, find_links):
+            yield "wheelhouse: the ccl bindings are built first (minutes, once)"
+        yield f"wheelhouse: fetching the wheels of {stack.name} for {platform.key} (once)"
 
 
 def cache() -> Path:
@@ -266,11 +277,16 @@ def build_bindings(stack: Stack) -> Path:
 
 
 def build(source: Path, target: Path, stack: Stack) -> None:
-    """For the stack's torch: the one of this environment, or one that is fetched for the build."""
+    """For the stack's torch: the one of this environment, for which `orch setup` may have built
+    them already, or one that is fetched for the build."""
     staging = target.with_name(f"{target.name}.{os.getpid()}")
     asked = ["--quiet", "--no-deps", "--wheel-dir", str(staging), str(source)]
     if torch_is_here(stack):
-        run(command("wheel", *asked))
+        if wheel := own_bindings.made(Path(sys.prefix) / "wheels", version(TORCH)):
+            staging.mkdir()
+            shutil.copy(wheel, staging)
+        else:
+            run(command("wheel", *asked))
     else:
         with tempfile.TemporaryDirectory(prefix="torch-", dir=cache()) as folder:
             wanted = (f"{TORCH}=={stack.torch}", "setuptools>=77", "numpy")
@@ -279,17 +295,3 @@ def build(source: Path, target: Path, stack: Stack) -> None:
             run(command("wheel", "--no-build-isolation", *asked), path)
     shutil.rmtree(target, ignore_errors=True)
     staging.replace(target)
-
-
-def sources_digest() -> str:
-    return short_digest(sources(SHARE / "bindings"), SHARE)
-
-
-def sources(bindings: Path) -> Iterator[Path]:
-    """What the bindings are built from, in a fixed order."""
-    for path in sorted(bindings.rglob("*")):
-        made = (
-            "build" in path.relative_to(bindings).parts or path.name == "_built.py"
-        )  # by setup.py
-        if path.suffix in {".cpp", ".h", ".c", ".py", ".toml"} and not made:
-            yield path

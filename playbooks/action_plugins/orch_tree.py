@@ -12,6 +12,7 @@ A task says `root`, and of these what it needs:
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import hashlib
 import io
@@ -24,6 +25,8 @@ from typing import IO, Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+
+SMALL = 1 << 20  # bytes of an archive
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -52,12 +55,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
             # The node names what it needs: it gets that of what was offered, and nothing else.
             pack(archive, [path for path in result["missing"] if path in sources], sources)
-            try:
-                remote = self._send(archive.name)
-                result = self._execute("orch_tree", {**arguments, "archive": remote}, task_vars)
-            finally:
-                self._remove_tmp_path(self._connection._shell.tmpdir)
+            result = self._bring(archive.name, arguments, task_vars)
         return {**result, "drift": drift}
+
+    def _bring(
+        self, archive: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """With the module's arguments if it is small: a file takes four more commands there."""
+        if os.path.getsize(archive) <= SMALL:
+            with open(archive, "rb") as file:
+                content = base64.b64encode(file.read()).decode()
+            return self._execute("orch_tree", {**arguments, "content": content}, task_vars)
+        try:
+            remote = self._send(archive)
+            return self._execute("orch_tree", {**arguments, "archive": remote}, task_vars)
+        finally:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
 
     def _execute(
         self, module: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None

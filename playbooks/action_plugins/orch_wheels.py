@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 # What is held in memory here for each node that is served at the moment.
@@ -80,9 +82,21 @@ def message(folder: str, source: str, pieces: list[dict[str, Any]], parts: dict[
         }
         for piece in pieces
     ]
-    data = bytearray(json.dumps({"folder": folder, "pieces": head}).encode() + b"\n")
-    for piece in pieces:
-        with open(os.path.join(source, piece["file"]), "rb") as wheel:
-            wheel.seek(piece["offset"])
-            data += wheel.read(piece["length"])
-    return bytes(data)
+    first = json.dumps({"folder": folder, "pieces": head}).encode() + b"\n"
+    total = len(first) + sum(piece["length"] for piece in pieces)
+    # Filled in place and handed on as it is: each copy of it costs as much as encrypting it.
+    data = io.BytesIO(bytes(total))
+    data.write(first)
+    with data.getbuffer() as room:
+        at = len(first)
+        for piece in pieces:
+            fill(room[at : at + piece["length"]], os.path.join(source, piece["file"]), piece)
+            at += piece["length"]
+    return data.getvalue()
+
+
+def fill(room: memoryview, path: str, piece: dict[str, Any]) -> None:
+    with open(path, "rb") as wheel:
+        wheel.seek(piece["offset"])
+        if wheel.readinto(room) != piece["length"]:
+            raise AnsibleActionFail(f"{path} has become shorter while it was sent")

@@ -251,9 +251,7 @@ class Environment:
             self.install_uv()
             forget(os.path.join(self.prefix, SNAPSHOT))
             if not self.works():
-                self.run(
-                    "venv", "--quiet", "--clear", "--python", self.given["python"], self.prefix
-                )
+                self.make_anew()
             self.remove([name for name, _, should in wrong if should == "absent"])
             self.clear_broken([name for name, _, _ in wrong])
             self.install(self.to_install(wrong))
@@ -262,6 +260,13 @@ class Environment:
                 raise Failed(f"the environment is still wrong: {drift(left[:3])}")
             self.remember()
             shutil.rmtree(self.wheels, ignore_errors=True)
+
+    def make_anew(self) -> None:
+        """uv clears only what it takes for an environment; half of one may have been left."""
+        place = os.path.realpath(self.prefix)  # a link may lead to a larger disk
+        shutil.rmtree(place, ignore_errors=True)
+        os.makedirs(place, exist_ok=True)
+        self.run("venv", "--quiet", "--clear", "--python", self.given["python"], self.prefix)
 
     def uv_works(self) -> bool:
         try:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import hashlib
+import io
 import os
 import shutil
 import stat
@@ -33,6 +35,7 @@ options:
   ignored: {description: Names that are left alone., type: list, elements: str, default: []}
   folders: {description: Folder to mode., type: dict, default: {}}
   archive: {description: A tar file with what differs., type: path}
+  content: {description: Or such a file's content in base64., type: str}
 author: [orch]
 """
 EXAMPLES = r"""
@@ -60,6 +63,7 @@ def main() -> None:
             "ignored": {"type": "list", "elements": "str", "default": []},
             "folders": {"type": "dict", "default": {}},
             "archive": {"type": "path"},
+            "content": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
     )
@@ -67,7 +71,7 @@ def main() -> None:
     given = module.params
     found = compare(given)
     work = found["missing"] or found["extra"] or found["modes"] or found["folders"]
-    complete = given["archive"] or not found["missing"]
+    complete = given["archive"] or given["content"] or not found["missing"]
     if work and complete and not module.check_mode:
         try:
             apply(given, found)
@@ -162,7 +166,7 @@ def apply(given: dict[str, Any], found: dict[str, list[Any]]) -> None:
     for path in sorted(given["folders"]):
         os.makedirs(os.path.join(root, path), exist_ok=True)
         os.chmod(os.path.join(root, path), int(given["folders"][path], 8))
-    if given["archive"]:
+    if given["archive"] or given["content"]:
         unpack(given, set(found["missing"]))
     for path in found["modes"]:
         os.chmod(os.path.join(root, path), int(given["manifest"][path]["mode"], 8))
@@ -178,13 +182,19 @@ def unpack(given: dict[str, Any], wanted: set[str]) -> None:
     root = given["root"]
     staging = tempfile.mkdtemp(prefix=".incoming-", dir=root)
     try:
-        with tarfile.open(given["archive"]) as archive:
+        with opened(given) as archive:
             for member in archive:
                 content = archive.extractfile(member) if member.name in wanted else None
                 if content is not None:
                     place(content, member.name, given, staging)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def opened(given: dict[str, Any]) -> tarfile.TarFile:
+    if given["archive"]:
+        return tarfile.open(given["archive"])
+    return tarfile.open(fileobj=io.BytesIO(base64.b64decode(given["content"])))
 
 
 def place(source: IO[bytes], path: str, given: dict[str, Any], staging: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.operations import setup
-from orchestrator.provisioning.wheelhouse import sources_digest
+from orchestrator.provisioning.own_bindings import sources_digest
 from orchestrator.versions.stack import Index
 
 VERSION = "99.13.0"  # one that pip's own configuration cannot have
@@ -98,7 +98,7 @@ def test_building_does_not_change_what_the_bindings_are_made_of(
     source = tmp_path / "bindings" / "package"
     source.mkdir(parents=True)
     (source / "module.py").write_text("")
-    monkeypatch.setattr("orchestrator.provisioning.wheelhouse.SHARE", tmp_path)
+    monkeypatch.setattr("orchestrator.provisioning.own_bindings.SHARE", tmp_path)
     before = sources_digest()
     (source / "_built.py").write_text("what setup.py writes")
     assert sources_digest() == before

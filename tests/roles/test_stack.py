@@ -135,6 +135,20 @@ def test_another_file_of_the_same_version_is_refused(uv: Path, index: str, tmp_p
     assert not list(Path(made.prefix).rglob("tiny.py"))
 
 
+def test_what_is_left_of_an_environment_is_replaced(uv: Path, index: str, tmp_path: Path) -> None:
+    """Of one whose removal was interrupted: no pyvenv.cfg is there. A link of the site's stays."""
+    sha256 = hashlib.sha256((tmp_path / "served" / WHEEL).read_bytes()).hexdigest()
+    made = environment(uv, sha256, index_url=index)
+    (tmp_path / "disk/lib").mkdir(parents=True)
+    (tmp_path / "disk/lib/left").touch()
+    Path(made.prefix).parent.mkdir()
+    Path(made.prefix).symlink_to(tmp_path / "disk")
+    made.repair(made.compare())
+    assert made.compare() == []
+    assert Path(made.prefix).is_symlink()
+    assert not (tmp_path / "disk/lib/left").exists()
+
+
 def test_bytecode_of_the_controller_is_taken_until_a_source_is_edited(
     uv: Path, tmp_path: Path
 ) -> None:

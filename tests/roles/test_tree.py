@@ -19,7 +19,7 @@ tree = load_module("orch_tree")
 
 def given(root: Path, **changes: Any) -> dict[str, Any]:
     nothing: dict[str, Any] = {"manifest": {}, "mirrored": [], "ignored": [], "folders": {}}
-    return {"root": str(root), "archive": None, "absent": [], **nothing, **changes}
+    return {"root": str(root), "archive": None, "content": None, "absent": [], **nothing, **changes}
 
 
 def test_a_file_that_must_not_be_there_goes(tmp_path: Path) -> None:
@@ -44,13 +44,16 @@ def wide() -> Iterator[None]:
     os.umask(before)
 
 
-def test_what_is_synced_is_its_users_alone(tmp_path: Path, wide: None) -> None:
-    """By Ansible itself, on this machine: a private file stays one, also under a wide umask."""
+@pytest.mark.parametrize("more", [b"", os.urandom(2 << 20)], ids=["small", "large"])
+def test_what_is_synced_is_its_users_alone(tmp_path: Path, wide: None, more: bytes) -> None:
+    """By Ansible itself, on this machine: a private file stays one, also under a wide umask. What
+    is small comes with the module's arguments, the rest as a file."""
     data = tmp_path / "data" / "inner"
     data.mkdir(parents=True)
     for name, bits in (("secret", 0o600), ("public", 0o644), ("program", 0o755)):
         (data / name).write_text(name)
         (data / name).chmod(bits)
+    (data.parent / "more").write_bytes(more)
     root = tmp_path / "root"
     task = {
         "root": str(root),
@@ -70,6 +73,7 @@ def test_what_is_synced_is_its_users_alone(tmp_path: Path, wide: None) -> None:
             capture_output=True, text=True,
         )  # fmt: skip
         assert f"changed={changed}" in done.stdout, done.stdout + done.stderr
+    assert (root / "data/more").read_bytes() == more
     assert mode(root) == 0o755
     assert mode(root / "env.json") == 0o600
     assert {mode(path) for path in root.rglob("*") if path.is_dir()} == {0o700}

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleActionFail
 
 from tests.roles.modules import load_file, load_module
 
@@ -88,6 +89,12 @@ def test_a_pack_that_is_sent_twice_does_no_harm(
     for pack in (rest[0], rest[0], *rest[1:], rest[-1]):
         RECEIVER.main(io.BytesIO(pack))
     assert set(missing(folder).values()) == {-1}
+
+
+def test_a_wheel_that_has_become_shorter_is_told(sender: ModuleType, source: Path) -> None:
+    pieces = [{"file": "large.whl", "offset": 2500, "length": 501, "last": True}]
+    with pytest.raises(AnsibleActionFail, match=r"large\.whl has become shorter"):
+        sender.message("/opt/orch/wheels", str(source), pieces, {"large.whl": ".part"})
 
 
 def test_a_node_is_sent_what_it_was_offered_alone(sender: ModuleType, source: Path) -> None:

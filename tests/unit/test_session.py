@@ -44,6 +44,14 @@ def recorded(session: Session) -> Any:
     return read_record(session.state.record("node0"))
 
 
+def test_what_comes_before_a_roles_tasks_is_not_counted(session: Session) -> None:
+    say(session, "Validating arguments against arg spec main", "lock", {}, "validate_argument_spec")
+    say(session, "The firewall", "", {}, "ansible.builtin.include_role")
+    assert session.nodes["node0"].ok == 0
+    say(session, "Make the lock present", "lock", {}, "orch_lock")
+    assert session.nodes["node0"].ok == 1
+
+
 def test_a_record_is_what_the_recording_role_says(session: Session) -> None:
     say(
         session, "Record the facts", "record", {"ansible_facts": {"orch_facts": RECORD}}, "set_fact"
