@@ -31,6 +31,7 @@ SUBCOMMANDS = {
     "pod": "orch_node.pod.main",
     "pod-rank": "orch_node.pod.torchrun_rank",
     "slurm": "orch_node.slurm.job",
+    "slurm-fill": "orch_node.slurm.local_stack",
     "slurm-agent": "orch_node.slurm.agent",
     "slurm-ranks": "orch_node.slurm.ranks",
 }

@@ -21,13 +21,19 @@ TRAIN = TargetFlags(
                 "slurm": typer.Option(
                     metavar="KEY=VALUE",
                     help="An option of sbatch, such as partition, account, time, cpus-per-task, "
-                    "constraint, exclusive; or login=HOST (a login node behind SSH), root, python, "
-                    "runs, pmi; may be repeated.",
+                    "constraint, exclusive; or login=HOST (a login node behind SSH), root, local, "
+                    "python, runs, pmi; may be repeated.",
                 ),
                 "array": typer.Option(
                     metavar="KEY=VALUE,VALUE",
                     help="One run for each of these values of a setting, as one job array; given "
-                    "again, one for each combination.",
+                    "again, one for each combination; %N at the end lets N go at once.",
+                ),
+                "container": typer.Option(
+                    metavar="IMAGE",
+                    help="Run the ranks in this image, which all nodes see: a .sif or a folder by "
+                    "Apptainer or Singularity, a .sqsh by Pyxis. --slurm container-python, "
+                    "container-mounts, container-env-file, container-arguments set the rest.",
                 ),
                 "slurm_file": typer.Option(
                     envvar="ORCH_SLURM_FILE",

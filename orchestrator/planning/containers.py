@@ -23,6 +23,21 @@ OURS = (
     "--tty", "-t", "--interactive", "-i",
 )  # fmt: skip
 
+# Mounted over, an image would not be itself any more; a script there comes without its neighbours.
+OF_THE_IMAGE = (
+    "/",
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/opt",
+    "/proc",
+    "/run",
+    "/sys",
+    "/usr",
+    "/var",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docker:
@@ -62,7 +77,8 @@ class Docker:
             )
         if self.env_file and not self.env_file.startswith("/"):
             raise PlanError(
-                f"env_file = {self.env_file!r} is no path on the nodes: it begins with /."
+                f"env_file = {self.env_file!r} is no absolute path.",
+                hint="It is a file on the nodes: /etc/orch/train.env",
             )
         for mount in self.mounts:
             if not mount.startswith("/") or ":/" not in mount:
@@ -140,6 +156,13 @@ def bind(folder: str) -> str:
     """A value of --mount, which docker reads as a line of CSV: any path survives that."""
     fields = (f"{name}={folder}".replace('"', '""') for name in ("source", "target"))
     return "type=bind," + ",".join(f'"{field}"' for field in fields)
+
+
+def seen_folders(base: str, train: str, script: str, paths: Iterable[str]) -> tuple[str, ...]:
+    """What a container has where its node sees the user's own files: runs, programs, the script
+    with its neighbours, and data."""
+    folder = str(PurePosixPath(script).parent)
+    return (base, train, *(() if folder in OF_THE_IMAGE else (folder,)), *paths)
 
 
 def outermost(folders: Iterable[str]) -> list[str]:

@@ -14,15 +14,22 @@ from tests.slurm.site import LOGIN, NODES, USER, Site, slurm_site
 FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
 
 
+def image_of() -> str:
+    suite = os.environ.get("ORCH_SLURM_SUITE", "bookworm")  # Slurm 22.05; trixie has 24.11
+    return run("tests/slurm/image", suite).strip().splitlines()[-1]
+
+
+def opened(folder: Path) -> Path:
+    """That other users may pass through."""
+    for one in (folder, *folder.parents[:2]):
+        one.chmod(one.stat().st_mode | 0o011)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     need_engine()
-    suite = os.environ.get("ORCH_SLURM_SUITE", "bookworm")  # Slurm 22.05; trixie has 24.11
-    image = run("tests/slurm/image", suite).strip().splitlines()[-1]
-    folder = tmp_path_factory.mktemp("slurm")
-    for one in (folder, *folder.parents[:2]):
-        one.chmod(one.stat().st_mode | 0o011)
-    with slurm_site(folder, image) as found:
+    with slurm_site(opened(tmp_path_factory.mktemp("slurm")), image_of()) as found:
         yield found
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.images import run
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
@@ -21,16 +20,44 @@ LOGIN = "login"
 USER = "alice"
 
 
-class Site:
-    """`home`: of the user, on this machine and in all containers. `prefix` tells two apart."""
+SLURM_UID = 64030  # of Debian's slurm
+# What large sites have: cgroups that hold jobs to their memory, and accounting with limits.
+STRICT = {
+    "proctrack/linuxproc": "proctrack/cgroup",
+    "task/none": "task/cgroup",
+    "SelectTypeParameters=CR_Core": "SelectTypeParameters=CR_Core_Memory",
+    "accounting_storage/none": "accounting_storage/slurmdbd\n"
+    "AccountingStorageEnforce=associations,limits",
+}
+STRICT_CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainCores=yes\n"
+SLURMDBD = """AuthType=auth/munge
+DbdHost=login
+SlurmUser=slurm
+LogFile=/var/log/slurm/slurmdbd.log
+PidFile=/run/slurm/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageUser=slurm
+"""
 
-    def __init__(self, folder: Path, image: str) -> None:
+
+class Site:
+    """`home`: of the user, on this machine and in all containers. `prefix` tells two apart.
+    `strict`: with cgroups and accounting."""
+
+    def __init__(self, folder: Path, image: str, *, strict: bool = False) -> None:
         self.folder = folder
         self.image = image
-        self.prefix = f"orch-slurm-{os.getpid()}"
+        self.strict = strict
+        self.prefix = f"orch-slurm-{os.getpid()}{'-strict' * strict}"
         self.network = self.prefix
+        self.small = f"{self.prefix}-small"  # a file system of 1 MB, which all hosts see
         self.home = folder / "home"
         self.etc = folder / "etc"
+
+    @property
+    def newer(self) -> bool:
+        """Whether it is 24.11 of trixie, with Apptainer, and not 22.05 of bookworm."""
+        return ":trixie" in self.image
 
     def container(self, host: str) -> str:
         return f"{self.prefix}-{host}"
@@ -39,15 +66,30 @@ class Site:
         self.etc.mkdir()
         self.home.mkdir(mode=0o755)
         os.chown(self.home, 1500, 1500)
-        shutil.copy(HERE / "slurm.conf", self.etc)
-        # Before 23.11 there was no way to say that there are none, and no need.
-        old = ":bookworm" in self.image
-        (self.etc / "cgroup.conf").write_text("" if old else "CgroupPlugin=disabled\n")
+        self.write_settings()
         (self.etc / "munge.key").write_bytes(secrets.token_bytes(128))
         run("docker", "network", "create", self.network)
+        small = ("type=tmpfs", "device=tmpfs", "o=size=1m,uid=1500")
+        words = (word for option in small for word in ("--opt", option))
+        run("docker", "volume", "create", "--driver", "local", *words, self.small)
         for host in (LOGIN, *NODES):
             self.start(host)
         self.await_idle()
+
+    def write_settings(self) -> None:
+        text = (HERE / "slurm.conf").read_text()
+        # Before 23.11 there was no way to say that there are none, and no need.
+        cgroup = "CgroupPlugin=disabled\n" if self.newer else ""
+        if self.strict:
+            cgroup = STRICT_CGROUP
+            for lax, strict in STRICT.items():
+                assert lax in text
+                text = text.replace(lax, strict)
+        files = {"slurm.conf": text, "cgroup.conf": cgroup, "slurmdbd.conf": SLURMDBD}
+        for name, content in files.items():
+            (self.etc / name).write_text(content)
+        (self.etc / "slurmdbd.conf").chmod(0o600)
+        os.chown(self.etc / "slurmdbd.conf", SLURM_UID, SLURM_UID)
 
     def start(self, host: str) -> None:
         python = Path(sys.base_prefix)
@@ -60,6 +102,10 @@ class Site:
             "docker", "run", "--detach", "--init", "--hostname", host,
             "--name", self.container(host),
             "--network", self.network, "--network-alias", host, "--shm-size", "256m",
+            # Apptainer makes a namespace of its user, and mounts images by FUSE.
+            *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.newer),
+            *(("--cap-add", "SYS_ADMIN", "--env", "STRICT=yes") * self.strict),
+            "--volume", f"{self.small}:/small",
             "--env", f"OPEN_FOLDERS={' '.join(dict.fromkeys(opened))}", *mounts,
             self.image, str(HERE / "boot"), role,
         )  # fmt: skip
@@ -69,7 +115,8 @@ class Site:
             subprocess.run(
                 ["docker", "rm", "--force", "--volumes", self.container(host)], capture_output=True
             )
-        subprocess.run(["docker", "network", "rm", self.network], capture_output=True)
+        for kind, name in (("network", self.network), ("volume", self.small)):
+            subprocess.run(["docker", kind, "rm", name], capture_output=True)
 
     def command(self, host: str, *argv: str, user: str = USER, cwd: str = "") -> tuple[str, ...]:
         where = ("--workdir", cwd or f"/home/{USER}")
@@ -103,20 +150,13 @@ class Site:
         until(idle, "that all nodes are idle")
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{what}: not after {seconds:.0f} s"
-        time.sleep(0.1)
-
-
 def orch_words(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "orchestrator.cli.main", *arguments)
 
 
 @contextmanager
-def slurm_site(folder: Path, image: str) -> Iterator[Site]:
-    site = Site(folder, image)
+def slurm_site(folder: Path, image: str, *, strict: bool = False) -> Iterator[Site]:
+    site = Site(folder, image, strict=strict)
     try:
         site.up()
         yield site

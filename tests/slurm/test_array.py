@@ -10,7 +10,7 @@ from tests.slurm.test_run_slurm import TWO
 
 def test_an_array_with_one_run_that_fails(ready: Site) -> None:
     done = ready.orch("train", "faulty.py", *TWO, "--slurm", "cpus-per-task=1", "--array",
-                      "fault=none,exception", "--json", "--", "--steps", "8")  # fmt: skip
+                      "fault=none,exception%1", "--json", "--", "--steps", "8")  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert [one["state"] for one in told["runs"]] == ["done", "failed"]
@@ -20,6 +20,9 @@ def test_an_array_with_one_run_that_fails(ready: Site) -> None:
     jobs = [json.loads((ready.home / "runs" / name / "plan.json").read_text())["location"]["job"]
             for name in (good, bad)]  # fmt: skip
     assert [job.partition("_")[2] for job in jobs] == ["0", "1"]
+    ends = [json.loads((ready.home / "runs" / name / "outcome.json").read_text())
+            for name in (good, bad)]  # fmt: skip
+    assert ends[0]["ended"] <= ends[1]["started"], "one at once"
     rows = json.loads(ready.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"]
     assert [(one["id"], one["state"]) for one in rows[-2:]] == [(good, "done"), (bad, "failed")]
     made = ready.orch("report", good, bad)

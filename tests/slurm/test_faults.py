@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 
-from tests.slurm.site import Site, until
-from tests.slurm.test_run_slurm import PREEMPTED, TWO, Started, train
+from tests.slurm.site import Site
+from tests.slurm.test_run_slurm import PREEMPTED, TWO, Started, comes_again, train
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="a minute each")
 
@@ -30,12 +31,6 @@ def test_a_node_that_dies_without_a_spare_is_named(ready: Site) -> None:
     assert code == 1, words
     assert "n2" in words
     assert run.outcome()["state"] == "failed"
-
-
-def comes_again(site: Site, run: Started) -> None:
-    until(lambda: site.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
-    site.await_idle()  # a late word of its first turn would be taken for one of the second
-    site.said("scontrol", "update", f"jobid={run.job()}", "starttime=now")  # not in 2 minutes
 
 
 def listens(run: Started, times: int) -> bool:

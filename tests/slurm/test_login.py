@@ -12,8 +12,9 @@ import pytest
 
 from tests.slurm.conftest import FAULTY
 from tests.slurm.laptop import NAME, Laptop
-from tests.slurm.site import LOGIN, Site, until
+from tests.slurm.site import LOGIN, Site
 from tests.slurm.test_run_slurm import SLOW, TWO
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -92,9 +93,17 @@ def test_a_shared_folder_is_filled_once_and_trains(ready: Site, laptop: Laptop) 
     assert [one["failed"] for one in told["nodes"]] == [0]
     again = json.loads(laptop.orch("provision", "--on", "slurm", *root, "--json", seconds=300))
     assert [one["changed"] for one in again["nodes"]] == [0]
-    words = ("--on", "slurm", "--nodes", "2", "--allow-slow-bf16", *root, "--set",
+    # Packed as well, and run from a folder of each node's own.
+    root = (*root, "--slurm", "local=/var/tmp/orch")
+    for changed in (1, 0):
+        words = laptop.orch("provision", "--on", "slurm", *root, "--json", seconds=300)
+        assert [one["changed"] for one in json.loads(words)["nodes"]] == [changed]
+    asked = ("--on", "slurm", "--nodes", "2", "--allow-slow-bf16", *root, "--set",
              "num_train_epochs=1", "--json")  # fmt: skip
-    told = json.loads(laptop.orch("train", "bert-qa", *words, seconds=900))
+    told = json.loads(laptop.orch("train", "bert-qa", *asked, seconds=900))
     assert (told["state"], told["ranks"], told["backend"]) == ("done", 2, "ccl")
     folder = laptop.home / "runs" / told["run_id"]
     assert json.loads((folder / "output" / "results.json").read_text())
+    filled = ready.home / "runs" / told["run_id"] / "local-stack.log"
+    said = filled.read_text().splitlines()
+    assert sorted(line.split()[0] for line in said if line.endswith("is filled")) == ["n1:", "n2:"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.site import LOGIN, USER, Site, orch_words, until
+from tests.slurm.site import LOGIN, USER, Site, orch_words
+from tests.waiting import until
 
 TWO = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
 SLOW = ("--", "--seconds", "0.2", "--steps", "1000")
@@ -140,6 +141,21 @@ def test_stop_ends_the_job_and_says_so(ready: Site) -> None:
     assert set(run.outcome()["nodes"]) == {"n1", "n2"}
 
 
+def await_requeue(site: Site) -> None:
+    until(lambda: site.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
+
+
+def let_go(site: Site, run: Started) -> None:
+    """Not in 2 minutes, and not at once: nodes take no start of a job from the second in which its
+    last turn was ended (`Killing non-startable batch job: Job credential revoked`)."""
+    site.said("scontrol", "update", f"jobid={run.job()}", "starttime=now+3")
+
+
+def comes_again(site: Site, run: Started) -> None:
+    await_requeue(site)
+    let_go(site, run)
+
+
 PREEMPTED = """
 import pathlib, time
 import torch, torch.distributed as dist
@@ -167,9 +183,7 @@ def test_a_job_that_makes_room_goes_on_by_itself(ready: Site) -> None:
     logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
     until(lambda: all(one.exists() and "listening" in one.read_text() for one in logs), "a step")
     ready.said("scancel", "--batch", "--signal=TERM", run.job())
-    until(lambda: ready.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
-    ready.await_idle()  # a late word of its first turn would be taken for one of the second
-    ready.said("scontrol", "update", f"jobid={run.job()}", "starttime=now")  # not in 2 minutes
+    comes_again(ready, run)
     code, words = run.end()
     assert code == 0, words
     assert json.loads((run.folder / "slurm-job.json").read_text())["restarts"] == 1
@@ -182,12 +196,12 @@ def test_a_job_that_slurm_preempts_comes_again(ready: Site) -> None:
     run = Started(ready, *TWO, "--", "--seconds", "0.1", "--steps", "60")
     run.await_event("joined", 2)
     ready.said("sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--wrap", "true")
-    until(lambda: ready.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
+    await_requeue(ready)
     assert (
         json.loads(ready.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"][-1]["state"]
         == "waiting"
     )
-    ready.said("scontrol", "update", f"jobid={run.job()}", "starttime=now")
+    let_go(ready, run)
     code, words = run.end()
     assert code == 0, words
     assert "is back in the queue" in words

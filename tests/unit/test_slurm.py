@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from orch_node.agent import apptainer, containers
+from orch_node.agent.engines import ContainerError
+from orch_node.protocol import container
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import slurm as protocol
 from orch_node.protocol.cores import Core
@@ -26,15 +29,19 @@ from orchestrator.files import packed
 from orchestrator.model.command import Answer
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan, SendFolder, SubmitScript
+from orchestrator.planning.refusal import check_refused
 from orchestrator.planning.request import TrainRequest
 from orchestrator.report import plans
 from orchestrator.runs import store
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.slurm import array, states
+from orchestrator.targets.slurm.image import Image
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of
-from orchestrator.targets.slurm.login import SHELL
+from orchestrator.targets.slurm.login import SHELL, local_stack
 from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, decide, plan_slurm
+from orchestrator.targets.slurm.read import look_for_image
+from orchestrator.targets.slurm.refuses import REFUSES
 from orchestrator.targets.slurm.resolve import Inputs
 from orchestrator.targets.slurm.run_folder import JobMirror, SeenFolder
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
@@ -53,6 +60,7 @@ SITE = SlurmSite(
     started_by="alice@login1",
     created=1_767_323_045.0,
 )
+IMAGES = {"container": "/shared/torch.sif", "pyxis": "/shared/torch.sqsh"}
 CASES = {
     "srun": ({"nodes": "4", "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
     "mpirun": ({"nodes": "2", "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
@@ -61,6 +69,9 @@ CASES = {
     "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
     "array": ({}, ("learning_rate=1e-5,3e-5",)),
     "login": ({"nodes": "2"}, ("login=alice@login1.site", "time=30")),
+    "container": ({"nodes": "2", "launcher": "mpirun"},
+                  ("login=login1", "container-mounts=/data:/data:ro", "container-arguments=--nv")),
+    "pyxis": ({"nodes": "2"}, ("login=login1", "container-python=/opt/bin/python")),
 }  # fmt: skip
 
 
@@ -87,12 +98,13 @@ def array_of(*asked: str) -> Plan:
         settings = load.settings([f"{name}={value}" for name, value in pairs], inputs.recipe)
         one = decide(request, replace(inputs, settings=settings), array.site_of(SITE, number))
         runs.append((pairs, one))
-    return array.plan_array(SITE, runs)
+    return array.plan_array(SITE, runs, array.at_once(asked))
 
 
 def script_of(case: str) -> str:
     asked, pairs = CASES[case]
-    made = plan_of(asked, slurm_settings(None, pairs, {})) if case != "array" else array_of(*pairs)
+    settings = slurm_settings(None, pairs, {}, image=IMAGES.get(case)) if case != "array" else None
+    made = plan_of(asked, settings) if settings else array_of(*pairs)
     return made.describe().replace(SITE.train_here, "/here/train")
 
 
@@ -428,6 +440,31 @@ def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path
     assert not host.answers
 
 
+class SlowFolder(SeenFolder):
+    """Of a job that has a supervisor once it was looked at a second time."""
+
+    looks = 0
+
+    def refresh(self) -> None:
+        self.looks += 1
+        if self.looks == 2:
+            (self.folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
+
+
+def test_a_job_that_runs_and_makes_its_nodes_ready_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.targets.slurm.watch.READY_SECONDS", 0.0)
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (folder / "outcome.json").unlink(missing_ok=True)
+    (folder / "supervisor.json").unlink(missing_ok=True)
+    host = Host(Answer(code=0, out="RUNNING|N/A|n[1-2]|None\n", err=""))
+    record = store.load(folder).record
+    watch = JobWatch(record, folder, Scheduler(host), SlowFolder(folder), lambda line: None)
+    (told,) = [event.text for event in watch.queued() if isinstance(event, Waiting)]
+    assert "job 12 runs on n[1-2]: its nodes are being made ready" in told
+
+
 def test_a_job_that_slurm_did_not_put_back_has_its_checkpoint(tmp_path: Path) -> None:
     folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
     (folder / "outcome.json").unlink(missing_ok=True)
@@ -496,3 +533,159 @@ def test_too_few_cores_and_no_bf16_are_told_with_the_way_out(tmp_path: Path) -> 
 def test_the_cpus_of_the_job_on_a_node(text: str, number: int, granted: int) -> None:
     environ = {"SLURM_JOB_CPUS_PER_NODE": text, "SLURM_NODEID": str(number)}
     assert granted_cpus(environ, 16) == granted
+
+
+def image_settings(*pairs: str, image: str = "/shared/torch.sif") -> SlurmSettings:
+    return slurm_settings(None, ("login=login1", *pairs), {}, image=image)
+
+
+@pytest.mark.parametrize(
+    ("asked", "pairs", "image", "words"),
+    [
+        ({}, (), "docker://torch", "runs pull no image"),
+        ({}, (), "nvcr.io#torch", "runs pull no image"),
+        ({}, (), "torch.sif", "no absolute path"),
+        ({}, ("container-mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
+        ({}, ("container-mounts=/a,b:/a",), "/torch.sqsh", "not SOURCE:TARGET"),
+        ({}, ("container-arguments=/torch2.sif",), "/torch.sif", "it is no option"),
+        ({}, ("container-arguments=--pid",), "/torch.sif", "orch says that itself"),
+        ({}, ("container-arguments=--container-image=a",), "/torch.sqsh", "orch says that itself"),
+        ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis holds the ranks that srun starts"),
+        ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without a container"),
+        ({"docker_image": "torch"}, (), "/torch.sif", "--container IMAGE"),
+    ],
+)  # fmt: skip
+def test_images_that_cannot_be_are_refused(
+    asked: dict[str, object], pairs: tuple[str, ...], image: str, words: str
+) -> None:
+    request = replace(request_of({"nodes": "2"}), **asked)  # type: ignore[arg-type]
+    settings = image_settings(*pairs, image=image)
+
+    def plan() -> Plan:
+        check_refused(request, REFUSES)
+        return plan_slurm(request, inputs_of(settings), SITE)
+
+    with pytest.raises(OrchError) as refused:
+        plan()
+    assert words in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_an_image_is_named_from_here_or_from_the_file_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="there is no such image"):
+        look_for_image(slurm_settings(None, (), {}, image="torch.sif"))
+    (tmp_path / "torch.sif").touch()
+    look_for_image(slurm_settings(None, (), {}, image="torch.sif"))
+    file = tmp_path / "site" / "orch-slurm.toml"
+    file.parent.mkdir()
+    file.write_text('[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n')
+    for found in (
+        slurm_settings(None, ("container-python=/opt/bin/python",), {}, image="torch.sif"),
+        slurm_settings(file, (), {}),
+    ):
+        assert found.image == Image(path=str(tmp_path / "torch.sif"), python="/opt/bin/python")
+    assert slurm_settings(file, (), {}, image="").image is None
+
+
+def test_an_image_needs_no_stack_on_the_nodes() -> None:
+    """Its torch is what counts: that of the interpreter that starts the ranks is not looked at."""
+    inputs = inputs_of(image_settings())
+    bare = replace(inputs, facts=replace(inputs.facts, packages={}))
+    config = decide(request_of({"nodes": "2"}), bare, SITE).config
+    assert (config.torch, config.preload) == (None, ())
+    spec = container.parse(config.files["container.json"])
+    assert (spec.engine, spec.image) == ("apptainer", "/shared/torch.sif")
+    assert spec.preload == load.stack("current").preload
+
+
+def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = decide(request_of(), inputs_of(image_settings()), SITE).config
+    spec = container.parse(config.files["container.json"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ContainerError, match="neither apptainer nor singularity"):
+        containers.exec_command(tmp_path, spec, node="n1", rank=1)
+    (tmp_path / "singularity").write_text("#!/bin/sh\n")
+    (tmp_path / "singularity").chmod(0o755)
+    words = containers.exec_command(tmp_path, spec, node="n1", rank=1)
+    assert words[:2] == ["singularity", "exec"]
+    assert words[2 : 2 + len(spec.options)] == list(spec.options)
+    assert words[2 + len(spec.options) :] == [
+        *("--env", f"ORCH_RUN_DIR={tmp_path}", "--env", "RANK=1", "/shared/torch.sif"),
+        *("python3", "-u", str(TRAIN / "node.py"), "contained-rank", str(tmp_path)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('\x1b[91mERROR  : Failed to create user namespace: not allowed to create user namespace\n'
+         '\x1b[0m', "not allowed to create user namespace. An administrator allows them"),
+        ('FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: '
+         'fuse: failed to open /dev/fuse: Permission denied', "Permission denied. Its file can be"),
+        ('FATAL:   "nosuch": executable file not found in $PATH', "container-python=PATH"),
+    ],
+)  # fmt: skip
+def test_apptainers_words_are_told_with_what_to_do(said: str, told: str) -> None:
+    assert told in apptainer.explained(said)
+    assert "\x1b" not in apptainer.explained(said)
+
+
+def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
+    root, digest = tmp_path / "shared", "ab" * 32
+    settings = slurm_settings(None, (f"root={root}", "local=/scratch/orch"), {})
+    with pytest.raises(RequestError, match="no archive of stack 'current'") as missing:
+        local_stack(settings, "current")
+    assert "orch provision --on slurm" in missing.value.hint
+    (root / "archives").mkdir(parents=True)
+    packed = {"file": "current-abab.tar", "sha256": digest, "tree": "cd"}
+    (root / "archives" / "current.json").write_text(json.dumps(packed))
+    found = local_stack(settings, "current")
+    assert found == protocol.LocalStack(
+        folder=f"/scratch/orch/stacks/current-{digest[:16]}",
+        archive=f"{root}/archives/current-abab.tar", sha256=digest,
+    )  # fmt: skip
+    inputs = replace(inputs_of(settings), local=found)
+    for launcher in ("srun", "mpirun"):
+        one = decide(request_of({"launcher": launcher}), inputs, SITE)
+        assert f"{found.folder}/bin/python" in one.config.launcher
+        assert one.plan.run.python == inputs.python, "what starts the run is on the shared folder"
+    (root / "archives" / "current.json").write_text(json.dumps({**packed, "file": "../../x"}))
+    with pytest.raises(OrchError, match="is damaged"):
+        local_stack(settings, "current")
+
+
+@pytest.mark.parametrize("pairs", [("local=/s",), ("local=/s", "root=/r", "python=/p")])
+def test_a_folder_of_the_nodes_is_filled_from_a_shared_one(pairs: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError, match="below root="):
+        slurm_settings(None, pairs, {}).check()
+
+
+@pytest.mark.parametrize(
+    ("asked", "tasks"),
+    [
+        (("learning_rate=1e-5,3e-5,1e-4%2",), "0-2%2"),
+        (("learning_rate=1e-5,3e-5%1", "max_seq_length=64,128"), "0-3%1"),
+        (("learning_rate=1e-5,3e-5",), "0-1"),
+    ],
+)
+def test_an_array_may_let_only_some_go_at_once(asked: tuple[str, ...], tasks: str) -> None:
+    made = array_of(*asked)
+    assert f"#SBATCH --array={tasks}\n" in made.describe()
+    assert not any("%" in one.describe() for plan in made.array for one in plan.run.decisions)
+
+
+@pytest.mark.parametrize("asked", [("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)])
+def test_a_limit_of_an_array_is_said_once_and_is_one(asked: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError):
+        array.at_once(asked), array.combinations(asked)
+
+
+def test_a_percent_sign_in_a_value_is_one() -> None:
+    asked = ("a=10%,20%x",)
+    assert (array.at_once(asked), array.combinations(asked)) == (
+        None, [(("a", "10%"),), (("a", "20%x"),)],
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -14,23 +15,46 @@ from orchestrator.targets.slurm.plan import Decided, SlurmSite, login_of, sent_f
 from orchestrator.targets.slurm.script import render_array
 
 MOST = 1000  # runs, as most sites have MaxArraySize
+AT_ONCE = re.compile(r"%([0-9]+)", re.ASCII)  # at the end, as `sbatch --array` has it
 Pairs = tuple[tuple[str, str], ...]
+
+
+def at_once(asked: Iterable[str]) -> int | None:
+    """How many of the runs `KEY=V1,V2%N` lets go at once; None for all. Raises PlanError."""
+    found = [int(match[1]) for text in asked if (match := limit_in(text))]
+    if len(found) > 1 or 0 in found:
+        raise PlanError(
+            "--array: %N says once how many runs go at once, 1 or more.",
+            hint="--array learning_rate=1e-5,3e-5,1e-4%2",
+        )
+    return found[0] if found else None
+
+
+def limit_in(text: str) -> re.Match[str] | None:
+    return AT_ONCE.fullmatch(text, text.rfind("%")) if "%" in text else None
 
 
 def combinations(asked: Iterable[str]) -> list[Pairs]:
     """`KEY=V1,V2` ... -> the pairs of each run, the last key's values first. Raises PlanError."""
     axes = []
     for text in asked:
-        name, _, values = text.partition("=")
+        limit = limit_in(text)
+        name, _, values = text[: limit.start() if limit else None].partition("=")
         found = tuple(dict.fromkeys(values.split(",")))
         if not name or "" in found:
-            raise PlanError(f"--array {text}: expected KEY=VALUE,VALUE,...")
+            raise PlanError(
+                f"--array {text}: expected KEY=VALUE,VALUE,...",
+                hint="--array learning_rate=1e-5,3e-5",
+            )
         axes.append([(name, value) for value in found])
     if len({axis[0][0] for axis in axes}) < len(axes):
         raise PlanError("--array names a setting twice.", hint="All its values after one name.")
     made = list(product(*axes))
     if len(made) > MOST:
-        raise PlanError(f"--array asks for {len(made)} runs; {MOST} are the most.")
+        raise PlanError(
+            f"--array asks for {len(made)} runs; {MOST} are the most.",
+            hint="Give fewer values, or several commands.",
+        )
     return made
 
 
@@ -49,8 +73,10 @@ def site_of(site: SlurmSite, number: int) -> SlurmSite:
     )  # fmt: skip
 
 
-def plan_array(site: SlurmSite, runs: Sequence[tuple[Pairs, Decided]]) -> Plan:
-    """One script for all; each task of the array is one of the runs."""
+def plan_array(
+    site: SlurmSite, runs: Sequence[tuple[Pairs, Decided]], limit: int | None = None
+) -> Plan:
+    """One script for all; each task of the array is one of the runs. `limit`: as `at_once`."""
     labels = [" ".join(f"{name}={value}" for name, value in pairs) for pairs, _ in runs]
     made = [
         labelled(one, f"{label} ({number + 1} of {len(runs)})")
@@ -58,7 +84,7 @@ def plan_array(site: SlurmSite, runs: Sequence[tuple[Pairs, Decided]]) -> Plan:
     ]
     at = login_of(made[0].slurm)
     text = render_array(f"orch-{site.run_id}", labels, [(one.plan, one.config) for one in made],
-                        made[0].slurm)  # fmt: skip
+                        made[0].slurm, limit)  # fmt: skip
     step = SubmitScript(at=at, run_dir=site.run_dir, script=text)
     sent = dict.fromkeys(step for one in made for step in sent_first(one, site))
     plans = tuple(one.plan for one in made)

@@ -6,19 +6,32 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import StrictModel, read_toml
+from orchestrator.targets.slurm.image import LISTS, NAMES, Image
 from orchestrator.targets.slurm.settings import FLAGS, SlurmSettings
 
 FILE = Path("orch-slurm.toml")
-OWN = ("root", "python", "login", "runs", "pmi")
+CONTAINER = "container-"  # how settings of an image begin, as pairs
+OWN = ("root", "python", "local", "login", "runs", "pmi")
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: those whose option has another name.
 VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
 NOT_OPTIONS = ("SBATCH_EXPORT", "SBATCH_DEBUG", "SBATCH_WAIT", "SBATCH_OUTPUT", "SBATCH_ERROR",
                "SBATCH_JOB_NAME", "SBATCH_OPEN_MODE", "SBATCH_ARRAY_INX")  # fmt: skip
+
+
+class ContainerTable(StrictModel):
+    """The fields mean what Image says."""
+
+    image: str | None = None
+    python: str | None = None
+    mounts: list[str] | None = None
+    env_file: str | None = None
+    arguments: list[str] | None = None
 
 
 class SlurmFile(StrictModel):
@@ -26,17 +39,23 @@ class SlurmFile(StrictModel):
 
     root: str | None = None
     python: str | None = None
+    local: str | None = None
     login: str | None = None
     runs: str | None = None
     pmi: str | None = None
+    container: ContainerTable = Field(default_factory=ContainerTable)
     sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
 
 
 def slurm_settings(
-    path: Path | None, pairs: Iterable[str], environ: Mapping[str, str] = os.environ
+    path: Path | None,
+    pairs: Iterable[str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    image: str | None = None,
 ) -> SlurmSettings:
-    """Raises RequestError."""
-    found = SlurmSettings()
+    """`image`: as --container says it. Raises RequestError."""
+    found = SlurmSettings(image=Image(path=""))
     for name, value in sorted(environ.items()):
         if name.startswith("SBATCH_") and name not in NOT_OPTIONS:
             option = VARIABLES.get(name) or name.removeprefix("SBATCH_").lower().replace("_", "-")
@@ -48,17 +67,51 @@ def slurm_settings(
         name, equals, text = pair.partition("=")
         if name in OWN:
             found = with_own(found, {name: text})
+        elif name.startswith(CONTAINER):
+            found = with_container(found, name.removeprefix(CONTAINER), text)
         elif equals or name in FLAGS:
             found = with_option(found, name, text, "asked for")
         else:
             raise RequestError(f"--slurm {pair}: expected KEY=VALUE.", hint="--slurm time=2:00:00")
-    return found
+    return with_image(found, image)
+
+
+def with_image(found: SlurmSettings, image: str | None) -> SlurmSettings:
+    """Settings of an image count where there is one. A file here is named from here."""
+    assert found.image is not None
+    path = found.image.path if image is None else image
+    if not path:
+        return replace(found, image=None)
+    if not found.login and "://" not in path:
+        path = os.path.abspath(path)
+    return replace(found, image=replace(found.image, path=path))
+
+
+def with_container(found: SlurmSettings, name: str, text: str) -> SlurmSettings:
+    """With another value, or one more word of a list. Raises RequestError."""
+    if name not in NAMES:
+        known = [CONTAINER + one for one in NAMES]
+        raise RequestError(
+            f"--slurm {CONTAINER}{name}: orch has no such setting.",
+            hint=did_you_mean(CONTAINER + name, known)
+            or f"--container IMAGE says the image; there are {', '.join(known)}.",
+        )
+    assert found.image is not None
+    field = name.replace("-", "_")
+    value: Any = (*getattr(found.image, field), text) if name in LISTS else text
+    return replace(found, image=replace(found.image, **{field: value}))
 
 
 def with_file(found: SlurmSettings, source: Path) -> SlurmSettings:
     values = read_toml(source, SlurmFile)
     own = {name: getattr(values, name) for name in OWN if getattr(values, name) is not None}
     found = with_own(found, own)
+    table = values.container.model_dump(exclude_none=True)
+    path = table.pop("image", "")
+    if path and not found.login:
+        path = os.path.join(source.parent, path)
+    lists = {name: tuple(table[name]) for name in LISTS if name in table}
+    found = replace(found, image=Image(path=path, **{**table, **lists}))
     for name, value in values.sbatch.items():
         if value is not False:
             text = "" if value is True else str(value)
@@ -79,6 +132,7 @@ def with_own(found: SlurmSettings, own: dict[str, str]) -> SlurmSettings:
         found,
         root=own.get("root", found.root) or None,
         python=own.get("python", found.python) or None,
+        local=own.get("local", found.local) or None,
         login=own.get("login", found.login) or None,
         runs=own.get("runs", found.runs) or None,
         pmi=own.get("pmi", found.pmi),

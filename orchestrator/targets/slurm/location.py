@@ -37,13 +37,18 @@ def location_of(record: RunRecord) -> JobLocation:
     try:
         found = values.read(JobLocation, record.location, "location")
     except ProtocolError as error:
-        raise ExecuteError(f"The record of {record.run_id} is damaged: {error}") from None
+        raise damaged(record, str(error)) from None
     for what, text, pattern in (("job", found.job, JOB), ("host", found.login, HOST)):
         if text and not pattern.fullmatch(text):
-            raise ExecuteError(
-                f"The record of {record.run_id} is damaged: {text!r:.40} is no {what}."
-            )
+            raise damaged(record, f"{text!r:.40} is no {what}.")
     return found
+
+
+def damaged(record: RunRecord, why: str) -> ExecuteError:
+    return ExecuteError(
+        f"The record of {record.run_id} is damaged: {why}",
+        hint="`squeue --me` shows whether its job lives; its files stay where they are.",
+    )
 
 
 def submitted(record: RunRecord, job: str) -> RunRecord:

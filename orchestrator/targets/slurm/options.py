@@ -10,10 +10,12 @@ from typing import ClassVar
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
     """`slurm`: settings as KEY=VALUE; `slurm_file`: the file with the others; `array`: settings of
-    the recipe as KEY=VALUE,VALUE, for one run of each."""
+    the recipe as KEY=VALUE,VALUE, for one run of each; `container`: an image that holds the
+    ranks."""
 
     on: ClassVar[str] = "slurm"
 
     slurm: tuple[str, ...] = ()
     slurm_file: Path | None = None
     array: tuple[str, ...] = ()
+    container: str | None = None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
-from orch_node.protocol.environment import ALWAYS
+from orch_node.protocol import files as run_files
+from orch_node.protocol.container import PYXIS
+from orch_node.protocol.environment import ALWAYS, defaults
 from orch_node.protocol.record import RunNode
 from orch_node.protocol.slurm import NODE0, JobConfig
 
@@ -12,6 +15,7 @@ from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, together
 from orchestrator.model.links import Link
+from orchestrator.planning.containers import seen_folders
 from orchestrator.planning.plan import Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.request_key import request_key
@@ -81,9 +85,10 @@ def decide(
         Decision(topic="run", value=site.run_id),
         *together(chosen.stack),
         *tell_job(request, chosen),
+        *tell_local(inputs),
         *together(chosen.layout),
         Decision(topic="launcher", value=chosen.launcher, reason=launch.summary),
-        *together(chosen.backend, chosen.precision, chosen.preload, output),
+        *together(chosen.image, chosen.backend, chosen.precision, chosen.preload, output),
         *tell_restarts(request.max_restarts, chosen.training.recipe, request.min_nodes),
     )
     plan = Plan(
@@ -95,7 +100,23 @@ def decide(
         steps=(),
     )  # fmt: skip
     config = config_of(request, chosen, inputs, site, launch)
+    if chosen.image.value:
+        config = contained(config, chosen, files, site)
     return Decided(plan=plan, config=config, files=files, slurm=chosen.slurm)
+
+
+def contained(config: JobConfig, chosen: Resolved, files: Files, site: SlurmSite) -> JobConfig:
+    """The same, with ranks in an image: its libraries are not those of the nodes. Raises
+    PlanError."""
+    image = chosen.image.value
+    assert image is not None
+    base = str(PurePosixPath(site.run_dir).parent)
+    script = files.paths[chosen.training.recipe.script]
+    folders = seen_folders(base, site.train, script, files.paths.values())
+    text = image.file(folders, site.run_dir, preload=config.preload)
+    return replace(
+        config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text}
+    )  # fmt: skip
 
 
 def sent_first(one: Decided, site: SlurmSite) -> tuple[Step, ...]:
@@ -128,7 +149,9 @@ def launch_of(
     script: tuple[str, ...],
 ) -> Launch:  # fmt: skip
     """What starts the ranks; node0's address in it is still to be filled in."""
-    ranks = (inputs.python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
+    image = chosen.image.value
+    python = image.python if image and image.engine == PYXIS else inputs.ranks_python
+    ranks = (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
     if chosen.launcher == SRUN:
         head = (inputs.python, f"{site.train}/node.py", "slurm-ranks", site.run_dir)
         words = (*head, f"--pmi={inputs.slurm.pmi}", "--", *ranks)
@@ -170,6 +193,13 @@ def tell_job(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
     )
 
 
+def tell_local(inputs: Inputs) -> tuple[Decision, ...]:
+    if inputs.local is None:
+        return ()
+    why = f"each node's own, filled once from {inputs.local.archive}"
+    return (Decision(topic="local stack", value=inputs.local.folder, reason=why),)
+
+
 def home_of(chosen: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:
     at = JobLocation(name=f"orch-{site.run_id}", login=chosen.slurm.login or "")
     return Home(
@@ -184,7 +214,8 @@ def home_of(chosen: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str |
 
 
 def key_of(request: TrainRequest, chosen: Resolved) -> str:
-    hosts = (TARGET, chosen.slurm.login or "", chosen.slurm.root or "")
+    image = chosen.image.value.path if chosen.image.value else ""
+    hosts = (TARGET, chosen.slurm.login or "", chosen.slurm.root or "", *([image] if image else ()))
     names = (chosen.launcher, request.nodes or "")
     return request_key(request, chosen.training, hosts=hosts, names=names)
 
@@ -203,7 +234,12 @@ def config_of(
         backend_module=backend.module,
         setvars=backend.setvars,
         timeout_seconds=TIMEOUT_SECONDS,
-        env={**ALWAYS, **dict(backend.env), **launch.environment},
+        env={
+            **ALWAYS,
+            **dict(backend.env),
+            **launch.environment,
+            **defaults(chosen.training.recipe.environment),
+        },
         preload=tuple(chosen.stack.value.preload),
         torch=inputs.facts.packages.get("torch"),
         needs_bf16=chosen.precision.value == "bf16" and not request.allow_slow_bf16,
@@ -214,6 +250,7 @@ def config_of(
         files={**launch.files, **launch.shared},
         options=supervision(request, chosen, launch),
         requeue="no-requeue" not in chosen.slurm.sbatch,
+        local=inputs.local,
     )
 
 

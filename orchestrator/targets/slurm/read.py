@@ -17,7 +17,7 @@ from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.slurm import array
 from orchestrator.targets.slurm.load import slurm_settings
-from orchestrator.targets.slurm.login import HINT, Seen, look
+from orchestrator.targets.slurm.login import HINT, Seen, local_stack, look
 from orchestrator.targets.slurm.options import SlurmOptions
 from orchestrator.targets.slurm.plan import Decided, SlurmSite, decide, plan_slurm
 from orchestrator.targets.slurm.resolve import Inputs
@@ -28,8 +28,9 @@ def plan(request: TrainRequest) -> Plan:
     """Read the files, decide. Asks Slurm nothing, and writes nothing; of a login node it asks what
     its stack is."""
     own = request.own(SlurmOptions)
-    slurm = slurm_settings(own.slurm_file, own.slurm)
+    slurm = slurm_settings(own.slurm_file, own.slurm, image=own.container)
     slurm.check()
+    look_for_image(slurm)
     python = interpreter(slurm, request.stack)
     seen = look(slurm.login or "", python)
     inputs = read(request, slurm, python, seen)
@@ -39,7 +40,7 @@ def plan(request: TrainRequest) -> Plan:
             (pairs, member(request, inputs, array.site_of(site, number), pairs))
             for number, pairs in enumerate(array.combinations(own.array))
         ]
-        return array.plan_array(site, runs)
+        return array.plan_array(site, runs, array.at_once(own.array))
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
 
 
@@ -52,7 +53,17 @@ def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
             "Which folder do all nodes see?", hint="--slurm root=/shared/orch, or orch-slurm.toml."
         )
-    return SharedFolder(host=slurm.login or "", root=slurm.root)
+    return SharedFolder(host=slurm.login or "", root=slurm.root, archive=bool(slurm.local))
+
+
+def look_for_image(slurm: SlurmSettings) -> None:
+    """Raises RequestError where all nodes see what this machine sees, and it is not there."""
+    if slurm.image and not slurm.login and not Path(slurm.image.path).exists():
+        slurm.image.check()
+        raise RequestError(
+            f"--container {slurm.image.path}: there is no such image.",
+            hint="A .sif or a folder of Apptainer, or a .sqsh of Pyxis, that all nodes see.",
+        )
 
 
 def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.Pairs) -> Decided:
@@ -73,6 +84,7 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, seen: Seen) -
         slurm=slurm,
         facts=seen.facts,
         python=python,
+        local=local_stack(slurm, request.stack),
         settings=load.settings(list(request.settings), recipe),
         plugins=load.plugins(),
     )
@@ -82,6 +94,8 @@ def interpreter(slurm: SlurmSettings, stack: str) -> str:
     """All nodes see what the host with Slurm's programs sees. Raises PlanError."""
     if slurm.python or slurm.root:
         return slurm.python or f"{slurm.root}/stacks/{stack}/bin/python"
+    if slurm.login and slurm.image:
+        return "/usr/bin/python3"  # the image has all that ranks need
     if slurm.login:
         raise PlanError(f"--slurm login={slurm.login}: which Python do its nodes use?", hint=HINT)
     return sys.executable

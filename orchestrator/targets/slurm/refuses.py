@@ -9,7 +9,7 @@ from orchestrator.planning.refusal import Refusal
 NODES = "is for nodes behind SSH"
 CONTAINERS = Refusal(
     "is for containers of docker on nodes, which no user of Slurm may start",
-    "Run from the stack: --slurm root=FOLDER, or --slurm python=INTERPRETER.",
+    "--container IMAGE runs the ranks in an image of Apptainer, Singularity or Pyxis.",
 )
 
 REFUSES: Mapping[str, Refusal] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from orch_node.protocol.slurm import LocalStack
+
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.model.cluster import Facts, Node
@@ -16,6 +18,7 @@ from orchestrator.planning import checks, launch
 from orchestrator.planning import precision as precisions
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.training import Training
+from orchestrator.targets.slurm.image import Image, choose_image
 from orchestrator.targets.slurm.settings import SIZES, SlurmSettings
 from orchestrator.versions.stack import Stack
 
@@ -30,15 +33,21 @@ WORD = "node"  # what the nodes of a job are called before Slurm has chosen them
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What a request names, as read from files. `facts`: of the host with Slurm's programs, and of
-    the stack, which all nodes see there."""
+    the stack, which all nodes see there. `python`: that starts the run; `local`: the stack of the
+    ranks, where it is on each node's own disk."""
 
     recipe: Recipe
     stack: Stack
     slurm: SlurmSettings
     facts: Facts
     python: str
+    local: LocalStack | None = None
     settings: Mapping[str, Value] = field(default_factory=dict)
     plugins: Mapping[str, Backend] = field(default_factory=dict)
+
+    @property
+    def ranks_python(self) -> str:
+        return f"{self.local.folder}/bin/python" if self.local else self.python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,7 @@ class Resolved:
     backend: Choice[Backend]
     precision: Choice[str]
     preload: Choice[tuple[str, ...]]
+    image: Choice[Image | None]
     training: Training
 
 
@@ -64,10 +74,14 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
     inputs.slurm.check()
     launcher, mpi = choose_launcher(request, inputs)
     nodes = tuple(unknown(number, inputs) for number in range(count))
+    image = choose_image(inputs.slurm.image, launcher)
+    have = nodes[:0] if image.value else nodes[:1]  # what an image has, its ranks will see
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
-    chosen = launch.choose_backend(inputs.stack, nodes[:1], request.backend, inputs.plugins)
-    stack = checks.fit_stack(inputs.stack, chosen, nodes[:1])
-    backend = launch.tell_backend(launch.below(chosen, launcher, mpi.value))
+    chosen = launch.choose_backend(inputs.stack, have, request.backend, inputs.plugins)
+    stack = checks.fit_stack(inputs.stack, chosen, have)
+    contained = image.value is not None
+    below = launch.below(chosen, launcher, mpi.value, contained=contained)
+    backend = launch.tell_backend(below)
     precision = precisions.choose_precision(
         inputs.recipe, (), asked=request.precision, allow_slow=request.allow_slow_bf16
     )
@@ -81,7 +95,10 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
         stack=stack,
         backend=backend,
         precision=precision,
-        preload=checks.leave_preload(stack.value, "what of it the nodes have"),
+        preload=checks.leave_preload(
+            stack.value, f"what of it the {'image has' if contained else 'nodes have'}"
+        ),
+        image=image,
         training=training_of(request, inputs, stack.value, backend.value, precision.value, layout),
     )
 
@@ -140,7 +157,7 @@ def unknown(number: int, inputs: Inputs) -> Node:
     return Node(
         name=f"{WORD}-{number}",
         address=f"{WORD}-{number}",
-        python=inputs.python,
+        python=inputs.ranks_python,
         facts=inputs.facts,
         via=("srun",),
         repair="`orch setup` of the orch whose Python the nodes use",

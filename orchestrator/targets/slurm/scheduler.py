@@ -29,6 +29,8 @@ class Host(Protocol):
 class ControllerAway(ExecuteError):
     """It may come back: jobs go on without it."""
 
+    advice = "Jobs go on without it: try again when `sinfo` answers."
+
 
 @dataclass(slots=True)
 class Scheduler:

@@ -35,12 +35,14 @@ def render_array(
     labels: Sequence[str],
     runs: Sequence[tuple[Plan, JobConfig]],
     slurm: SlurmSettings,
+    limit: int | None = None,
 ) -> str:
-    """`name`: of the job; `labels`: what each run has of its own."""
+    """`name`: of the job; `labels`: what each run has of its own; `limit`: how many go at once."""
     (first, config), *_ = runs
     decisions = [one for one in first.run.decisions if one.topic not in ("run", "array", "resume")]
+    tasks = f"0-{len(runs) - 1}" + (f"%{limit}" if limit else "")
     return template("array.sh.j2").render(
-        options=[*options(name, config, slurm), f"--array=0-{len(runs) - 1}"],
+        options=[*options(name, config, slurm), f"--array={tasks}"],
         decisions=[one_line(one.describe()) for one in decisions],
         members=[
             {"label": one_line(label), **written(*one)}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError
+from orchestrator.targets.slurm.image import Image
 
 # As `ssh` takes it; ports and keys are said in ~/.ssh/config.
 HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII)
@@ -21,6 +22,7 @@ OURS = {
     "error": "nothing: what the job says is in the run's folder",
     "chdir": "nothing: the job begins in the run's folder",
     "overcommit": "--ppn, as many as there are cores",
+    "container": "--container IMAGE",
     "array": "--array KEY=VALUE,VALUE, one run for each value",
     "wrap": "the script's name in place of the recipe",
     "parsable": "nothing",
@@ -48,25 +50,35 @@ SIZES = (
 class SlurmSettings:
     """`root`: a shared folder that `orch provision` has filled; without one, orch's own
     installation, which the nodes then see at the same place. `python`: the interpreter of the
-    ranks, where it is neither's. `login`: a host on which Slurm's programs are, reached by SSH;
+    ranks, where it is neither's. `local`: a folder of each node's own, from which the ranks run.
+    `login`: a host on which Slurm's programs are, reached by SSH;
     `runs`: a shared folder there, below which runs from other machines live.
-    `pmi`: what `srun --mpi` is told. `sbatch`: its long options, an empty text for a mere flag;
-    `why`: option -> where it comes from.
+    `image`: that holds the ranks. `pmi`: what `srun --mpi` is told. `sbatch`: its long options, an
+    empty text for a mere flag; `why`: option -> where it comes from.
     """
 
     root: str | None = None
     python: str | None = None
+    local: str | None = None
     login: str | None = None
     runs: str | None = None
+    image: Image | None = None
     pmi: str = "auto"
     sbatch: Mapping[str, str] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises PlanError for the first value that cannot be."""
-        for name, path in (("root", self.root), ("python", self.python), ("runs", self.runs)):
+        for name in ("root", "python", "local", "runs"):
+            path = getattr(self, name)
             if path is not None and (not path.startswith("/") or ".." in path.split("/")):
                 raise PlanError(f"--slurm {name}={path}: it is an absolute path on all nodes.")
+        if self.local and (not self.root or self.python or self.image):
+            raise PlanError(
+                f"--slurm local={self.local}: it is filled from what `orch provision` has packed "
+                "below root=.",
+                hint="Say root= with it, and neither python= nor --container.",
+            )
         if self.login is not None and not HOST.fullmatch(self.login):
             raise PlanError(
                 f"--slurm login={self.login}: it is a host, as in `ssh HOST`.",
@@ -83,7 +95,10 @@ class SlurmSettings:
                     f"--slurm {name}: orch says that itself.", hint=f"In its place: {OURS[name]}."
                 )
             if not value.isprintable():
-                raise PlanError(f"--slurm {name}: its value holds what cannot be printed.")
+                raise PlanError(
+                    f"--slurm {name}: its value holds what cannot be printed.",
+                    hint="Type it anew: copied text may hold such characters.",
+                )
 
     def number(self, name: str) -> int | None:
         """Raises PlanError for an option that is no number."""

@@ -13,6 +13,7 @@ REASONS = {
     "Resources": "not enough nodes are free",
     "Dependency": "it waits for another job",
     "BeginTime": "its start is set for later, as for two minutes after a requeue",
+    "JobArrayTaskLimit": "as many runs of the array go on as its %N lets",
     "Licenses": "a licence that it needs is taken",
     "Reservation": "its reservation has not begun",
     "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",
@@ -124,6 +125,11 @@ def waiting_words(found: JobState) -> str:
     told = f"{words} ({found.reason})" if words else found.reason
     start = f"; expected to start at {found.start}" if found.start[:1].isdigit() else ""
     return f"job {found.job} waits: {told}{start}"
+
+
+def beginning_words(found: JobState) -> str:
+    nodes = f" on {found.nodes}" if found.nodes else ""
+    return f"job {found.job} runs{nodes}: its nodes are being made ready"
 
 
 def never(found: JobState) -> str:

@@ -29,9 +29,17 @@ POLL_SECONDS = 1.0
 TICK_SECONDS = 0.2
 ASK_SECONDS = 5.0  # between questions to the controller, which many ask
 FIRST_SECONDS = 1.0
+READY_SECONDS = 3.0  # until it is told that a job that runs has no supervisor yet
 END_SECONDS = 40.0  # for a job to end, which Slurm gives 30 s between TERM and KILL
 ENDED_BY = ("SIGTERM", "SIGKILL")  # as Slurm ends what is left of a job
 SEEN_SECONDS = 0.5  # until a shared file system shows what another host has written
+
+
+def words_of(found: JobState, waits: bool, seconds: float) -> str:
+    """Of a job that has no supervisor yet; `seconds`: since it last waited."""
+    if waits:
+        return states.waiting_words(found)
+    return states.beginning_words(found) if seconds >= READY_SECONDS else ""
 
 
 class JobWatch:
@@ -131,12 +139,14 @@ class JobWatch:
 
     def queued(self) -> Iterator[Event]:
         """Until the job's supervisor is there, or the job is not any more."""
-        told = ""
+        told, waited = "", time.monotonic()
         while True:
             found = self.state()
             # A job that was put back has files of before until it starts again.
             waits = found.waits and not self.away
-            if not waits:
+            if waits:
+                waited = time.monotonic()
+            else:
                 self.refresh()
             if found.ended or (self.has_begun() and not waits):
                 return
@@ -146,7 +156,7 @@ class JobWatch:
                     f"Slurm will never start job {self.job} ({found.reason}), so it was cancelled: "
                     f"{why}."
                 )
-            words = states.waiting_words(found) if waits else ""
+            words = words_of(found, waits, time.monotonic() - waited)
             if words and words != told:
                 told = words
                 yield Waiting(time=time.time(), text=words)

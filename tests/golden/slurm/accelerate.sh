@@ -35,7 +35,8 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "PYTHONUNBUFFERED": "1",
   "TOKENIZERS_PARALLELISM": "false",
   "ACCELERATE_USE_CPU": "True",
-  "ACCELERATE_MIXED_PRECISION": "bf16"
+  "ACCELERATE_MIXED_PRECISION": "bf16",
+  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
  },
  "preload": [
   "libiomp5.so",
@@ -77,6 +78,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--num_train_epochs=6",
   "--seed=0",
   "--pad_to_max_length=false",
+  "--length_grouping",
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
@@ -101,6 +103,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--path=/venv/bin"
  ],
  "requeue": true,
+ "local": null,
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -38,7 +38,8 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false"
+  "TOKENIZERS_PARALLELISM": "false",
+  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
  },
  "preload": [
   "libiomp5.so",
@@ -78,6 +79,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--num_train_epochs=6",
   "--seed=0",
   "--pad_to_max_length=false",
+  "--length_grouping",
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
@@ -95,6 +97,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--keeps-batch"
  ],
  "requeue": true,
+ "local": null,
  "schema": 1
 }
 ORCH_END_OF_FILE

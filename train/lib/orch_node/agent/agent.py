@@ -21,6 +21,7 @@ from typing import Any
 from orch_node import whole_files
 from orch_node.agent import containers, make_room, processes, shared_memory, stack_traces
 from orch_node.agent.core_claims import Claims
+from orch_node.agent.engines import ContainerError
 from orch_node.disk import trouble
 from orch_node.protocol import files
 from orch_node.protocol.agent import (
@@ -118,7 +119,7 @@ class Agent:
         assert spec is not None
         try:
             containers.start(self.run_dir, spec, node=self.node, cpus=question.cpus)
-        except containers.ContainerError as error:
+        except ContainerError as error:
             return ContainerStarted(problem=str(error))
         return ContainerStarted()
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orch_node import program, whole_files
+from orch_node.agent import apptainer
+from orch_node.agent.engines import ContainerError, answer
 from orch_node.protocol import container, files
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import Placement
 from orch_node.protocol.outcome import ProcessRecord
 
-ENGINE = "docker"
+ENGINE = container.DOCKER
 MARK = b'{"contained": '  # how a line of the container's own wrapper begins
 RUN, FOLDER, NODE = "orch.run", "orch.folder", "orch.node"  # labels
 # Words that a shell has of its own: an image may have no other programs.
@@ -38,10 +39,6 @@ CURES = {
 }
 
 
-class ContainerError(Exception):
-    """The engine is not there or refuses, in its words, with the cure where it is known."""
-
-
 def read_spec(run_dir: Path) -> ContainerSpec | None:
     """None for a run whose ranks are in no container. Raises ProtocolError."""
     try:
@@ -51,7 +48,11 @@ def read_spec(run_dir: Path) -> ContainerSpec | None:
 
 
 def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> str:
-    """Start this node's container, in the place of an earlier attempt's; -> its id."""
+    """Start this node's container, in the place of an earlier attempt's; -> its id. Apptainer has
+    none until a rank runs: whether it can is looked at. Raises ContainerError."""
+    if spec.engine != ENGINE:
+        apptainer.check(spec)
+        return ""
     remove(find(run_dir, node))
     options = run_options(run_dir, spec, node=node, cpus=cpus)
     # It does nothing until ranks are started in it.
@@ -80,12 +81,12 @@ def id_file(run_dir: Path, node: str) -> Path:
 
 def exec_command(run_dir: Path, spec: ContainerSpec, *, node: str, rank: int) -> list[str]:
     """What starts the rank's process in the container of this node."""
-    return [
-        *(ENGINE, "exec", "--interactive"),
-        *("--env", f"ORCH_RUN_DIR={run_dir}", "--env", f"RANK={rank}"),
-        id_file(run_dir, node).read_text(),
-        *(spec.python, "-u", str(program.PROGRAM), "contained-rank", str(run_dir)),
-    ]
+    wrapper = (spec.python, "-u", str(program.PROGRAM), "contained-rank", str(run_dir))
+    marks = ("--env", f"ORCH_RUN_DIR={run_dir}", "--env", f"RANK={rank}")
+    if spec.engine != ENGINE:
+        return [*apptainer.before(spec, marks), *wrapper]
+    held = id_file(run_dir, node).read_text()
+    return [ENGINE, "exec", "--interactive", *marks, held, *wrapper]
 
 
 def entry_command(
@@ -163,7 +164,7 @@ def remove(containers: list[str]) -> None:
 def clear(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list[ProcessRecord]]:
     """Remove the run's containers here; -> (removed, left), as records of processes are."""
     spec = read_spec(run_dir)
-    if spec is None and run_dir.exists():
+    if run_dir.exists() if spec is None else spec.engine != ENGINE:
         return [], []
     try:
         found = find(run_dir, node)
@@ -183,17 +184,9 @@ def record(name: str) -> ProcessRecord:
 def ask(*words: str, seconds: float = SECONDS) -> str:
     """The engine's answer. Raises ContainerError."""
     try:
-        done = subprocess.run(
-            [ENGINE, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=seconds,
-        )  # fmt: skip
-    except OSError as error:
-        raise ContainerError(f"{ENGINE} cannot be started: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise ContainerError(f"{ENGINE} {words[0]} gave no answer for {seconds:.0f} s") from None
-    if done.returncode != 0:
-        raise ContainerError(explained(done.stderr.strip() or f"exit code {done.returncode}"))
-    return done.stdout
+        return answer((ENGINE, *words), seconds=seconds)
+    except ContainerError as error:
+        raise ContainerError(explained(str(error))) from None
 
 
 def explained(text: str) -> str:

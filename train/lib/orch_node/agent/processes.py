@@ -30,7 +30,10 @@ ROLES = {
     "run-script": ("rank", None),
 }
 WATCHERS = ("supervisor", "agent")
-LAUNCHERS = ("mpiexec", "mpirun", "prte", "hydra_", "ssh", "srun", "docker")
+LAUNCHERS = (
+    *("mpiexec", "mpirun", "prte", "hydra_", "ssh", "srun", "docker"),
+    *("apptainer", "Apptainer", "singularity", "Singularity"),
+)
 # Daemons of the launchers on other nodes, where their environment names no run.
 PROXIES = ("hydra_", "prted")
 SCAN_SECONDS = 0.05
@@ -140,15 +143,20 @@ def is_ours(path: str, pid: int) -> bool:
     )
 
 
+def stat_of(pid: int) -> tuple[str, list[str]]:
+    """-> its name, and the fields behind it: state, parent, ... (proc(5)). Raises OSError."""
+    text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return name, rest.split()
+
+
 def look(pid: int, argv: list[bytes]) -> Process | None:
     """None if it is gone."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        name, fields = stat_of(pid)
         environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
     ranks = [value[5:] for value in environ if value.startswith(b"RANK=")]
     return Process(
         pid=pid,
@@ -188,11 +196,23 @@ def ancestors(pid: int) -> list[int]:
     while pid > 0:
         found.append(pid)
         try:
-            stat = (PROC / str(pid) / "stat").read_text(errors="replace")
+            pid = int(stat_of(pid)[1][1])
         except OSError:
             break
-        pid = int(stat.rpartition(")")[2].split()[1])
     return found
+
+
+def has_children(pid: int) -> bool:
+    """Living ones."""
+    for folder in PROC.iterdir():
+        if folder.name.isdigit():
+            try:
+                _, (state, parent, *_) = stat_of(int(folder.name))
+            except OSError:
+                continue
+            if int(parent) == pid and state not in "ZX":
+                return True
+    return False
 
 
 def end(find: Callable[[], list[Process]], *, term_seconds: float, seconds: float) -> Ended:

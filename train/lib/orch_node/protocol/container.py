@@ -10,13 +10,15 @@ from orch_node.protocol.layout import Placement
 
 SCHEMA = 1
 BY_ENTRYPOINT = "node"  # the image's own entrypoint starts the ranks of a node
+DOCKER, APPTAINER, PYXIS = "docker", "apptainer", "pyxis"  # Apptainer is also Singularity
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
     """`start`: rank, where orch starts each in the container, or node. `preload`: names of
     libraries, where the image has them. `processes`: node -> ranks that the image itself starts
-    there. `options`: words of `docker run`. `env_file`: a file of variables on the node."""
+    there. `options`: words of `docker run`, `apptainer exec` or, of Pyxis, `srun`. `env_file`: a
+    file of variables on the node. `engine`: what holds the container."""
 
     image: str
     start: str
@@ -25,6 +27,7 @@ class ContainerSpec:
     processes: dict[str, int]
     options: tuple[str, ...]
     env_file: str = ""
+    engine: str = DOCKER
     schema: int = SCHEMA
 
     @property

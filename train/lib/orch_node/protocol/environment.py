@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 # Of every rank. The tokenizers' threads would run beside the rank's own.
@@ -9,6 +10,19 @@ ALWAYS = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Intel's recommendation for one pinned process per set of cores, as in torch.backends.xeon.run_cpu
 # and IPEX's launcher.
 OPENMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
+
+# A recipe's: JSON of the variables that its ranks have unless somebody else has set them.
+DEFAULTS = "ORCH_RANK_DEFAULTS"
+
+
+def defaults(variables: Mapping[str, str]) -> dict[str, str]:
+    """As a run carries them to its ranks."""
+    return {DEFAULTS: json.dumps(dict(variables), sort_keys=True)} if variables else {}
+
+
+def with_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """A rank's environment, with what nobody has set in it."""
+    return {**json.loads(environment.get(DEFAULTS, "{}")), **environment}
 
 
 def preloaded(libraries: Sequence[str]) -> dict[str, str]:

@@ -15,12 +15,23 @@ NODE0 = "address-of-node0"
 
 
 @dataclass(frozen=True)
+class LocalStack:
+    """`folder`: of each node's own, named by the content; `archive`: that all nodes see, with its
+    `sha256`."""
+
+    folder: str
+    archive: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class JobConfig:
     """`nodes` have ranks, `spare_nodes` are kept ready; `ppn`: ranks of each node. `env`: variables
     of all ranks; `preload`: names of libraries, where the nodes have them. `launcher`: its words,
     `launcher_env`: its variables; `files`: name in the run's folder -> content; `options`: of the
     supervisor. `launch`: what kind of launcher it is; `mpi`: the flavour of its hostfile.
-    `requeue`: whether a job that has made room goes back into the queue."""
+    `requeue`: whether a job that has made room goes back into the queue. `local`: from where the
+    ranks run, if not from a shared folder."""
 
     run_id: str
     nodes: int
@@ -42,6 +53,7 @@ class JobConfig:
     files: dict[str, str]
     options: tuple[str, ...]
     requeue: bool = False
+    local: LocalStack | None = None
     schema: int = SCHEMA
 
 

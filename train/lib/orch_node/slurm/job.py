@@ -24,6 +24,7 @@ from orch_node.reach import BY_STEP
 from orch_node.slurm import lay
 from orch_node.slurm.channels import JobAgents
 from orch_node.slurm.gather import GatherError, Gathering
+from orch_node.slurm.local_stack import FillError, fill_nodes
 from orch_node.slurm.words import STEP, VARIABLES
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
@@ -44,8 +45,11 @@ def main(argv: list[str]) -> int:
     began = time.time()
     clear_outcome(run_dir)
     try:
-        gathering = Gathering(run_dir, node_names())
-    except (GatherError, OSError) as error:
+        nodes = node_names()
+        if config.local:
+            fill_nodes(run_dir, nodes)
+        gathering = Gathering(run_dir, nodes)
+    except (FillError, GatherError, OSError) as error:
         return fail(run_dir, str(error), began)
     try:
         gathering.all()
@@ -77,7 +81,8 @@ def node_names() -> list[str]:
 def supervise(run_dir: Path, config: JobConfig, gathering: Gathering) -> int:
     hellos = [gathering.hellos[node] for node in gathering.nodes]
     lay.check(config, hellos)
-    for name, text in lay.run_files(config, hellos, facts.libraries(Path(sys.prefix))).items():
+    stack = Path(config.local.folder if config.local else sys.prefix)
+    for name, text in lay.run_files(config, hellos, facts.libraries(stack)).items():
         whole_files.write(run_dir / name, text)
     note(run_dir, hellos)
     alone = shlex.join(["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1"])

