@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.runs import stack_traces
 from orchestrator.runs.logs import LogLine
 from orchestrator.targets.interface import RunHandle, Tell
 
@@ -63,7 +64,7 @@ class RanksOutput:
     def read(self, handle: RunHandle) -> None:
         rank = None if self.shown == ALL else int(self.shown)
         try:
-            for line in handle.logs(rank=rank, follow=True):
+            for line in stack_traces.without(handle.logs(rank=rank, follow=True)):
                 if self.arrived.full():
                     self.tell_once("More is printed than can be shown as it comes.")
                 self.arrived.put(line)

@@ -50,4 +50,7 @@ def set_aside(damaged: Damaged) -> Path | None:
         sync_folder(aside)
         return target
     except OSError as error:
-        raise ExecuteError(f"{folder} cannot be moved: {error.strerror}.") from None
+        raise ExecuteError(
+            f"{folder} cannot be moved: {error.strerror}.",
+            hint=f"Whoever may write {folder.parent} can move or delete it.",
+        ) from None

@@ -16,7 +16,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import Below
-from orchestrator.model.command import Answer
+from orchestrator.model.command import QUIET, Answer
 from orchestrator.paths import STANDALONE
 
 HASH_SECONDS = 3600.0
@@ -94,13 +94,16 @@ def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
     text = (STANDALONE / "checksums.py").read_text(encoding="utf-8")
     answer = remote.capture(("python3", "-I", "-S", "-c", text, folder), seconds=HASH_SECONDS)
     if answer.code != 0:
-        raise ExecuteError(f"{folder} could not be listed: {answer.err.strip()}.")
+        raise ExecuteError(
+            f"{folder} could not be listed: {answer.err.strip()}.",
+            hint="Is it still there, and may you read it? `orch runs` tells of the run.",
+        )
     try:
         entries = tuple(entry_of(line) for line in answer.out.split("\n") if line)
     except ProtocolError as error:
-        raise ExecuteError(f"The list of {folder} cannot be read: {error}") from None
+        raise ExecuteError(f"The list of {folder} cannot be read: {error}", hint=QUIET) from None
     if len({entry.path for entry in entries}) < len(entries):
-        raise ExecuteError(f"The list of {folder} names a file twice.")
+        raise ExecuteError(f"The list of {folder} names a file twice.", hint=QUIET)
     return entries
 
 

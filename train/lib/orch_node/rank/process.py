@@ -15,6 +15,7 @@ from typing import Protocol
 from orch_node import program
 from orch_node.events import send
 from orch_node.process_handle import ProcessHandle
+from orch_node.protocol.environment import with_defaults
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import Placement
 from orch_node.rank import malloc, preload
@@ -34,7 +35,7 @@ def start(
 ) -> int:
     """Fork and exec the training process; -> its pid. It dies with this one."""
     events = int(environment["ORCH_EVENTS_FD"])
-    environment = malloc.keeping(preload.reachable(environment))
+    environment = malloc.keeping(preload.reachable(with_defaults(environment)))
     parent = os.getpid()
     child = os.fork()
     if child:

@@ -1,0 +1,24 @@
+"""The stack traces that orch asks ranks for, in their logs: for whoever reads a log, not for a
+screen on which a run is watched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from orchestrator.runs.logs import LogLine
+
+# As CPython's faulthandler writes them (Python/traceback.c).
+BEGINS = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+GOES_ON = re.compile(r'  File ".*", line (?:\d+|\?\?\?) in |  <|  \.\.\.|$')
+
+
+def without(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """The lines of ranks, in any order, but for their stack traces."""
+    inside: set[int] = set()
+    for line in lines:
+        if BEGINS.match(line.text):
+            inside.add(line.rank)
+        elif line.rank not in inside or not GOES_ON.match(line.text):
+            inside.discard(line.rank)
+            yield line
