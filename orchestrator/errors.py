@@ -7,14 +7,16 @@ from collections.abc import Iterable
 
 
 class OrchError(Exception):
-    """An error that the user can mend. `exit_code`: 1 the work failed, 2 asked wrong."""
+    """An error that the user can mend. `exit_code`: 1 the work failed, 2 asked wrong; `advice`:
+    the hint of all errors of a kind that have none of their own."""
 
     exit_code = 1
+    advice = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.advice
 
 
 class RequestError(OrchError):
@@ -33,6 +35,10 @@ class ExecuteError(OrchError):
 
 class ConnectionLost(ExecuteError):
     """A node cannot be reached, or not any more; what runs there may live on."""
+
+    advice = (
+        "What runs there goes on. Try again when it can be reached; `orch attach` follows a run."
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,13 +1,16 @@
 """Every text that orch shows to its users, in one list, to be read whole: python -m tests.words
 
 Errors and their hints, decisions, warnings, help: from the source, with {} for what is put in. A
-text is found by the call that it is an argument of.
+text is found by the call that it is an argument of. `python -m tests.words --unhelpful` lists the
+errors that say what happened, and not what to do.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +21,10 @@ SHOWN = {"Decision", "Option", "Argument", "Typer", "tell", "say", "complain", "
          "KnownError", "Fault", "Problem", "Limit", "refuse", "fail", "Finding",
          "Mismatch"}  # fmt: skip
 ENDINGS = ("Error", "Refusal", "Record", "Exit")
+# What a message tells to write: it needs no hint beside it.
+TELLS = re.compile(
+    r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -79,6 +86,44 @@ def every() -> list[Word]:
     return sorted(word for path in files() for word in words(path) if word.text)
 
 
+def unhelpful() -> list[Word]:
+    """Errors for users whose text, hint and kind all do not say what to do."""
+    trees = {path: ast.parse(path.read_text()) for path in files()}
+    kinds = helpless(trees.values())
+    return sorted(
+        Word(path.relative_to(ROOT).as_posix(), node.lineno, name_of(node), text_of(node.args[0]))
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and name_of(node) in kinds and is_unhelpful(node)
+    )
+
+
+def is_unhelpful(call: ast.Call) -> bool:
+    hinted = any(one.arg == "hint" for one in call.keywords)
+    return bool(call.args) and not hinted and not TELLS.search(text_of(call.args[0]))
+
+
+def helpless(trees: Iterable[ast.Module]) -> set[str]:
+    """OrchError and the kinds made of it that do not bring a hint by themselves."""
+    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    of = {one.name: {getattr(base, "id", "") for base in one.bases} for one in found}
+    helpful = {one.name for one in found if brings_a_hint(one)}
+    kinds = {"OrchError"}
+    while more := {name for name, bases in of.items() if bases & kinds} - kinds:
+        kinds |= more
+    return kinds - helpful
+
+
+def brings_a_hint(kind: ast.ClassDef) -> bool:
+    """Names of its own: `advice`, or how it is made."""
+    if kind.name == "OrchError":
+        return False
+    names = {target.id for one in kind.body if isinstance(one, ast.Assign)
+             for target in one.targets if isinstance(target, ast.Name)}  # fmt: skip
+    made = {one.name for one in kind.body if isinstance(one, ast.FunctionDef)}
+    return "advice" in names or "__init__" in made
+
+
 if __name__ == "__main__":
-    for word in every():
+    for word in unhelpful() if "--unhelpful" in sys.argv else every():
         print(f"{word.path}:{word.line}: {word.kind}: {word.text}")

@@ -80,7 +80,7 @@ def clean(
 
 def logs(
     run: RunName = "last",
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    rank: Annotated[int | None, typer.Option(metavar="RANK", help="Only this rank.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new lines, until the run ends.")
     ] = False,

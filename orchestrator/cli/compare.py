@@ -12,8 +12,8 @@ from orchestrator.screen import say
 
 def compare(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="ID|last")],
-    b: Annotated[str, typer.Argument(metavar="ID|last")] = "last",
+    a: Annotated[str, typer.Argument(metavar="ID|last", help="The one; `orch runs` lists them.")],
+    b: Annotated[str, typer.Argument(metavar="ID|last", help="The other.")] = "last",
     as_json: AsJson = False,
 ) -> None:
     """Show which settings of two runs differ, and what came of it: loss, throughput, outcome."""

@@ -10,12 +10,13 @@ import typer
 from typer.models import ParameterInfo
 
 from orchestrator.cli import groups
+from orchestrator.cli.app import App
 from orchestrator.cli.groups import Group
 from orchestrator.cli.output import OUTPUT, Output
 from orchestrator.cli.request import PANELS
 from orchestrator.planning.request import TrainRequest
 
-app = typer.Typer(help="Data for training: prepare text for bert-pretrain.", no_args_is_help=True)
+app = App(help="Data for training: prepare text for bert-pretrain.", no_args_is_help=True)
 RECIPE = "bert-data"
 
 
@@ -43,14 +44,15 @@ DATA = Group(
     panels={
         "Data": {
             "kind": typer.Argument(
-                help="text: documents between blank lines; wikipedia: a dump, .xml[.bz2]."
+                metavar="text|wikipedia",
+                help="text: documents between blank lines; wikipedia: a dump, .xml[.bz2].",
             ),
             "inputs": typer.Argument(
-                metavar="FILE...",
+                metavar="FILE",
                 help="One file of this machine, which the nodes are sent; or files and folders of "
                 ".txt files as the nodes see them.",
             ),
-            "out": typer.Option(help="The folder for the data, on the nodes."),
+            "out": typer.Option(metavar="FOLDER", help="The folder for the data, on the nodes."),
         }
     },
 )

@@ -29,9 +29,12 @@ def fetch(
         str | None,
         typer.Option("--from", metavar="FOLDER", help="Another folder on the node."),
     ] = None,
-    node: Annotated[str | None, typer.Option(help="Another node than node0.")] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NODE", help="Another node than node0.")
+    ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="Where to; default: output/ in the run's folder.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where to; default: output/ in the run's folder."),
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,

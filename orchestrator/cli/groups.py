@@ -63,8 +63,6 @@ def parameter(one: Field[Any], kind: Any, info: ParameterInfo) -> inspect.Parame
         default = inspect.Parameter.empty
     elif default == ():
         default = None
-    if kind is bool:
-        info.metavar = ""  # a flag takes no value
     return inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default,
         annotation=Annotated[shown(kind), info],

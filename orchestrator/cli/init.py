@@ -11,11 +11,11 @@ from orchestrator.screen import say
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="What the cluster is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the cluster is called.")],
     hosts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST]...",
+            metavar="HOST",
             help="node1, alice@node1, alice@node1:2222, an address, or a range such as "
             "node[1-8]; with --from-ssh-config: which of its hosts, default all.",
         ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.app import App
 from orchestrator.cli.groups import Group
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.train import TargetFlags
@@ -19,7 +20,7 @@ from orchestrator.targets.kubernetes.options import KubeOptions
 if TYPE_CHECKING:
     from orchestrator.targets.kubernetes.checks import Finding
 
-app = typer.Typer(help="A Kubernetes cluster: is it ready, and what makes it so.")
+app = App(help="A Kubernetes cluster: is it ready, and what makes it so.")
 Pairs = Annotated[
     list[str] | None,
     typer.Option("--k8s", metavar="KEY=VALUE", help="A setting, as with orch train."),
@@ -27,7 +28,10 @@ Pairs = Annotated[
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
-        "--k8s-file", envvar="ORCH_K8S_FILE", help="Settings as TOML; default: orch-k8s.toml here."
+        "--k8s-file",
+        envvar="ORCH_K8S_FILE",
+        metavar="FILE",
+        help="Settings as TOML; default: orch-k8s.toml here.",
     ),
 ]
 
@@ -47,6 +51,7 @@ TRAIN = TargetFlags(
                 ),
                 "k8s_file": typer.Option(
                     envvar="ORCH_K8S_FILE",
+                    metavar="FILE",
                     help="Such settings as TOML; default: orch-k8s.toml here.",
                 ),
                 "k8s_patch": typer.Option(
@@ -62,9 +67,10 @@ TRAIN = TargetFlags(
 @app.command()
 def check(
     launcher: Annotated[
-        str | None, typer.Option(help="trainjob, pytorchjob, mpijob or job; default: any.")
+        str | None,
+        typer.Option(metavar="NAME", help="trainjob, pytorchjob, mpijob or job; default: any."),
     ] = None,
-    nodes: Annotated[int, typer.Option(help="How many pods a run will have.")] = 1,
+    nodes: Annotated[int, typer.Option(metavar="N", help="How many pods a run will have.")] = 1,
     pull: Annotated[
         bool, typer.Option("--pull/--no-pull", help="Start a small pod with the image.")
     ] = True,
@@ -99,7 +105,10 @@ def check(
 def init(
     token_file: Annotated[
         Path | None,
-        typer.Option(help="A file with the token of the Hugging Face hub; - is standard input."),
+        typer.Option(
+            metavar="FILE",
+            help="A file with the token of the Hugging Face hub; - is standard input.",
+        ),
     ] = None,
     runtime: Annotated[
         bool, typer.Option("--runtime", help="A TrainingRuntime for TrainJobs of your own, too.")

@@ -28,6 +28,7 @@ from orchestrator.cli import (
     train,
 )
 from orchestrator.cli import kubernetes as k8s
+from orchestrator.cli.app import App
 from orchestrator.errors import OrchError
 from orchestrator.screen import prepare, say
 from orchestrator.state import away_from_home, stand_in
@@ -45,7 +46,7 @@ EXAMPLES = (
     "orch train script.py --inventory inventory/lab --nodes 4 --ppn 4 -- --its --flags",
 )
 
-app = typer.Typer(
+app = App(
     no_args_is_help=True,
     epilog="\n\n".join(STEPS),
     pretty_exceptions_enable=False,

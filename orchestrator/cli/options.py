@@ -15,12 +15,14 @@ RunName = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 RunsDir = Annotated[
-    Path, typer.Option(envvar="ORCH_RUNS_DIR", help="Where run directories are kept.")
+    Path,
+    typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept."),
 ]
 OfInventory = Annotated[
     str | None,
     typer.Option(
         "--inventory",
+        metavar="INVENTORY",
         help="Ask the nodes of this inventory: finds runs that other machines have started.",
     ),
 ]
@@ -32,6 +34,7 @@ RecipePath = Annotated[
     list[Path] | None,
     typer.Option(
         envvar="ORCH_RECIPE_PATH",
+        metavar="FOLDER",
         help="A folder with a recipe.toml, or of several such folders; may be repeated.",
     ),
 ]

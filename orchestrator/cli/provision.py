@@ -42,11 +42,17 @@ On = Annotated[
         help="Instead of an inventory: fill the one folder that all nodes of this engine see.",
     ),
 ]
-StackName = Annotated[str, typer.Option(help="The stack (set of versions) to install.")]
+StackName = Annotated[
+    str, typer.Option(metavar="NAME", help="The stack (set of versions) to install.")
+]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")]
 Verify = Annotated[bool, typer.Option("--verify", help="Verify also what was verified before.")]
 Wheels = Annotated[
-    str, typer.Option(help="wheelhouse: push from here; index: nodes use their own index.")
+    str,
+    typer.Option(
+        metavar="wheelhouse|index",
+        help="wheelhouse: push from here; index: nodes use their own index.",
+    ),
 ]
 FindLinks = Annotated[
     list[str] | None,

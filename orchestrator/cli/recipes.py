@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
 from orchestrator.screen import say
 
-app = typer.Typer(help="The recipes: list them, make your own.", invoke_without_command=True)
+app = App(help="The recipes: list them, make your own.", invoke_without_command=True)
 
 
 @app.callback()
@@ -39,8 +40,12 @@ def recipes(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Letters, digits, dashes; its folder's name.")],
-    into: Annotated[Path, typer.Option("--in", help="Where the folder is made.")] = Path("."),
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Letters, digits, dashes; its folder's name.")
+    ],
+    into: Annotated[
+        Path, typer.Option("--in", metavar="FOLDER", help="Where the folder is made.")
+    ] = Path("."),
 ) -> None:
     """Make a recipe: a folder with recipe.toml, its schema, and a script that trains."""
     from orchestrator.operations import recipes as operation

@@ -10,7 +10,10 @@ import typer
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunsDir, complain
 from orchestrator.screen import say
 
-RunNames = Annotated[list[str] | None, typer.Argument(metavar="[ID|last]...", show_default="last")]
+RunNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID|last", help="One run, or several; default: the newest."),
+]
 
 
 def report(
@@ -21,6 +24,7 @@ def report(
         typer.Option(
             "--output",
             "-o",
+            metavar="FILE.html",
             help="Where to write it; default: the run's folder, or that of all runs.",
         ),
     ] = None,

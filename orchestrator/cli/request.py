@@ -45,7 +45,7 @@ ARGUMENTS: Mapping[str, ParameterInfo] = {
         autocompletion=lambda incomplete: complete_recipes(incomplete),
     ),
     "script_args": typer.Argument(
-        metavar="[-- SCRIPT ARGS]", help="Arguments that go to the script as they are."
+        metavar="-- SCRIPT ARGS", help="Arguments that go to the script as they are."
     ),
 }
 WHAT: Mapping[str, ParameterInfo] = {
@@ -69,7 +69,7 @@ WHAT: Mapping[str, ParameterInfo] = {
 }
 WHERE: Mapping[str, ParameterInfo] = {
     "inventory": typer.Option(
-        metavar="PATH",
+        metavar="INVENTORY",
         help="The cluster, as an Ansible inventory; `orch init` writes one. local is this machine.",
     ),
     "nodes": typer.Option(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import attach
+from orchestrator.cli.app import App
 from orchestrator.cli.options import (
     RUNS_DIR,
     AsJson,
@@ -19,7 +20,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.screen import say
 
-app = typer.Typer(help="The runs: list them, show one, compare two.", invoke_without_command=True)
+app = App(help="The runs: list them, show one, compare two.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
 
 
@@ -70,7 +71,7 @@ def show(
 def logs(
     context: typer.Context,
     run: RunName = "last",
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    rank: Annotated[int | None, typer.Option(metavar="RANK", help="Only this rank.")] = None,
 ) -> None:
     """Print the logs of a run's ranks: `orch logs` has more options."""
     attach.logs(run=run, rank=rank, runs_dir=context.obj)

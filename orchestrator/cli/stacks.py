@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, check_subcommand, complain
 from orchestrator.screen import say
 
-app = typer.Typer(
+app = App(
     help="Sets of versions that fit together: list, find, check, fetch them.",
     invoke_without_command=True,
 )
@@ -23,9 +24,10 @@ def complete_names(incomplete: str) -> list[str]:
     return [name for name in load.stack_names() if name.startswith(incomplete)]
 
 
-Name = Annotated[str, typer.Argument(autocompletion=complete_names)]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names)]
 ForBackend = Annotated[
-    str | None, typer.Option("--backend", help="Only what this backend needs; default: all.")
+    str | None,
+    typer.Option("--backend", metavar="NAME", help="Only what this backend needs; default: all."),
 ]
 
 
@@ -71,9 +73,13 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 @app.command()
 def find(
-    torch: Annotated[str | None, typer.Option(help="For example 2.7, or 2.7.0.")] = None,
-    ipex: Annotated[str | None, typer.Option(help="Version of IPEX.")] = None,
-    bindings: Annotated[str | None, typer.Option(help="Version of oneccl_bind_pt.")] = None,
+    torch: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="For example 2.7, or 2.7.0.")
+    ] = None,
+    ipex: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of IPEX.")] = None,
+    bindings: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Version of oneccl_bind_pt.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the stack with these versions; versions that do not fit together are refused."""
@@ -92,15 +98,20 @@ def check(
     stack: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             help="The environment must be this stack; default: it must fit together.",
             autocompletion=complete_names,
         ),
     ] = None,
     inventory: Annotated[
-        str | None, typer.Option(help="Check the nodes of this inventory instead.")
+        str | None,
+        typer.Option(metavar="INVENTORY", help="Check the nodes of this inventory instead."),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="Interpreter of the environment; default: orch's own.")
+        str | None,
+        typer.Option(
+            metavar="PROGRAM", help="Interpreter of the environment; default: orch's own."
+        ),
     ] = None,
     backend: ForBackend = None,
     shell: Annotated[
@@ -139,16 +150,21 @@ def check(
 @app.command()
 def fetch(
     name: Name,
-    to: Annotated[Path, typer.Option(help="The wheelhouse: a folder, made if missing.")],
+    to: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The wheelhouse: a folder, made if missing.")
+    ],
     find_links: Annotated[
         list[str] | None,
-        typer.Option(help="A folder or page of wheels, instead of the stack's indexes."),
+        typer.Option(
+            metavar="PLACE", help="A folder or page of wheels, instead of the stack's indexes."
+        ),
     ] = None,
     index_url: Annotated[
-        str | None, typer.Option(help="An index, instead of pip's and the stack's.")
+        str | None, typer.Option(metavar="URL", help="An index, instead of pip's and the stack's.")
     ] = None,
     python_version: Annotated[
-        str | None, typer.Option(help="Python of the nodes, if it is not orch's own: 3.10.")
+        str | None,
+        typer.Option(metavar="VERSION", help="Python of the nodes, if it is not orch's own: 3.10."),
     ] = None,
     backend: ForBackend = None,
     any_torch: Annotated[

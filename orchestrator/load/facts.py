@@ -27,6 +27,7 @@ from orchestrator.load.node_values import (
     User,
     Word,
 )
+from orchestrator.model.command import QUIET
 from orchestrator.model.printable import one_line
 from orchestrator.state import State
 
@@ -137,6 +138,8 @@ Model = TypeVar("Model", bound=FromNode)
 
 class NotWhatANodeSays(OrchError):
     """An answer that is not of the form that it must have: the message says where."""
+
+    advice = QUIET
 
 
 class DamagedRecord(RequestError):

@@ -29,8 +29,15 @@ def read_toml(path: Path, model: type[Model]) -> Model:
     try:
         text = path.read_text(encoding="utf-8")
         return model.model_validate(tomllib.loads(text))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RequestError(f"{path}: {error}") from None
+    except OSError as error:
+        raise RequestError(
+            f"{path} cannot be read: {error.strerror}.",
+            hint="Name a file that is there and that you may read.",
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RequestError(
+            f"{path}: {error}", hint="It is TOML in UTF-8: lines of KEY = VALUE, texts in quotes."
+        ) from None
     except ValidationError as error:
         # A misspelt key is unknown, and its right name is missing: the former says more.
         first = max(error.errors(), key=lambda one: one["type"] == "extra_forbidden")

@@ -96,7 +96,10 @@ def cache_path(source: Path) -> Path | None:
         try:
             digest.update(str(path).encode() + b"\0" + path.read_bytes())
         except OSError as error:
-            raise RequestError(f"Inventory {path} cannot be read: {error.strerror}.") from None
+            raise RequestError(
+                f"Inventory {path} cannot be read: {error.strerror}.",
+                hint="All files of an inventory's folder count: make it readable, or move it away.",
+            ) from None
     return cache_home() / "inventory" / f"{digest.hexdigest()[:32]}.json"
 
 
@@ -175,7 +178,8 @@ def listing_of(found: object) -> Listing:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise RequestError(
-            one_line(f"The inventory has a wrong {where}: {first['msg']}.")
+            one_line(f"The inventory has a wrong {where}: {first['msg']}."),
+            hint="`ansible-inventory -i INVENTORY --list` prints what it says.",
         ) from None
     hosts = {host: variables.get(host, {}) for host in walk(groups)}
     for host, its in hosts.items():

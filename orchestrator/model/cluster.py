@@ -12,6 +12,8 @@ from orch_node.protocol.fabrics import Device, Proof
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import fold
 
+LOCAL = "local"  # the inventory of this machine, which is orch's own
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -146,8 +148,9 @@ def first_hosts(
     """The first `count` of the hosts. Raises PlanError if there are fewer, or none is wanted."""
     if not 1 <= count <= len(hosts):
         has = f"{len(hosts)} node{'s' * (len(hosts) != 1)} to choose from"
+        more = "name others by --inventory" if cluster == LOCAL else f"add hosts to {source}"
         raise PlanError(
             f"--nodes {count}, but cluster '{cluster}' has {has}.",
-            hint=f"Use --nodes {len(hosts)}, or add hosts to {source}.",
+            hint=f"Use --nodes {len(hosts)}, or {more}.",
         )
     return hosts[:count]

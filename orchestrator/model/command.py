@@ -30,6 +30,10 @@ class Answer:
     err: str
 
 
+# What to do about an answer that is not what our program prints.
+QUIET = "A login script there that prints is one cause: `ssh NODE true` must print nothing."
+
+
 def program(argv: tuple[str, ...]) -> str:
     """How a person would call it: the script, where a python runs one."""
     scripts = (word for word in argv if word.endswith(".py"))

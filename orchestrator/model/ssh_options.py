@@ -44,7 +44,10 @@ def block(connection: SshOptions) -> str:
     lines += ["ServerAliveInterval 5", "ServerAliveCountMax 3"]
     for line in lines:
         if not line.isprintable():
-            raise RequestError(f"{connection.node}: {line!r:.80} is more than one line.")
+            raise RequestError(
+                f"{connection.node}: {line!r:.80} is more than one line.",
+                hint="The inventory's ansible_* variables of a host are single lines.",
+            )
     return f"Host {connection.node}\n" + "".join(f"    {line}\n" for line in lines)
 
 
@@ -52,7 +55,10 @@ def check(connection: SshOptions) -> None:
     """Raises RequestError for what is no host, and for what leaves host keys unverified."""
     for host in (connection.node, connection.host):
         if not is_host(host):
-            raise RequestError(f"{connection.node}: {host!r:.80} is no host name or address.")
+            raise RequestError(
+                f"{connection.node}: {host!r:.80} is no host name or address.",
+                hint="In the inventory, ansible_host has the address of a host.",
+            )
     if words := unverified_arguments(connection.arguments):
         raise RequestError(
             f"{connection.node}: host keys would not be verified ({words}).",

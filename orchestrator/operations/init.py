@@ -45,7 +45,10 @@ class Host:
 def init(name: str, words: Sequence[str], ssh_config: Path | None) -> Path:
     """Write inventory/NAME/hosts.yml; -> the folder. Raises RequestError, ExecuteError."""
     if not NAME.fullmatch(name):
-        raise RequestError(f"{name!r:.80} is no name of a cluster: letters, digits, '-', '_', '.'.")
+        raise RequestError(
+            f"{name!r:.80} is no name of a cluster.",
+            hint="A name has letters, digits, '-', '_' and '.': orch init lab user@node1",
+        )
     hosts = tuple(configured(words, ssh_config) if ssh_config else named(words))
     check_hosts(hosts)
     folder = Path("inventory") / name
@@ -120,7 +123,9 @@ def unfolded(word: str) -> list[str]:
     if (match := re.search(r"\[(\d{1,9})[-:](\d{1,9})\]", word)) and (
         not 0 <= int(match[2]) - int(match[1]) < MOST
     ):
-        raise RequestError(f"{one_line(word)[:80]}: a range goes up, by {MOST} hosts at most.")
+        raise RequestError(
+            f"{one_line(word)[:80]}: a range goes up, by {MOST} hosts at most.", hint=EXAMPLES
+        )
     return expand(word, lambda group: False)
 
 
@@ -179,7 +184,10 @@ def host_names(path: Path) -> Iterator[str]:
 def asked_of_ssh(name: str, path: Path) -> dict[str, str]:
     """Raises ExecuteError."""
     if not is_host(name):  # nothing of a file becomes an option of ssh
-        raise RequestError(f"{path}: {one_line(name)[:80]!r} is no host name.")
+        raise RequestError(
+            f"{path}: {one_line(name)[:80]!r} is no host name.",
+            hint="Name the hosts that are meant: orch init NAME HOST... --ssh-config FILE",
+        )
     command = ["ssh", "-G", "-F", str(path), "--", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SSH_SECONDS)
@@ -188,7 +196,10 @@ def asked_of_ssh(name: str, path: Path) -> dict[str, str]:
             f"ssh -G {name}: {error}", hint="It comes with openssh-client."
         ) from None
     if done.returncode != 0:
-        raise ExecuteError(f"ssh -G {name}: {done.stderr.strip()}")
+        raise ExecuteError(
+            f"ssh -G {name}: {done.stderr.strip()}",
+            hint=f"Mend {path} until `ssh -G -F {path} {name}` prints its settings.",
+        )
     return chosen(name, done.stdout.splitlines())
 
 

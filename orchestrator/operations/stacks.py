@@ -64,7 +64,10 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         words = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise RequestError(f"--python {python}: its facts cannot be gathered: {words[0]}")
+        raise RequestError(
+            f"--python {python}: its facts cannot be gathered: {words[0]}",
+            hint="Name an interpreter of Python 3 that starts, such as .venv/bin/python.",
+        )
     facts = json.loads(done.stdout)
     return Environment(
         name=program,

@@ -133,8 +133,8 @@ def below(backend: Backend, launcher: str, mpi: str, *, contained: bool = False)
     if contained and backend.name == "mpi":
         raise PlanError(
             "--backend mpi: the launcher's socket (PMI) does not reach into a container.",
-            hint="Take --backend ccl, which talks over libfabric there, or gloo; or leave "
-            "--docker-image out.",
+            hint="Take --backend ccl, which talks over libfabric there, or gloo; or run "
+            "without a container.",
         )
     if backend.name != "ccl":
         return backend

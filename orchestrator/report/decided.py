@@ -11,9 +11,10 @@ from orchestrator.planning.precision import OF_SCRIPT, SLOW
 # What the sentence says, and what is as it nearly always is. All other decisions have their lines.
 FOLDED = {
     "run", "stack", "nodes", "ranks", "threads of a rank", "launcher", "mpi", "backend",
-    "precision", "preload", "network", "fabric", "pods", "image", "docker", "spare nodes",
+    "precision", "preload", "network", "fabric", "pods", "image", "docker", "container",
+    "spare nodes",
 }  # fmt: skip
-IN_BRIEF = ("launcher", "mpi", "backend", "fabric", "precision", "docker", "image")
+IN_BRIEF = ("launcher", "mpi", "backend", "fabric", "precision", "docker", "container", "image")
 
 
 def lines(plan: Plan, *, verbose: bool) -> list[str]:

@@ -49,10 +49,11 @@ class Listed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFolder:
     """A folder that all nodes see. `host`: on which it is filled, as `ssh` takes it; empty for
-    this machine."""
+    this machine. `archive`: whether the stack is also packed, for folders of the nodes' own."""
 
     host: str
     root: str
+    archive: bool = False
 
 
 class RunHandle(Protocol):

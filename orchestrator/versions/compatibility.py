@@ -52,7 +52,8 @@ def no_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
             package=TORCH,
             what="there is no torch",
             why="nothing can be trained in this environment",
-            cure=f"install a stack: `orch stacks requirements {like.name}` prints it for pip",
+            cure="`orch setup` installs a stack beside orch; elsewhere `orch stacks requirements "
+            f"{like.name}` prints it for pip",
         )
 
 

@@ -84,6 +84,9 @@ def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> Non
         (("train", "bert-qa", "--set", "seed"), "--set learning_rate=1e-4"),
         (("train", "bert-qa", "--ppn", "two"), "--ppn 4: four ranks on each node."),
         (("runs", "show", "last"), "`orch train` starts one."),
+        (("runs", "20261122-184302-bert-qa-3d0a"), "runs show 20261122-184302-bert-qa-3d0a` shows"),
+        (("runs", "shwo"), "Did you mean 'show'?"),
+        (("setup", "--wheels", "nowhere"), "leave --wheels out: they are built here then."),
         (("init", "lab", "alice@"), "Examples: node1, alice@node1:2222"),
         (("init", "lab", "node1:ssh"), "Examples: node1, alice@node1:2222"),
         (("init", "lab", "node1", "node[1-2]"), "A range may hold a name already."),
@@ -106,6 +109,35 @@ def test_nodes_that_are_not_known_are_told_with_what_makes_them_known(tmp_path: 
     done = orch("nodes", "./lab.yml")
     assert "unknown" in done.stdout
     assert "nothing is recorded yet: orch provision ./lab.yml" in done.stderr
+
+
+@pytest.mark.parametrize("where", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")])
+def test_a_setting_of_a_wrong_type_is_refused_before_anything_starts(
+    where: tuple[str, ...],
+) -> None:
+    words = ("train", "bert-qa", *where, "--set")
+    found = refusal(*words, "num_train_epochs=abc")
+    assert found.message == "--set num_train_epochs=abc: it is not a number."
+    assert "Its default is 6." in found.hint
+    assert "Did you mean 'num_train_epochs'?" in refusal(*words, "num_train_epoch=3").hint
+
+
+def test_an_option_of_a_script_is_told_where_it_belongs() -> None:
+    found = refusal("train", "own.py", "--epochs", "3")
+    assert found.message == "No such option: --epochs."
+    assert "go after --: orch train script.py -- --its --flags." in found.hint
+    assert "Did you mean --nodes?" in refusal("train", "own.py", "--node", "3").hint
+    assert "after --" not in orch("runs", "--epochs", "3").stderr
+
+
+def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
+    """They went to the ranks, which refused them after a quarter of a minute."""
+    found = refusal("train", "bert-qa", "learning_rate=1e-4")
+    assert "'learning_rate=1e-4' behind the recipe" in found.message
+    assert "--set learning_rate=1e-4 changes a setting" in found.hint
+    own = ("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert orch(*own, "data.csv").exit_code == 0
+    assert orch(*K8S, "--", "--its", "flag").exit_code == 0
 
 
 def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:

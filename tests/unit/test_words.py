@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tests.words import every
+from orchestrator.errors import ConnectionLost, ExecuteError
+from tests.words import every, unhelpful
 
 ALL = every()
 # What DESIGN.md's words stand in the place of, and words that blame or beg.
@@ -45,3 +46,22 @@ def test_errors_end_in_a_point_and_hints_too() -> None:
     errors = [word for word in ALL if word.kind in ("RequestError", "PlanError", "ExecuteError")]
     open_ended = [word for word in errors if not word.text.endswith((".", "}", "?", ")"))]
     assert open_ended == []
+
+
+NO_HINT = {
+    "Expired": "caught where a watch goes on: nobody reads it",
+    "Slurm will never start": "why it never starts ends in what to ask for",
+}
+
+
+def test_errors_say_what_to_do() -> None:
+    """By a hint, their kind's advice, or what they tell to write."""
+    told = [f"{one.kind}: {one.text}" for one in unhelpful()]
+    assert [one for one in told if not any(known in one for known in NO_HINT)] == []
+    assert len(told) == 3
+
+
+def test_an_error_without_a_hint_has_that_of_its_kind() -> None:
+    assert ConnectionLost("node1: no answer.").hint == ConnectionLost.advice
+    assert ConnectionLost("node1: no answer.", hint="Wait.").hint == "Wait."
+    assert ExecuteError("it failed").hint == ""

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import Answer
+from orchestrator.model.command import QUIET, Answer
 
 if TYPE_CHECKING:
     import paramiko
@@ -36,7 +36,7 @@ def gathered(channel: paramiko.Channel, node: str, seconds: float) -> Answer:
             continue
         heard = time.monotonic()
         if len(out) + len(err) > LARGEST_ANSWER or heard - began > seconds:
-            raise ExecuteError(f"{node}: its answer has no end, and was cut off.")
+            raise ExecuteError(f"{node}: its answer has no end, and was cut off.", hint=QUIET)
     code = channel.recv_exit_status()
     if code == NO_STATUS:  # the connection ended, not the program
         raise ConnectionLost(f"{node}: the connection was lost.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orch_node import disk
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import Answer, Command, program
+from orchestrator.model.command import QUIET, Answer, Command, program
 from orchestrator.targets.connections.answers import NO_STATUS, gathered
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ case $words in *"$2"*) kill -INT "$1";; esac"""
 TRY_TO_WRITE = f"""umask 077; head -c {disk.TRIED} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
 LARGEST_FOLDER = 1_000_000  # names
+FETCH = "`orch fetch` brings the files of a run here, its logs among them."
 Result = TypeVar("Result")
 
 
@@ -104,13 +105,19 @@ class Ssh:
         except (OSError, EOFError, paramiko.SSHException) as error:
             kind = ExecuteError if self.connected(error) else ConnectionLost
             why = str(error) or type(error).__name__
-            raise kind(f"{self.node}: could not {what}: {why}") from None
+            hint = "" if kind is ConnectionLost else self.look
+            raise kind(f"{self.node}: could not {what}: {why}", hint=hint) from None
         except UnicodeError:
             raise ExecuteError(
-                f"{self.node}: could not {what}: a name there is not in UTF-8."
+                f"{self.node}: could not {what}: a name there is not in UTF-8.",
+                hint="Rename that file: `ls -b` shows the bytes of names.",
             ) from None
         except (paramiko.SFTPError, struct.error, OverflowError) as error:
-            raise ExecuteError(f"{self.node}: could not {what}: {error}") from None
+            raise ExecuteError(f"{self.node}: could not {what}: {error}", hint=self.look) from None
+
+    @property
+    def look(self) -> str:
+        return f"Look on {self.node} whether this user may do that, and whether the disk has room."
 
     def connected(self, error: Exception) -> bool:
         """Whether the error came over a connection that still stands."""
@@ -193,7 +200,8 @@ class Ssh:
                 yield chunk
             if channel.recv_exit_status() != 0:
                 words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
-                raise ExecuteError(f"{self.node}: could not {what}: {words or 'it was cut off'}")
+                said = words or "it was cut off"
+                raise ExecuteError(f"{self.node}: could not {what}: {said}", hint=self.look)
 
     def list(self, folder: str) -> list[str]:
         """Names in a folder; none if it is not there."""
@@ -215,8 +223,19 @@ class Ssh:
 
     def alive(self, pid: int, marker: str) -> bool:
         """Whether the process lives and its arguments hold `marker` (pids are used again)."""
-        arguments = self.read(f"/proc/{pid}/cmdline") or b""
-        return marker.encode() in arguments
+        folder = f"/proc/{pid}"
+
+        def act() -> bytes:
+            try:
+                with self.sftp.open(f"{folder}/cmdline", "rb") as file:
+                    return bytes(file.read())
+            except OSError as error:  # of one that ends in between, SFTP says just `Failure`
+                with contextlib.suppress(FileNotFoundError):
+                    self.sftp.stat(folder)
+                    raise error
+                return b""
+
+        return marker.encode() in self.attempt(act, f"read {folder}/cmdline")
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
         """Run a program there to its end. Raises ExecuteError."""
@@ -244,7 +263,7 @@ class Ssh:
         answer = self.attempt(act, f"run {program(argv)}")
         if answer.code != 0:
             words = answer.err.strip() or f"exit code {answer.code}"
-            raise ExecuteError(f"{self.node}: {program(argv)}: {words}")
+            raise ExecuteError(f"{self.node}: {program(argv)}: {words}", hint=self.look)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program there as they come. Raises ConnectionLost if it breaks off,
@@ -259,14 +278,17 @@ class Ssh:
         with channel, channel.makefile("rb") as lines:
             while line := self.attempt(lambda: lines.readline(LARGEST_LINE), "read its logs"):
                 if len(line) == LARGEST_LINE:
-                    raise ExecuteError(f"{self.node}: {program(argv)} sends lines without an end.")
+                    raise ExecuteError(
+                        f"{self.node}: {program(argv)} sends lines without an end.", hint=QUIET
+                    )
                 yield bytes(line).decode(errors="replace")
             code = channel.recv_exit_status()
             if code == NO_STATUS:  # the connection ended, not the program
                 raise ConnectionLost(f"{self.node}: the connection was lost.")
             if code != 0:
                 words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
-                raise ExecuteError(f"{self.node}: {words or f'{program(argv)}: exit code {code}'}")
+                said = words or f"{program(argv)}: exit code {code}"
+                raise ExecuteError(f"{self.node}: {said}", hint=FETCH)
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
         from invoke.exceptions import CommandTimedOut

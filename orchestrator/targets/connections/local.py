@@ -14,6 +14,15 @@ from orchestrator.files import own_folder, write_whole
 from orchestrator.model.command import Answer, Command, program
 
 CHUNK = 1 << 20
+WRITE = "Look whether you may write there, and whether the disk has room: `df`."
+LOGS = "The log files are in the run's folder, which `orch runs` tells."
+
+
+def not_started(name: str, error: OSError) -> ExecuteError:
+    return ExecuteError(
+        f"{name} cannot be started: {error.strerror}.",
+        hint=f"`command -v {name}` tells whether it is there, and may be run.",
+    )
 
 
 class Local:
@@ -25,7 +34,7 @@ class Local:
             own_folder(target.parent)
             write_whole(target, content)
         except OSError as error:
-            raise ExecuteError(f"{disk.words(path, error)}.") from None
+            raise ExecuteError(f"{disk.words(path, error)}.", hint=WRITE) from None
 
     def send(self, source: str, path: str) -> None:
         self.put(path, Path(source).read_text())
@@ -38,7 +47,9 @@ class Local:
                 while chunk := file.read(CHUNK):
                     yield chunk
         except OSError as error:
-            raise ExecuteError(f"{path} cannot be read: {error.strerror}.") from None
+            raise ExecuteError(
+                f"{path} cannot be read: {error.strerror}.", hint=f"ls -l {path}"
+            ) from None
 
     def start(self, command: Command, log: str) -> None:
         try:
@@ -53,7 +64,7 @@ class Local:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise ExecuteError(f"{command.argv[0]} cannot be started: {error.strerror}.") from None
+            raise not_started(command.argv[0], error) from None
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
         """Run a program to its end. Raises ExecuteError."""
@@ -62,9 +73,12 @@ class Local:
                 argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds
             )
         except subprocess.TimeoutExpired:
-            raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.") from None
+            raise ExecuteError(
+                f"{program(argv)} has not answered for {seconds:.0f} s.",
+                hint="`top` and `df` tell whether this machine is too busy, or a disk hangs.",
+            ) from None
         except OSError as error:
-            raise ExecuteError(f"{argv[0]} cannot be started: {error.strerror}.") from None
+            raise not_started(argv[0], error) from None
         return Answer(
             code=done.returncode,
             out=done.stdout.decode(errors="replace"),
@@ -76,10 +90,12 @@ class Local:
         try:
             done = subprocess.run(argv, input=content, capture_output=True)
         except OSError as error:
-            raise ExecuteError(f"{argv[0]} cannot be started: {error.strerror}.") from None
+            raise not_started(argv[0], error) from None
         if done.returncode != 0:
             words = done.stderr.decode(errors="replace").strip()
-            raise ExecuteError(f"{program(argv)}: {words or f'exit code {done.returncode}'}")
+            raise ExecuteError(
+                f"{program(argv)}: {words or f'exit code {done.returncode}'}", hint=WRITE
+            )
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program as they come. Raises ExecuteError if it fails."""
@@ -91,7 +107,9 @@ class Local:
                 for line in process.stdout:
                     yield line.decode(errors="replace")
                 if process.wait() != 0:
-                    raise ExecuteError(f"{program(argv)}: exit code {process.returncode}.")
+                    raise ExecuteError(
+                        f"{program(argv)}: exit code {process.returncode}.", hint=LOGS
+                    )
             finally:
                 process.terminate()
 

@@ -20,6 +20,8 @@ LARGEST_ID = 2**31
 class Unfollowed(RequestError):
     """What the record of a run says cannot be so."""
 
+    advice = "Nothing was done there: look who may change ConfigMaps in that namespace."
+
 
 def followed(record: RunRecord, settings: KubeSettings, *, label: str) -> RunRecord:
     """The record with this controller's own image and interpreter. `settings`: with the context

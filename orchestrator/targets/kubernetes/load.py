@@ -11,6 +11,7 @@ from pydantic import Field
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import StrictModel, read_toml
+from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 FILE = Path("orch-k8s.toml")
@@ -83,7 +84,10 @@ def kube_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RequestError(f"--k8s-patch {path}: {error}") from None
+        raise RequestError(
+            f"--k8s-patch {path}: {one_line(str(error))}",
+            hint="It is a file of YAML or JSON in UTF-8, which you may read.",
+        ) from None
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise RequestError(
             f"--k8s-patch {path}: expected a list of operations.",

@@ -44,4 +44,7 @@ def location_of(record: RunRecord) -> JobLocation:
     try:
         return values.read(JobLocation, record.location, "location")
     except ProtocolError as error:
-        raise ExecuteError(f"The record of {record.run_id} is damaged: {error}") from None
+        raise ExecuteError(
+            f"The record of {record.run_id} is damaged: {error}",
+            hint="`kubectl get pods` shows whether its pods live; its files stay in its volume.",
+        ) from None

@@ -98,7 +98,10 @@ def check_ours(one: Object, run_id: str) -> None:
     labels = one["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in names.labels(run_id).items()):
         raise ExecuteError(
-            f"{one['metadata']['name']} does not have the labels of run {run_id}; it is left alone."
+            f"{one['metadata']['name']} does not have the labels of run {run_id}; it is left "
+            "alone.",
+            hint="Somebody else has made or changed it: `kubectl delete` removes it, if you know "
+            "what it is.",
         )
 
 

@@ -33,7 +33,10 @@ def patched(objects: tuple[Object, ...], operations: Sequence[Operation]) -> tup
         kind = str(operation.get("kind"))
         if kind == "ConfigMap" or kind not in kinds:
             others = ", ".join(one for one in kinds if one != "ConfigMap")
-            raise PlanError(f"--k8s-patch: kind {kind}: this run has {others}.")
+            raise PlanError(
+                f"--k8s-patch: kind {kind}: this run has {others}.",
+                hint="One of these is `kind` in each operation of the file.",
+            )
         at = kinds.index(kind)
         found[at] = changed(found[at], {k: v for k, v in operation.items() if k != "kind"})
     return tuple(found)
@@ -69,7 +72,10 @@ def changed(before: Object, operation: Operation) -> Object:
             hint="`--dry-run -o yaml` shows the objects; `add` makes what is not there.",
         ) from None
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise PlanError(f"--k8s-patch: {where} is no operation: {error}.") from None
+        raise PlanError(
+            f"--k8s-patch: {where} is no operation: {error}.",
+            hint="- {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
+        ) from None
     if not isinstance(after, dict) or (lost := needed(before) - needed(after)):
         names = ", ".join(sorted(path for path, _ in lost)) if isinstance(after, dict) else "all"
         raise PlanError(f"--k8s-patch: {where} changes {names}, which orch needs.", hint=HINT)

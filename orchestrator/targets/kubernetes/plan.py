@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orch_node.protocol.environment import ALWAYS
+from orch_node.protocol.environment import ALWAYS, defaults
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.decision import Decision, together
@@ -172,7 +172,11 @@ def pod_config(request: TrainRequest, plan: Plan, chosen: Resolved) -> dict[str,
         "backend": backend.name,
         "backend_module": backend.module,
         "timeout_seconds": TIMEOUT_SECONDS,
-        "env": {**ALWAYS, **dict(backend.env)},
+        "env": {
+            **ALWAYS,
+            **dict(backend.env),
+            **defaults(chosen.training.recipe.environment),
+        },
         "preload": list(chosen.stack.value.preload),
         "stack": plan.origin.stack,
         "needs_bf16": plan.run.precision == "bf16" and not request.allow_slow_bf16,

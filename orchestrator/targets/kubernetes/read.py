@@ -79,4 +79,7 @@ def content(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.") from None
+        raise RequestError(
+            f"{path} cannot be read: {error.strerror}.",
+            hint="It is sent to the pods from here: name a file that you may read.",
+        ) from None

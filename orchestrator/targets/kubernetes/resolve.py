@@ -204,9 +204,15 @@ def least_nodes(
             hint=f"Leave --min-nodes and min_nodes out, or --launcher {name}.",
         )
     if not 1 <= least <= nodes:
-        raise PlanError(f"min_nodes = {least}, but --nodes is {nodes}.")
+        raise PlanError(
+            f"min_nodes = {least}, but --nodes is {nodes}.", hint=f"It is 1 to {nodes}."
+        )
     if not (recipe.elastic or recipe.own_script):
-        raise PlanError(f"min_nodes: recipe '{recipe.name}' needs all of its ranks.")
+        raise PlanError(
+            f"min_nodes: recipe '{recipe.name}' needs all of its ranks.",
+            hint="Leave --min-nodes and min_nodes out; `elastic = true` in a recipe.toml of your "
+            "own says that it goes on with fewer.",
+        )
     if not request.max_restarts:
         raise PlanError(
             "min_nodes without --max-restarts: a run goes on with fewer pods by starting again.",

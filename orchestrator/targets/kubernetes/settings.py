@@ -13,6 +13,7 @@ from orchestrator.targets.kubernetes.manifests.quantity import amount
 FILES = "/etc/orch"  # where a run's ConfigMap is mounted
 SECRETS = "/etc/orch-secrets"
 TOKEN = "HF_TOKEN"
+LABELS = "`kubectl get nodes --show-labels` prints those that there are."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +104,18 @@ class KubeSettings:
                 )
         for key, value in self.node_selector.items():
             if not names.is_label_key(key) or not names.is_label_value(value):
-                raise PlanError(f"node_selector: {key}={value} is no label.")
+                raise PlanError(f"node_selector: {key}={value} is no label.", hint=LABELS)
         for what, label in (("spread", self.spread), ("pack", self.pack)):
             if label is not None and not names.is_label_key(label):
-                raise PlanError(f"{what} = {label!r} is no label of nodes.")
+                raise PlanError(f"{what} = {label!r} is no label of nodes.", hint=LABELS)
         if self.spread and self.spread == self.pack:
-            raise PlanError(f"spread and pack are both {self.pack}: pods cannot do both.")
+            raise PlanError(
+                f"spread and pack are both {self.pack}: pods cannot do both.",
+                hint="Leave one of the two out.",
+            )
         for what, path in (("mount", self.mount), ("root", self.root), ("files", self.files)):
             if not path.startswith("/") or ":" in path or ".." in path.split("/"):
-                raise PlanError(f"{what} = {path!r} is no absolute path.")
+                raise PlanError(
+                    f"{what} = {path!r} is no absolute path.",
+                    hint="It begins with /, and has no colon and no `..`.",
+                )

@@ -69,7 +69,11 @@ def forget_ended(cluster: Kube, path: str, run_id: str) -> None:
         while is_ending(cluster.get(path)):
             delete(cluster, path, run_id)
             if time.monotonic() > deadline:
-                raise ExecuteError("The last pod that read the volume does not end.")
+                name = path.rpartition("/")[2]
+                raise ExecuteError(
+                    "The last pod that read the volume does not end.",
+                    hint=f"`kubectl describe pod {name}` tells why; then try again.",
+                )
             time.sleep(POLL_SECONDS)
     except NotThere:
         pass
@@ -89,7 +93,10 @@ def await_running(cluster: Kube, path: str) -> None:
             return
         ended = found.state in ("failed", "done") or "cannot be pulled" in found.words
         if ended or time.monotonic() > deadline:
-            raise ExecuteError(f"The pod that reads the volume did not start: {found.words}.")
+            raise ExecuteError(
+                f"The pod that reads the volume did not start: {found.words}.",
+                hint="`orch k8s check` looks at the image, the claim and the room that there is.",
+            )
         time.sleep(POLL_SECONDS)
 
 

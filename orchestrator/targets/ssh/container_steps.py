@@ -9,27 +9,13 @@ from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.containers import Docker
+from orchestrator.planning.containers import Docker, seen_folders
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import Files
 from orchestrator.targets.ssh.steps import Site
 
 # An image that starts its ranks chooses one itself; this one sets no variables.
 NO_BACKEND = "gloo"
-# Mounted over, an image would not be itself any more; a script there comes without its neighbours.
-OF_THE_IMAGE = (
-    "/",
-    "/bin",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/opt",
-    "/proc",
-    "/run",
-    "/sys",
-    "/usr",
-    "/var",
-)
 
 
 def choose_docker(
@@ -83,6 +69,4 @@ def folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
     base = str(PurePosixPath(site.run_dir).parent)
     if site.root:
         return (base, site.train, f"{site.root}/data")
-    script = str(PurePosixPath(files.paths[recipe.script]).parent)
-    own = () if script in OF_THE_IMAGE else (script,)
-    return (base, site.train, *own, *files.paths.values())
+    return seen_folders(base, site.train, files.paths[recipe.script], files.paths.values())

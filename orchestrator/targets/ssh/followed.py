@@ -19,6 +19,8 @@ STACK_PYTHON = re.compile(r"/stacks/[A-Za-z0-9][A-Za-z0-9._-]*/bin/python", re.A
 class Unfollowed(RequestError):
     """What the record of a run says cannot be so, or is not known here."""
 
+    advice = "Nothing was done there: look who may write in the folder of runs on that node."
+
 
 def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
     """The record, with everything in it that leads somewhere replaced by what is known here.

@@ -15,6 +15,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.model.command import QUIET
 from orchestrator.runs.logs import LogLine, asked_for
 from orchestrator.runs.store import Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
@@ -52,9 +53,12 @@ class Stream:
         try:
             chunk = logs.parse(line)
         except ProtocolError as error:
-            raise ExecuteError(f"{self.host.node}: {error}") from None
+            raise ExecuteError(f"{self.host.node}: {error}", hint=QUIET) from None
         if not 0 <= chunk.rank < len(self.record.layout) or chunk.at < 0:
-            raise ExecuteError(f"{self.host.node}: it tells of a rank {chunk.rank}, which is none.")
+            raise ExecuteError(
+                f"{self.host.node}: it tells of a rank {chunk.rank}, which is none.",
+                hint="Something else than orch writes there: the run's record is of another run.",
+            )
         return chunk
 
     def patiently(self, tell: Tell) -> Iterator[LogLine]:

@@ -112,6 +112,7 @@ def steps_of(
         spares=chosen.spares.value,
         backend=software.backend.value,
         preload=software.preload.value,
+        recipe=recipe.environment,
         docker=container_file(request, chosen, site, files),
         options=supervision(request, recipe, site, job, launch),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orch_node.protocol.environment import defaults
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
@@ -56,11 +57,12 @@ def reachable_files(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
     """What a run takes besides its job. `docker`: container.json, if ranks are in containers;
-    `options`: of the supervisor."""
+    `recipe`: its variables; `options`: of the supervisor."""
 
     spares: tuple[Node, ...]
     backend: Backend
     preload: tuple[str, ...]
+    recipe: Mapping[str, str]
     docker: str | None
     options: tuple[str, ...]
 
@@ -80,7 +82,11 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
     backend, links = extras.backend, job.links
     return {
         "env.json": rank_files.env_json(
-            job.address, job.port, backend, extras.preload, launch.environment
+            job.address,
+            job.port,
+            backend,
+            extras.preload,
+            {**launch.environment, **defaults(extras.recipe)},
         ),
         "layout.json": rank_files.layout_json(job.layout, backend, job.nodes, extras.spares, links),
         **launch.shared,

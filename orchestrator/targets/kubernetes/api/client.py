@@ -190,7 +190,7 @@ class Kube:
         try:
             yield
         except NotThere as error:
-            if made["kind"] in CORE or error.hint:
+            if made["kind"] in CORE or error.hint != NotThere.advice:
                 raise
             raise ExecuteError(
                 f"The cluster has no {made['kind']} {made['apiVersion']}: its CRD is missing.",

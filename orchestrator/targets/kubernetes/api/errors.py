@@ -14,10 +14,13 @@ ADMISSION = (
     ("violates PodSecurity", "The namespace's label pod-security.kubernetes.io/enforce says so."),
     ("exceeded quota", "`kubectl describe quota` shows what is left: smaller or fewer pods."),
 )
+ADMITTING = "A policy of the cluster says so: its administrator knows what it asks for."
 
 
 class NotThere(ExecuteError):
     """The API has no such object."""
+
+    advice = "Somebody has deleted it, or it is in another --k8s namespace= or --k8s context=."
 
 
 class Expired(ExecuteError):
@@ -51,7 +54,11 @@ def words(error: Exception, where: str) -> ExecuteError:
         return Expired(f"{message}.")
     if not status or status in PASSING:
         return ConnectionLost(f"The API of {where} fails: {message}.")
-    return ExecuteError(f"The API refuses it: {message}.")
+    return ExecuteError(
+        f"The API refuses it: {message}.",
+        hint="`orch train ... --dry-run -o yaml` shows what it is given, `kubectl explain` what "
+        "it takes.",
+    )
 
 
 def refused(message: str) -> Refused:
@@ -59,7 +66,7 @@ def refused(message: str) -> Refused:
     if " cannot " in message:
         hint = "`orch k8s check` lists the rights that are needed."
         return Refused(f"Not allowed: {message}.", hint=hint)
-    hint = next((hint for words, hint in ADMISSION if words in message), "")
+    hint = next((hint for words, hint in ADMISSION if words in message), ADMITTING)
     return Refused(f"The cluster refuses it: {message}.", hint=hint)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import Answer, program
+from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.api.channels import STDERR, STDOUT, Channels
 from orchestrator.targets.kubernetes.api.client import Kube
 
@@ -14,6 +15,8 @@ QUIET_SECONDS = 120.0
 CHUNK = 1 << 20
 LARGEST_ANSWER = 1 << 28  # bytes of a program's output: the list of a million files
 LARGEST_ERROR = 1 << 16
+BUSY = "Its node may be too busy, or its volume hang: `kubectl describe pod` tells. Then try again."
+OF_UID = "The pod reads as the user of the run (uid in orch-k8s.toml): may that user read it?"
 # -I -S: whatever the image has in its site-packages is not imported.
 COPY = (
     "import shutil,sys\n"
@@ -39,9 +42,13 @@ class PodExec:
                 if channel in said:
                     said[channel] += data
                 if sum(map(len, said.values())) > LARGEST_ANSWER:
-                    raise ExecuteError(f"The answer of {self.pod} has no end, and was cut off.")
+                    raise ExecuteError(
+                        f"The answer of {self.pod} has no end, and was cut off.", hint=BUSY
+                    )
                 if time.monotonic() > deadline:
-                    raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.")
+                    raise ExecuteError(
+                        f"{program(argv)} has not answered for {seconds:.0f} s.", hint=BUSY
+                    )
             code = channels.code()
         out, err = (text.decode(errors="replace") for text in said.values())
         return Answer(code=code, out=out, err=err)
@@ -66,7 +73,8 @@ class PodExec:
             yield bytes(pending)
             if channels.code() != 0:
                 said = errors.decode(errors="replace").strip()
-                raise ExecuteError(f"{path} cannot be read: {said.splitlines()[-1:]}.")
+                why = one_line(said.rpartition("\n")[2]) or "it was cut off"
+                raise ExecuteError(f"{path} cannot be read: {why}.", hint=OF_UID)
 
     def heard(self, channels: Channels) -> Iterator[tuple[int, bytes]]:
         """Its frames. Raises ConnectionLost also where nothing comes for too long."""

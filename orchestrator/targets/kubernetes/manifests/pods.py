@@ -79,7 +79,10 @@ def variables(job: KubeJob) -> list[Object]:
     own, settings = environment(job), job.settings
     told = sorted({*settings.env, *settings.secret_env})
     if taken := [one for one in told if one in own or one.startswith(("ORCH_", "PET_"))]:
-        raise PlanError(f"env: {', '.join(taken)}: orch sets that itself.")
+        raise PlanError(
+            f"env: {', '.join(taken)}: orch sets that itself.",
+            hint="Leave it out: flags of `orch train` change what it is set to.",
+        )
     return [
         *({"name": key, "value": literal(value)} for key, value in own.items()),
         *(wishes.variable(name, value) for name, value in settings.env.items()),

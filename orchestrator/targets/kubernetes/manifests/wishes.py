@@ -134,10 +134,16 @@ def secret_variable(name: str, text: str) -> Object:
     check_variable(name)
     secret, slash, key = text.partition("/")
     if not slash or not names.is_subdomain(secret) or not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
-        raise PlanError(f"secret_env: {name}={text}: expected SECRET/KEY.")
+        raise PlanError(
+            f"secret_env: {name}={text}: expected SECRET/KEY.",
+            hint=f"--k8s secret_env.{name}=hub/token: the key `token` of the Secret `hub`.",
+        )
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def check_variable(name: str) -> None:
     if not VARIABLE.fullmatch(name):
-        raise PlanError(f"env: {name!r} is no name of a variable.")
+        raise PlanError(
+            f"env: {name!r} is no name of a variable.",
+            hint="It has letters, digits and `_`, and begins with no digit.",
+        )
