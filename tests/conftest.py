@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -9,7 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import links
 from orchestrator.versions.stack import Stack
+from tests.warm import ORCH, run_orch
 
 # Arguments and names that break what is glued together from strings.
 HOSTILE = (
@@ -195,20 +200,25 @@ def need(program: str) -> None:
 @pytest.fixture
 def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs the real program in a folder of its own, with a cache of its own."""
-
-    def run(*arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-        return orch_in(tmp_path, *arguments, timeout=timeout)
-
-    return run
+    return functools.partial(orch_in, tmp_path)
 
 
 def orch_in(
-    folder: Path, *arguments: str, timeout: float = 120.0
+    folder: Path,
+    *arguments: str,
+    timeout: float = 120.0,
+    env: Mapping[str, str] | None = None,
+    warm: bool = True,
 ) -> subprocess.CompletedProcess[str]:
+    """`env`: beside orch_environment(). `warm`: see tests/warm.py; else, or where Python itself is
+    to read other variables as it starts, in a Python of its own."""
+    environment = orch_environment(folder) | dict(env or {})
+    if warm and not ORCH.differing(environment):
+        return run_orch(*arguments, env=environment, cwd=folder, timeout=timeout)
     return subprocess.run(
         [sys.executable, "-m", "orchestrator.cli.main", *arguments],
         cwd=folder,
-        env=orch_environment(folder),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -216,9 +226,22 @@ def orch_in(
 
 
 def orch_environment(tmp_path: Path) -> dict[str, str]:
+    """Of a controller that has seen inventories alone: Ansible takes half a second for each."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
     homes = {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "XDG_STATE_HOME": str(tmp_path / ".state")}
+    remembered = tmp_path / ".cache" / "orch" / "inventory"
+    remembered.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        remembered.symlink_to(inventories())
     return kept | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
+
+
+@functools.cache
+def inventories() -> Path:
+    """Those that a test of this process has read, by the hash of all that they are made of."""
+    folder = Path(tempfile.mkdtemp(prefix="orch-inventories-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @pytest.fixture

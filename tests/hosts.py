@@ -14,14 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from orchestrator.paths import TRAIN
 from orchestrator.state import State
+from tests.waiting import until
 
 # Between the hosts, and from each of them to this machine: a bridge would not do, because the
 # engine that may run here has the kernel drop what crosses one.
@@ -86,7 +85,7 @@ class Hosts:
         for index, (name, address) in enumerate(self.names.items()):
             self.hosts.append(self.start(index, name, address))
         for host in self.hosts:
-            until(lambda at=host.reached: reachable(at), f"{host.name} has no sshd")
+            until(lambda at=host.reached: reachable(at), f"an sshd of {host.name}")
 
     def keys(self) -> None:
         for name in ("host", "user"):
@@ -129,7 +128,7 @@ class Hosts:
     def wire(self, index: int, pid: int, address: str) -> None:
         inside = f"{self.mark}n{index}"
         own = os.readlink("/proc/self/ns/net")
-        until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own, "no network namespace")
+        until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own, "a network namespace")
         outer = f"{self.mark}w{index}"
         run("ip", "link", "add", outer, "type", "veth", "peer", f"{outer}i")
         last = self.wire_of(index).rpartition(".")[2]
@@ -203,13 +202,6 @@ class Hosts:
 
 def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
-
-
-def until(true: Callable[[], bool], words: str, seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, words
-        time.sleep(0.05)
 
 
 def reachable(address: str) -> bool:

@@ -60,7 +60,7 @@ def with_stack(folder: Path) -> str:
     run("docker", "build", "--network", "host", "--tag", BASE, str(base))
     image = image_of(stack(), tag=BUILT, base=BASE, engine="docker")
     context = folder / "context"
-    operation.lay_out(image, context, (), "3.11")
+    operation.lay_out(image, context, (), "3.11", print)
     for wheel in (context / "wheels").rglob("*.whl"):
         if wheel.name.startswith(LEFT_OUT):
             wheel.unlink()

@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import random
 import resource
 import runpy
@@ -19,14 +20,15 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 import types
 from pathlib import Path
 from typing import Any
 
-# All that recipes import of packages, and what transformers imports late; and what the programs of
-# the bindings' tests import, but for one.
+# All that recipes import of packages, and what transformers imports late; what the programs of the
+# bindings' tests import, but for one; and orch, with what it imports late, but for Ansible.
 MODULES = {
     "recipes": (
         "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.tensorboard",
@@ -37,16 +39,15 @@ MODULES = {
         "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo",
         "torch.distributed.checkpoint", "torch.distributed.fsdp", "oneccl_bindings_for_pytorch",
     ),
+    "orch": ("kubernetes", "fabric", "paramiko", "orchestrator"),
 }  # fmt: skip
+# Of orch the program itself begins anew, and what reads the environment as it is imported.
+PROGRAM, ANEW = "orchestrator.cli.main", ("kubernetes.config",)
 NAMES = ("Trainer", "TrainingArguments", "AutoTokenizer", "HfArgumentParser")
 
 
 def serve(kind: str, path: str) -> None:
-    for name in MODULES[kind]:
-        importlib.import_module(name)
-    if "transformers" in sys.modules:
-        for name in NAMES:
-            getattr(sys.modules["transformers"], name)
+    import_all(kind)
     threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
     # jemalloc, pyarrow's allocator, starts its thread again in a child.
     assert threads <= {Path("/proc/self/comm").read_text().strip(), "jemalloc_bg_thd"}, threads
@@ -72,6 +73,18 @@ def serve(kind: str, path: str) -> None:
                 if pid:
                     clients[pid] = client
                     client.sendall(f"{pid}\n".encode())
+
+
+def import_all(kind: str) -> None:
+    for name in MODULES[kind]:
+        module = importlib.import_module(name)
+        if name == "orchestrator":
+            for inner in pkgutil.walk_packages(module.__path__, "orchestrator."):
+                if inner.name != PROGRAM:
+                    importlib.import_module(inner.name)
+    if "transformers" in sys.modules:
+        for name in NAMES:
+            getattr(sys.modules["transformers"], name)
 
 
 def tell_of_ends(clients: dict[int, socket.socket]) -> None:
@@ -140,8 +153,12 @@ def prepare(request: dict[str, Any], path: list[str]) -> None:
     if request["file_limit"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
     seed_anew()
+    tempfile.tempdir = None
     sys.argv = request["argv"]
-    sys.path[:] = [str(Path(sys.argv[0]).parent), *path[1:]]
+    module = sys.argv[0] == PROGRAM
+    sys.path[:] = [request["cwd"] if module else str(Path(sys.argv[0]).parent), *path[1:]]
+    for name in [name for name in sys.modules if name.startswith(ANEW)]:
+        del sys.modules[name]
 
 
 def be_main(script: str) -> None:
@@ -164,15 +181,17 @@ def program(script: str) -> int:
 
 def seed_anew() -> None:
     """What Python and numpy draw by chance at their start."""
-    import numpy
-
     random.seed()
-    numpy.random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
 
 
 def outcome_of(script: str) -> int:
     try:
-        runpy.run_path(script, run_name="__main__")
+        if script == PROGRAM:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0

@@ -20,9 +20,9 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.apiserver.build import programs
 from tests.apiserver.server import NAMESPACE, USER, Server, exists, running
 from tests.conftest import orch_environment
-from tests.hosts import until
 from tests.kube_schema import FILES, crd_folder, needs_crds
 from tests.local.test_kube import own_script
+from tests.waiting import until
 
 pytestmark = [
     needs_crds,
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for kind in ("PyTorchJob", "MPIJob"):
             crd = yaml.load((folder / FILES[kind]).read_text(), yaml.CSafeLoader)
             found.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        until(lambda: exists(found, JOBS), "no PyTorchJobs are served", seconds=30)
+        until(lambda: exists(found, JOBS), "PyTorchJobs that are served", seconds=30)
         give_role(found)
         yield found
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.sites import ORCH, Site
+from tests.cluster.sites import Site, said
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
 ON_TWO = ("--nodes", "2", "--ppn", "1")
@@ -103,11 +103,8 @@ def faulty(site: Site, fault: str = "none", *options: str, script: tuple[str, ..
 
 def ask(site: Site, *arguments: str, code: int = 0, seconds: float = 60) -> dict[str, Any]:
     """Another command of orch with --json; -> what it printed."""
-    done = subprocess.run(
-        [*ORCH, *arguments, "--json"],
-        env=site.environment, cwd=site.folder, capture_output=True, text=True, timeout=seconds,
-    )  # fmt: skip
-    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    done = site.run(*arguments, "--json", seconds=seconds)
+    assert done.returncode == code, said(done)
     return dict(json.loads(done.stdout))
 
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.images import FLAVOURS
+from tests.warm import run_orch
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import TestCluster
@@ -85,26 +86,33 @@ class Site:
 
     def orch(self, *flags: str, command: str = "provision", code: int = 0) -> dict[str, Any]:
         """Run orch with --json; -> what it printed."""
-        process = self.start("--json", *flags, command=command)
-        out, err = process.communicate(timeout=900)
-        assert process.returncode == code, f"exit {process.returncode}\n{out}\n{err}"
-        assert TOKEN not in out + err
-        return dict(json.loads(out)) if out.startswith("{") else {"stderr": err}
+        done = self.run(command, str(self.inventory), "--json", *flags, seconds=900)
+        assert done.returncode == code, said(done)
+        assert TOKEN not in done.stdout + done.stderr
+        if not done.stdout.startswith("{"):
+            return {"stderr": done.stderr}
+        return dict(json.loads(done.stdout))
 
     def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """Run `orch train` on the inventory; -> the run, as --json tells it."""
-        done = subprocess.run(
-            [*ORCH, "train", "--inventory", str(self.inventory), "--json", *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        said = f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert done.returncode == code, said
-        assert done.stdout.startswith("{"), said
+        where = ("--inventory", str(self.inventory), "--json")
+        done = self.run("train", *where, *arguments, seconds=600)
+        assert done.returncode == code, said(done)
+        assert done.stdout.startswith("{"), said(done)
         return dict(json.loads(done.stdout))
+
+    def run(self, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
+        """A command of orch, to its end; by our own Python it starts warm (see tests/warm.py)."""
+        if self.program == ORCH:
+            return run_orch(*arguments, env=self.environment, cwd=self.folder, timeout=seconds)
+        return subprocess.run(
+            [*self.program, *arguments], env=self.environment, cwd=self.folder,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
+        )  # fmt: skip
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    return f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
 def nodes_of(report: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -172,13 +171,11 @@ def test_processes_lists_what_runs_on_a_node(cluster: TestCluster) -> None:
     cluster.exec("node0", ("pkill", "-f", "sleep 987"))
 
 
-def test_a_second_up_is_quick_and_changes_nothing(cluster: TestCluster) -> None:
+def test_a_second_up_changes_nothing(cluster: TestCluster) -> None:
     files = ("known_hosts", "ssh_config", "id_ed25519")
     before = [(cluster.state / name).stat().st_mtime_ns for name in files]
     uptime = "stat --format %Y /proc/1"
     born = [cluster.ssh(node, uptime).stdout for node in cluster.nodes]
-    started = time.monotonic()
     cluster.up()
-    assert time.monotonic() - started < 20
     assert [(cluster.state / name).stat().st_mtime_ns for name in files] == before
     assert [cluster.ssh(node, uptime).stdout for node in cluster.nodes] == born

@@ -87,8 +87,9 @@ def test_ranks_in_containers_of_two_nodes_train_and_a_failure_is_named(
     engines: dict[str, dict[str, str]], lab_session: Site
 ) -> None:
     report = lab_session.train(
-        str(matrix.SCRIPT), *IN_IMAGE, "--backend", "ccl", "--fresh", "--", "--fail", "1", code=1
-    )
+        str(matrix.SCRIPT), *IN_IMAGE, "--backend", "ccl", "--fresh",
+        "--", "--by-hand", "--fail", "1", code=1,
+    )  # fmt: skip
     assert (report["failure"]["rank"], report["failure"]["node"]) == (1, "node1")
     assert report["failure"]["text"].endswith("ValueError: boom of this script")
     run = lab_session.folder / "runs" / report["run_id"]

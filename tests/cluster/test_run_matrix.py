@@ -1,4 +1,4 @@
-"""The matrix of tests/matrix.py between two real nodes: every launcher, with ccl and gloo."""
+"""The matrix of tests/matrix.py between two real nodes: every launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster.sites import Site
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize(("starter", "backend"), matrix.CELLS)
+@pytest.mark.parametrize(("starter", "backend"), matrix.cells(2))
 def test_on_two_nodes(lab_session: Site, starter: str, backend: str) -> None:
     def start(script: str, *words: str) -> matrix.Cell:
         split = words.index("--")

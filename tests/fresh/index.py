@@ -1,4 +1,5 @@
-"""The way to this machine's package index: the only thing that a case gets of its configuration."""
+"""The way to this machine's package index, and whether pip compiles all that it installs: the only
+things that a case gets of its configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 from tests.fresh.cases import CPU_INDEX, Case
 
-SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert")
+SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert", "compile")
 IN_CONTAINER = "/etc/ssl/certs/ca-certificates.crt"
 
 

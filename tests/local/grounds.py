@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import hosts, matrix
-from tests.conftest import orch_environment
+from tests.conftest import orch_environment, orch_in
 
 ORCH = (sys.executable, "-m", "orchestrator.cli.main")
 
@@ -34,10 +34,7 @@ class Ground:
         return matrix.Cell.of(done.returncode, json.loads(done.stdout))
 
     def orch(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*ORCH, *words], cwd=self.folder, env=orch_environment(self.folder),
-            capture_output=True, text=True, timeout=180,
-        )  # fmt: skip
+        return orch_in(self.folder, *words, timeout=180)
 
 
 @pytest.fixture(scope="session")

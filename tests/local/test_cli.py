@@ -42,6 +42,18 @@ def finished(orch: Orch, tmp_path: Path) -> dict[str, Any]:
     return dict(parse(done))
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "train ok.py --ppn 9999 --dry-run", "stacks show current", "recipes --json",
+     "runs", "report last", "nodes local", "k8s check"],
+)  # fmt: skip
+def test_it_starts_by_itself_as_in_other_tests(orch: Orch, tmp_path: Path, words: str) -> None:
+    (tmp_path / "ok.py").write_text("")
+    warm, own = orch(*words.split()), orch(*words.split(), warm=False)
+    said = (own.returncode, own.stdout, own.stderr)
+    assert (warm.returncode, warm.stdout, warm.stderr) == said
+
+
 @pytest.mark.parametrize("case", PINNED)
 def test_listings(orch: Orch, finished: dict[str, Any], case: str) -> None:
     arguments, kind, keys = PINNED[case]
@@ -97,6 +109,16 @@ def test_shell_completion(words: str, position: int, expected: str) -> None:
     }  # fmt: skip
     done = subprocess.run([program], env=environment, capture_output=True, text=True)
     assert expected in done.stdout.split()
+    assert done.stderr == ""
+
+
+def test_completion_of_what_cannot_be_completed_is_silent() -> None:
+    environment = os.environ | {
+        "_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "orch runs foo ", "COMP_CWORD": "3",
+    }  # fmt: skip
+    program = Path(sys.executable).with_name("orch")
+    done = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert "error" not in done.stdout + done.stderr
 
 
 BUG = """

@@ -7,8 +7,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from tests import images, matrix
 from tests.conftest import HOSTILE, mpi_here
 from tests.local.grounds import Ground
+from tests.waiting import until
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 # The engine here may not be allowed to raise limits; that it tries is a test of its own.
@@ -141,7 +141,7 @@ def test_variables_of_a_file_reach_the_ranks_and_no_inspect(
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     log = run / "ranks" / "rank-0.log"
-    until(lambda: log.exists() and "waiting" in log.read_text())
+    until(lambda: log.exists() and "waiting" in log.read_text(), "a rank that waits")
     inspected = subprocess.run(
         ["docker", "inspect", *images.containers()], capture_output=True, text=True, check=True
     )
@@ -162,10 +162,10 @@ def test_an_image_starts_the_ranks_of_a_node_itself(
     text = (SCRIPTS / "curve.py").read_text()
     end = "    dist.barrier()\n"
     script.write_text(text.replace(end, f"{end}    dist.destroy_process_group()\n"))
-    cell = ground.start(str(script), "--", "--fail", "9")
+    cell = ground.start(str(script), "--", "--by-hand", "--fail", "9")
     assert cell.code == 0, cell.logs
     assert cell.logs[0].count("LOSSES") == 2, "NPROC_PER_NODE ranks, in one log"
-    cell = ground.start(str(script), "--", "--fail", "1")
+    cell = ground.start(str(script), "--", "--by-hand", "--fail", "1")
     assert cell.code == 1
     assert "boom of this script" in cell.logs[0]
     assert cell.report["failure"]["code"] == 1
@@ -179,16 +179,9 @@ def waiting(ground: Ground) -> Path:
     assert done.returncode == 0, done.stderr
     (run,) = (ground.folder / "runs").iterdir()
     logs = [run / "ranks" / f"rank-{rank}.log" for rank in (0, 1)]
-    until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs))
+    until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs), "they wait")
     assert len(images.containers()) == 1
     return run
-
-
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def living(run: Path, program: str = "") -> list[int]:
@@ -218,7 +211,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
     run = waiting(ground)
     (supervisor,) = living(run, "supervise")
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not living(run) and not images.containers())
+    until(lambda: not living(run) and not images.containers(), "the end of all")
 
 
 def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
@@ -231,7 +224,7 @@ def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
     for pid in (*living(run, "mpiexec"), *living(run, "node.py\0rank\0")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not living(run, "run-script"))  # they end with the pipe to their wrapper
+    until(lambda: not living(run, "run-script"), "the end of those with a pipe to them")
     looked = ground.orch("clean", "--check")
     assert "container" in looked.stdout
     assert run.name in looked.stdout

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests import hosts
 from tests.conftest import orch_environment
 from tests.jobs import (
     MINILM,
@@ -30,7 +29,9 @@ from tests.jobs import (
     tiny_bert,
 )
 from tests.local.grounds import ORCH, Ground, two_hosts
+from tests.waiting import until
 
+pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 QA, MRPC, PRETRAIN = (
     RECIPES / "bert_qa/run_qa.py",
     RECIPES / "glue_mrpc/run_mrpc.py",
@@ -224,7 +225,7 @@ def test_a_run_that_loses_a_node_learns_as_if_it_had_not(ground: Ground) -> None
         saves = [e for e in events(found, "progress") if e.get("phase") == "save"]
         return found != calm and max((e["step"] for e in saves), default=0) >= 8
 
-    hosts.until(second_checkpoint, "no second checkpoint", seconds=300)
+    until(second_checkpoint, "a second checkpoint", seconds=300)
     assert ground.lab is not None
     ground.lab.cut(ground.lab.hosts[1])
     out, err = process.communicate(timeout=600)

@@ -18,7 +18,7 @@ Orch = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_names_ranges_and_addresses(orch: Orch, tmp_path: Path) -> None:
-    done = orch("init", "prod", "alice@node[08-09]:2222", "10.0.0.7", "bob@gpu-box")
+    done = orch("init", "prod", "alice@node[08-09]:2222", "10.0.0.7", "bob@gpu-box", warm=False)
     assert done.returncode == 0, done.stderr
     assert "orch provision inventory/prod" in done.stdout
     hosts = read_inventory(tmp_path / "inventory/prod")

@@ -63,7 +63,7 @@ def test_every_miss_has_its_cure(api: Api, orch: Orch) -> None:
     del api.state.groups["trainer.kubeflow.org"]
     api.state.denied |= {("create", "pods/exec"), ("patch", "pytorchjobs")}
     api.put("nodes", {**NODE, "status": {"allocatable": {"cpu": "1", "memory": "2Gi"}}})
-    done = orch("k8s", "check", "--json", "--no-pull", "--launcher", "pytorchjob")
+    done = orch("k8s", "check", "--json", "--no-pull", "--launcher", "pytorchjob", warm=False)
     found = findings(done)
     assert done.returncode == 1
     assert found["TrainJob"]["state"] == "absent"
@@ -129,7 +129,9 @@ def test_init_prints_without_the_token_and_applies_with_it(
     assert shown.returncode == 0, shown.stderr
     assert "hf_verysecret" not in shown.stdout + shown.stderr
     assert encoded not in shown.stdout
-    done = orch("k8s", "init", "--token-file", "token", "--runtime", "--apply", "--json")
+    done = orch(
+        "k8s", "init", "--token-file", "token", "--runtime", "--apply", "--json", warm=False
+    )
     value = json.loads(done.stdout)
     assert value == {"schema": 1, "kind": "k8s init", "applied": [
         "PersistentVolumeClaim orch", "Secret orch-hf", "TrainingRuntime orch-torch"]}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes import patience
 from orchestrator.targets.kubernetes.watch import KubeWatch
-from tests.conftest import orch_environment
+from tests.conftest import orch_environment, orch_in
 from tests.kube_api import Api, client_of
 from tests.kube_operator import Operator, clean_failed, conditions, owner
 from tests.ports import free_port
@@ -41,17 +42,8 @@ def orch(api: Api, tmp_path: Path) -> Orch:
         f'image = "registry.example/orch:current"\ncpu = "2"\nmount = "{tmp_path}/volume"\n'
         f'root = "{ROOT}"\npython = "{sys.executable}"\nfiles = "{tmp_path}/files"\n'
     )
-    environment = orch_environment(tmp_path) | {
-        "KUBECONFIG": str(api.kubeconfig(tmp_path / "kubeconfig"))
-    }
-
-    def run(*arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main", *arguments],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=timeout,
-        )  # fmt: skip
-
-    return run
+    environment = {"KUBECONFIG": str(api.kubeconfig(tmp_path / "kubeconfig"))}
+    return functools.partial(orch_in, tmp_path, env=environment)
 
 
 def background(orch: Orch, *arguments: str) -> Callable[[], subprocess.CompletedProcess[str]]:
@@ -419,7 +411,7 @@ def test_a_missing_operator_is_named(api: Api, orch: Orch, tmp_path: Path) -> No
 def test_a_job_that_is_gone(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     api.remove("pytorchjobs", job)
-    done = orch("attach", run)
+    done = orch("attach", run, warm=False)
     assert done.returncode == 1
     assert f"the job {job} is gone" in done.stdout
 
@@ -431,7 +423,7 @@ def test_stop_deletes_what_is_ours_and_keeps_what_was_said(
     other = api.put("configmaps", {"metadata": {"name": "other", "labels": {"orch/run": run}}})
     name = pod(api, job, 0, RUNNING)
     api.say(name, "[0] last words")
-    done = orch("stop", run)
+    done = orch("stop", run, warm=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "worker-0" in done.stdout
     assert api.names("pytorchjobs") == api.names("pods") == []

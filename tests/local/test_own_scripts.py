@@ -6,6 +6,7 @@ test_accelerate.py. And a backend of a third party.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,20 @@ from tests.local.grounds import Ground
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SEEN: dict[str, str] = {}
+# Each launcher once; ORCH_MATRIX_ALL: each with each.
+BELOW = {
+    "with_trainer.py": ("mpirun", "accelerate"),
+    "with_accelerator.py": ("torchrun", "mpirun-accelerate"),
+}
+
+
+def launchers(script: str) -> tuple[str, ...]:
+    return tuple(LAUNCHERS) if "ORCH_MATRIX_ALL" in os.environ else BELOW[script]
 
 
 @pytest.mark.parametrize(
     ("script", "launcher"),
-    [
-        *(("with_trainer.py", launcher) for launcher in LAUNCHERS),
-        ("with_accelerator.py", "mpirun"),
-        ("with_accelerator.py", "torchrun"),
-    ],
+    [(script, launcher) for script in BELOW for launcher in launchers(script)],
 )
 def test_an_unmodified_script_trains_alike_below_every_launcher(
     two: Ground, script: str, launcher: str

@@ -17,8 +17,8 @@ from orch_node import stack_signal
 from orch_node.preemption import calls_in
 
 from tests.conftest import orch_environment
-from tests.hosts import until
 from tests.jobs import RECIPES, ended, flags, started, tiny_bert
+from tests.waiting import until
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.xdist_group("recipes")
@@ -68,14 +68,14 @@ class Run:
             [sys.executable, "-m", "orchestrator.cli.main", "train", *words], cwd=folder,
             env=orch_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "no run", seconds=60)
+        until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run", seconds=60)
         (self.folder,) = (folder / "runs").iterdir()
 
     def await_log(self, words: str) -> None:
         logs = self.folder / "ranks"
         until(
             lambda: all(words in one.read_text() for one in self.logs) and len(self.logs) == 2,
-            f"no {words} in {logs}",
+            f"{words} in {logs}",
             seconds=60,
         )
 
@@ -102,7 +102,7 @@ def test_the_recipe_writes_a_checkpoint_and_goes_on_from_it(tmp_path: Path, orch
     words = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     command = ("bert-qa", "--ppn", "2", "--precision", "fp32", *words)
     run = Run(tmp_path, *command)
-    until(lambda: bool(events(run.folder, "first_step")), "no step", seconds=120)
+    until(lambda: bool(events(run.folder, "first_step")), "a step", seconds=120)
     os.kill(supervisor_of(run.folder), signal.SIGTERM)
     code, said, outcome = run.end()
     (step,) = {one["step"] for one in events(run.folder, "preempted")}
@@ -122,7 +122,7 @@ def test_the_recipe_writes_a_checkpoint_and_goes_on_from_it(tmp_path: Path, orch
 def test_ranks_of_an_own_script_stop_at_the_same_step(tmp_path: Path, backend: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
     run = Run(tmp_path, "own.py", "--ppn", "2", "--backend", backend)
-    until(lambda: len(events(run.folder, "joined")) == 2, "not joined", seconds=60)
+    until(lambda: len(events(run.folder, "joined")) == 2, "two ranks", seconds=60)
     time.sleep(0.5)
     (rank,) = (one for one in events(run.folder, "started") if one["rank"] == 1)
     os.kill(rank["pid"], stack_signal.DEFAULTS[stack_signal.PREEMPT])  # one alone
@@ -148,7 +148,7 @@ def test_a_script_with_a_handler_of_its_own_gets_sigterm(tmp_path: Path) -> None
 def test_a_stop_is_no_preemption(tmp_path: Path, orch: Orch) -> None:
     (tmp_path / "own.py").write_text(OWN)
     run = Run(tmp_path, "own.py", "--ppn", "2", "--backend", "gloo")
-    until(lambda: len(events(run.folder, "joined")) == 2, "not joined", seconds=60)
+    until(lambda: len(events(run.folder, "joined")) == 2, "two ranks", seconds=60)
     assert orch("stop", run.folder.name).returncode == 0
     code, said, outcome = run.end()
     assert (code, outcome["state"]) == (130, "stopped"), said
@@ -170,7 +170,7 @@ def test_one_rank_of_a_recipe_that_is_told_is_enough(
     )  # fmt: skip
     ranks = started(recipe / "run_mrpc.py", *arguments, ranks=2, warm=False)
     metrics = tmp_path / "out" / "metrics.jsonl"
-    until(lambda: metrics.exists() and bool(metrics.read_text()), "no step", seconds=120)
+    until(lambda: metrics.exists() and bool(metrics.read_text()), "a step", seconds=120)
     assert isinstance(ranks[1], subprocess.Popen)
     ranks[1].send_signal(signal.SIGUSR1)
     found = ended(ranks)

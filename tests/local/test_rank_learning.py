@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from orchestrator.paths import LIB
+from tests.jobs import ended, started
 
 STEPS = 25
 Watched = Callable[..., Any]
@@ -441,6 +440,7 @@ def test_what_cannot_be_looked_at_ends_no_training(
 
 # On several ranks.
 
+WARM = pytest.mark.xdist_group("recipes")  # whose lane has a server of warm programs
 RANKS = """
 import os, sys
 sys.path.insert(0, {train!r})
@@ -472,16 +472,11 @@ def on_two_ranks(folder: Path, body: str) -> str:
     script = folder / "script.py"
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     script.write_text(RANKS.format(train=str(LIB), file=folder / "store", body=lines))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank)], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    return "".join(rank.communicate(timeout=120)[0] for rank in ranks)
+    ranks = [rank for number in (0, 1) for rank in started(script, number)]
+    return "".join(out + err for _, out, err in ended(ranks))
 
 
+@WARM
 @pytest.mark.parametrize(
     "body",
     [
@@ -517,6 +512,7 @@ def test_ranks_that_train_together_are_left_alone(tmp_path: Path, body: str) -> 
     assert ("warning" in said) == no_sync, said
 
 
+@WARM
 @pytest.mark.parametrize(
     "body",
     [
@@ -530,6 +526,7 @@ def test_who_trains_past_its_wrapper_is_ended(tmp_path: Path, body: str) -> None
     assert said.count("RankError every rank trains alone: 2 optimizer steps") == 2, said
 
 
+@WARM
 def test_a_wrapper_around_a_copy(tmp_path: Path) -> None:
     said = on_two_ranks(
         tmp_path, "import copy; ddp = DDP(copy.deepcopy(model)); train(ddp, model.parameters())"

@@ -17,7 +17,8 @@ from orch_node.process_handle import ProcessHandle
 from orchestrator.runs.follow import LocalRun
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror
-from tests.hosts import possible, until
+from tests.hosts import possible
+from tests.waiting import until
 
 LIB = Path(process_handle.__file__).parents[1]
 # In a namespace of its own: a child ends, is reaped, and the next process gets its number. Then the
@@ -71,7 +72,7 @@ def supervisor(run: Path) -> subprocess.Popen[bytes]:
     code = "import time; time.sleep(60)"
     started = subprocess.Popen([sys.executable, "-c", code, "supervise", str(run), "--", "x"])
     words = Path(f"/proc/{started.pid}/cmdline")
-    until(lambda: b"supervise" in words.read_bytes(), "it has no arguments yet")
+    until(lambda: b"supervise" in words.read_bytes(), "its arguments")
     return started
 
 
@@ -133,3 +134,22 @@ def test_ctrl_c_reaches_the_supervisor_of_this_machine_alone(
         here.terminate(meant.pid)
         assert ends(meant, 5)
     here.terminate(meant.pid)
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_no_error(
+    sshd: str, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file in /proc was there to be opened, and cannot be read any more."""
+    node = Ssh("far", sshd)
+    assert node.alive(sleeper.pid, "sleep\0")
+    opened = node.sftp.open
+
+    def opened_in_time(path: str, mode: str) -> object:
+        file = opened(path, mode)
+        sleeper.kill()
+        sleeper.wait()
+        return file
+
+    monkeypatch.setattr(node.sftp, "open", opened_in_time)
+    assert not node.alive(sleeper.pid, "sleep\0")
+    node.reset()

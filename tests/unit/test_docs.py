@@ -145,8 +145,8 @@ def test_every_file_of_a_run_is_told() -> None:
 # What orch's own processes say to each other, or to its build.
 INTERNAL = {"ORCH_ADDRESS", "ORCH_BY_STEP", "ORCH_CCL_CHECK", "ORCH_CCL_MOST_ELEMENTS",
             "ORCH_CCL_SANITIZE", "ORCH_CCL_VERSION", "ORCH_END_OF_FILE", "ORCH_EVENTS_FD",
-            "ORCH_INLINE", "ORCH_JOB_KEY", "ORCH_NODE0_AWAY", "ORCH_SSH_CONFIG",
-            "ORCH_STACK"}  # fmt: skip
+            "ORCH_INLINE", "ORCH_JOB_KEY", "ORCH_NODE0_AWAY", "ORCH_RANK_DEFAULTS",
+            "ORCH_SSH_CONFIG", "ORCH_STACK"}  # fmt: skip
 
 
 def test_every_variable_of_the_environment_is_told() -> None:

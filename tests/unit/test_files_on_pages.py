@@ -51,7 +51,7 @@ def variables(path: Path) -> None:
 def for_slurm(path: Path) -> None:
     found = slurm_settings(path, (), {})
     found.check()
-    assert found.sbatch
+    assert found.sbatch or found.image
 
 
 def for_kubernetes(path: Path) -> None:

@@ -44,6 +44,11 @@ def test_only_the_way_to_the_index_is_taken_from_pip() -> None:
     assert index_of([]) == Index(settings={})
 
 
+def test_ci_has_its_cases_compile_only_what_is_imported() -> None:
+    index = index_of([*CONFIGURATION, ":env:.compile='0'"])
+    assert "PIP_COMPILE=0" in index.arguments(CASES[CHEAPEST])
+
+
 def test_the_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
     words = container("trixie-user-default", "image", INDEX, STEPS)
     assert "download.pytorch.org:127.0.0.1" in words

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator.provisioning.wheelhouse import sources
+from orchestrator.provisioning.own_bindings import sources
 
 if sys.version_info >= (3, 11):
     import tomllib
