@@ -66,8 +66,11 @@ def test_an_unmodified_script_has_steps_memory_and_cpu_time(unmodified: Path) ->
         assert all(line["loss"] is None for line in found)
         times = [line["step_seconds"] for line in found if line["step_seconds"]]
         assert min(times) > 0.04, "DDP makes every rank as slow as the slowest"
-    work = [max(line["work_seconds"] or 0 for line in lines(run, rank)) for rank in (0, 1)]
-    assert work[1] > 0.05 > work[0], "only the straggler is slow in its own work"
+    work = [
+        min(line["work_seconds"] for line in lines(run, rank) if line["step_seconds"])
+        for rank in (0, 1)
+    ]
+    assert work[1] > 0.05 > work[0], "only the straggler is slow in its own work, at any load"
 
 
 def test_a_script_may_tell_what_cannot_be_seen(tmp_path: Path) -> None:

@@ -20,15 +20,17 @@ SLOW = ("--", "--seconds", "0.2", "--steps", "1000")
 class Started:
     """`orch train` that goes on while a test does something to its job."""
 
-    def __init__(self, site: Site, *arguments: str, script: str = "faulty.py") -> None:
+    def __init__(
+        self, site: Site, *arguments: str, script: str = "faulty.py", before: tuple[str, ...] = ()
+    ) -> None:
         self.site = site
-        before = set(self.runs())
+        known = set(self.runs())
         self.process = subprocess.Popen(
-            site.command(LOGIN, *orch_words("train", script, *arguments)),
+            site.command(LOGIN, *before, *orch_words("train", script, *arguments)),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        until(lambda: set(self.runs()) - before or self.process.poll() is not None, "a run")
-        self.folder = next(iter(set(self.runs()) - before))
+        until(lambda: set(self.runs()) - known or self.process.poll() is not None, "a run")
+        self.folder = next(iter(set(self.runs()) - known))
 
     def runs(self) -> list[Path]:
         return [path.parent for path in (self.site.home / "runs").glob("*/plan.json")]
@@ -175,10 +177,23 @@ print("from", first, flush=True)
 """
 
 
+# So that what Slurm ends with the job is still there when it does so.
+SLOW_TO_END = """#!/bin/sh
+/usr/bin/scontrol "$@"; code=$?
+[ "$1" != requeue ] || sleep 3
+exit $code
+"""
+
+
 def test_a_job_that_makes_room_goes_on_by_itself(ready: Site) -> None:
     """As before its time is over: Slurm signals the batch script."""
     (ready.home / "room.py").write_text(PREEMPTED)
-    run = Started(ready, *TWO, script="room.py")
+    slow = ready.home / "bin" / "scontrol"
+    slow.parent.mkdir()
+    slow.write_text(SLOW_TO_END)
+    slow.chmod(0o755)
+    path = ("env", f"PATH=/home/{USER}/bin:/usr/bin:/bin")
+    run = Started(ready, *TWO, script="room.py", before=path)
     run.await_event("joined", 2)
     logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
     until(lambda: all(one.exists() and "listening" in one.read_text() for one in logs), "a step")

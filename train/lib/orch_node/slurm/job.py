@@ -108,7 +108,8 @@ def requeue(run_dir: Path) -> None:
     (run_dir / files.SUPERVISOR).unlink(missing_ok=True)
     command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
+    # Below 0 Slurm has ended it by a signal, with all of the job and before this process: it obeys.
+    if done.returncode > 0:
         aside.rename(path)
         print(f"no requeue: {done.stderr.strip()}", file=sys.stderr, flush=True)
         return
