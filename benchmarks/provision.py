@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,11 @@ PREPARE = (
 FIRST = "orch, first"
 VERY_FIRST = "orch, very first"
 CGROUPS = Path("/sys/fs/cgroup")
+# ext4 gives no inode out again that was deleted in the last minute, or six while its block is not
+# on the disk, and looks at each for every new file (fs/ext4/ialloc.c, recently_deleted): a third of
+# the time of an installation, where the nodes before have just been removed. So theirs are kept.
+DELETED_SECONDS = 365
+ROOM = 20 << 30  # bytes, of four nodes and more
 
 
 class Cost(NamedTuple):
@@ -57,6 +63,7 @@ def main() -> int:
     make_wheelhouse()
     table: dict[int, dict[str, Cost]] = {}
     with contextlib.ExitStack() as stack:
+        stack.callback(lambda: shutil.rmtree(kept(), ignore_errors=True))
         index = options.index or stack.enter_context(served())
         for count in options.nodes:
             table[count] = row = measure(count, index, only_orch=options.only_orch)
@@ -113,8 +120,32 @@ def bare(count: int) -> None:
     environment = {**os.environ, "NODES": str(max(count, 2)), "VAGRANT_DEFAULT_PROVIDER": "docker"}
     if (STATE / "nodes").is_dir():
         nodes = [f"orch-{path.name}" for path in (STATE / "nodes").iterdir()]
+        for node in nodes:
+            keep_files(node)
         subprocess.run(["docker", "rm", "--force", *nodes], capture_output=True)
     subprocess.run([CHECKOUT / "cluster/up"], env=environment, check=True, capture_output=True)
+
+
+def keep_files(node: str) -> None:
+    """Move what a node has written out of docker's reach; without room for that, wait."""
+    subprocess.run(["docker", "kill", node], capture_output=True)
+    written = said_by_docker("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", node)
+    if not written:
+        return
+    aside = kept()
+    aside.mkdir(mode=0o700, exist_ok=True)
+    Path(written).rename(aside / Path(written).parent.name)
+    if shutil.disk_usage(aside).free < ROOM:
+        shutil.rmtree(aside)
+        time.sleep(DELETED_SECONDS)
+
+
+def kept() -> Path:
+    return Path(said_by_docker("info", "--format", "{{.DockerRootDir}}")) / "orch-benchmark"
+
+
+def said_by_docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], capture_output=True, text=True).stdout.strip()
 
 
 def with_nothing_at_hand(count: int) -> Cost:
