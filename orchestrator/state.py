@@ -153,12 +153,8 @@ class State:
         digest = hashlib.sha256(str(source).encode()).hexdigest()[:10]
         return State(folder=state_home() / "clusters" / f"{source.stem}-{digest}")
 
-    @property
-    def facts(self) -> Path:
-        return self.folder / "facts"
-
     def record(self, host: str) -> Path:
-        """The facts of one host, as plain JSON: Ansible's own cache is in a format of its own."""
+        """The facts of one host."""
         return self.folder / "nodes" / f"{host}.json"
 
     def records(self) -> list[Path]:

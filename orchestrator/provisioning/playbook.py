@@ -27,12 +27,13 @@ from orchestrator.state import ansible_home
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playbook:
-    """What to run. `variables` hold no secrets: those are Ansible's to read, from the inventory."""
+    """What to run. `variables` hold no secrets: those are Ansible's to read, from the inventory.
+    `state`: the folder that orch keeps for the inventory."""
 
     name: str
     inventory: Path
     variables: Mapping[str, Any]
-    facts: Path
+    state: Path
     log: Path
     check: bool = False
     limit: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ def run(
                 limit=",".join(playbook.limit) or None,
                 cmdline=" ".join(options) or None,
                 envvars={**settings(playbook), **playbook.environment},
-                fact_cache=str(playbook.facts),  # absolute: it stays there
+                fact_cache_type="memory",
                 quiet=True,
                 event_handler=lambda event: handle(event, log, on_result, on_line),
             )
@@ -95,13 +96,13 @@ def settings(playbook: Playbook) -> dict[str, str]:
         "ANSIBLE_ROLES_PATH": str(SHARE / "playbooks" / "roles"),
         "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
         "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
-        "ANSIBLE_CACHE_PLUGIN": "jsonfile",
-        "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
+        # A cache that lasts is read and decoded anew for each task of each node.
+        "ANSIBLE_CACHE_PLUGIN": "memory",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         # What a node says of itself becomes no variable of its own name.
         "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_NOCOLOR": "True",
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.facts),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.state),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
     }
 
@@ -112,7 +113,7 @@ def verified_ssh_args() -> dict[str, str]:
     return {} if own is None else {"ANSIBLE_SSH_ARGS": f"-o StrictHostKeyChecking=yes {own}"}
 
 
-def shared_connections(facts: Path) -> str:
+def shared_connections(state: Path) -> str:
     """A folder for ssh's shared connections of this inventory alone.
 
     Ansible names them by address, port and user. Where two clusters have the same private addresses
@@ -120,7 +121,7 @@ def shared_connections(facts: Path) -> str:
     keys. Short, as a socket's path has at most 107 characters.
     """
     base = ansible_home().get("ANSIBLE_HOME", "~/.ansible")
-    return f"{base}/cp/{hashlib.sha256(str(facts).encode()).hexdigest()[:8]}"
+    return f"{base}/cp/{hashlib.sha256(str(state).encode()).hexdigest()[:8]}"
 
 
 def handle(

@@ -102,7 +102,7 @@ class Session:
             name=name,
             inventory=self.source,
             variables=variables,
-            facts=self.state.facts,
+            state=self.state.folder,
             log=self.log,
             check=self.request.check,
             limit=limit,

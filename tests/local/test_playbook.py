@@ -49,7 +49,7 @@ def test_no_worker_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     inventory.write_text(f"here ansible_connection=local {python}\n")
     monkeypatch.setattr(playbook, "SHARE", tmp_path)
     asked = playbook.Playbook(
-        name="slow", inventory=inventory, variables={}, facts=tmp_path / "facts",
+        name="slow", inventory=inventory, variables={}, state=tmp_path / "state",
         log=tmp_path / "log",
     )  # fmt: skip
     before = at_work(PLAYBOOK)

@@ -178,7 +178,7 @@ def test_the_users_own_ssh_configuration_does_not_turn_it_off(
     ours = configparser.ConfigParser(interpolation=None)
     ours.read(CONFIG)
     monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-C")
-    playbook = Playbook(name="x", inventory=tmp_path, variables={}, facts=tmp_path, log=tmp_path)
+    playbook = Playbook(name="x", inventory=tmp_path, variables={}, state=tmp_path, log=tmp_path)
     for text in (ours["ssh_connection"]["ssh_args"], settings_of(playbook)["ANSIBLE_SSH_ARGS"]):
         asked = ["ssh", "-F", str(tmp_path / "config"), *shlex.split(text), "-G", "host"]
         done = subprocess.run(asked, capture_output=True, text=True, check=True)
