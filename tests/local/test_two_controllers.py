@@ -22,11 +22,10 @@ def controller(folder: Path, token: str) -> Playbook:
     inventory = folder / "lab.yml"
     settings = f"ansible_connection: local, ansible_python_interpreter: {sys.executable}"
     inventory.write_text(f"all:\n  hosts:\n    node0: {{{settings}}}\n")
-    (folder / "facts").mkdir(exist_ok=True)
     owner = {"token": token, "user": token, "host": "h", "pid": "1", "what": "provision"}
     variables = {"orch_root": str(folder / "root"), "orch_owner": owner, "lock_seconds": SECONDS}
     return Playbook(
-        name="lock", inventory=inventory, variables=variables, facts=folder / "facts",
+        name="lock", inventory=inventory, variables=variables, state=folder / "state",
         log=folder / "log",
     )  # fmt: skip
 

@@ -339,7 +339,7 @@ def test_no_text_is_a_template_to_ansible(tmp_path: Path) -> None:
         name="unlock",
         inventory=tmp_path / "hosts.yml",
         variables={"orch_root": str(root), "orch_owner": {"token": template}},
-        facts=tmp_path / "facts",
+        state=tmp_path / "state",
         log=tmp_path / "log",
     )
     assert run(playbook, results.append, lambda line: None) == "successful"
