@@ -29,10 +29,10 @@ from functools import partial
 from pathlib import Path
 
 KB, MB = 1024, 1024 * 1024
-SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB)
+SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB, 1024 * MB)
 TARGETS = {
     8: 0.25, KB: 0.25, 64 * KB: 0.25, MB: 0.25, 4 * MB: 0.25,
-    25 * MB: 0.45, 100 * MB: 0.8, 400 * MB: 0.8,
+    25 * MB: 0.45, 100 * MB: 0.8, 400 * MB: 0.8, 1024 * MB: 0.8,
 }  # fmt: skip
 STEP_TARGET = 0.92
 MODELS = {  # width, layers, heads, vocabulary, batch, sequence
