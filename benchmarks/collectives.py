@@ -6,11 +6,11 @@
 Between hosts: between_hosts.py. A ratio below 1 means that ccl is faster than gloo.
 
 The limit is what memory allows: the same ranks adding up and copying the bytes that the collective
-asks of each; what a rank of an all_gather gives itself, which FSDP's calls have in place, is not in
-it. `torch` is the same call on torch's own backend `fake`, which does nothing: the time that no
-backend can save. MPI is asked, too, through mpi4py, where that is installed: the same libmpi, which
-has no BF16 to add up. Needs the environment of the stack `current`; ORCH_CCL_SHARED_MEMORY is the
-ranks', too.
+asks of each, which of an all_gather is the whole result, or in place, as FSDP's calls have it, all
+but the rank's own part. `torch` is the same call on torch's own backend `fake`, which does nothing:
+the time that no backend can save. MPI is asked, too, through mpi4py, where that is installed: the
+same libmpi, which has no BF16 to add up. Needs the environment of the stack `current`;
+ORCH_CCL_SHARED_MEMORY is the ranks', too.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ def limit_of(name: str, tensor, ranks: int):
     other = torch.zeros(share, dtype=tensor.dtype)
 
     def work() -> None:
-        for rank in range(1, ranks):
-            if not name.startswith("all_gather"):
+        for rank in range(ranks):
+            if rank and not name.startswith("all_gather"):
                 tensor[:share].add_(other)
-            if name != "reduce_scatter":
+            if (rank and name != "reduce_scatter") or name == "all_gather":
                 tensor[rank * share : (rank + 1) * share].copy_(other)
 
     return work

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
+
+#include <x86intrin.h>
 
 #include "streaming.h"
 
@@ -39,6 +42,31 @@ size_t aligned(size_t bytes) {
   return divided(bytes, kAligned) * kAligned;
 }
 
+// Binary ones.
+int digits(size_t number) {
+  int count = 0;
+  for (; number > 0; number /= 2)
+    ++count;
+  return count;
+}
+
+// The ranks do the same in a round, so that each sees what its route costs all of them.
+bool all_alike(const Exchange& exchange) {
+  return exchange.kind != Exchange::reduce && exchange.kind != Exchange::broadcast;
+}
+
+// Adds the processor's ticks from here to the end of the block.
+class Stopwatch {
+ public:
+  explicit Stopwatch(uint64_t& sum) : sum_(sum), begun_(__rdtsc()) {}
+  ~Stopwatch() { sum_ += __rdtsc() - begun_; }
+  Stopwatch(const Stopwatch&) = delete;
+
+ private:
+  uint64_t& sum_;
+  const uint64_t begun_;
+};
+
 uint64_t hash_of(const Exchange& exchange) {
   uint64_t hash = 1469598103934665603u; // FNV-1a
   for (const uint64_t part :
@@ -50,7 +78,9 @@ uint64_t hash_of(const Exchange& exchange) {
 
 class Transfer final : public Step {
  public:
-  Transfer(std::shared_ptr<Segment> segment, int rank, const Exchange& exchange, uint64_t first);
+  Transfer(
+      std::shared_ptr<Segment> segment, std::shared_ptr<Routes> routes, int rank, const Exchange& exchange,
+      uint64_t first);
 
   uint64_t end() const { return first_ + rounds_; }
   bool test(bool keen) override;
@@ -68,9 +98,15 @@ class Transfer final : public Step {
   bool can_copy();
   void stage();
   void reduce();
-  void combine(const void* const* sources, void* result, void* shared, size_t bytes);
+  void combine(const void* const* sources, void* result, void* shared, size_t bytes, Route by);
   void copy();
+  void fetch();
   void keep(const Piece& piece) const;
+  Route next_route() const;
+  Route route_of(int rank, uint64_t round) const {
+    return segment_->of(rank).route[round % kSlots].load(std::memory_order_relaxed);
+  }
+  void measure(uint64_t round);
   void deliver(char* to, const char* from, size_t bytes) const;
   bool others(Counter counter, uint64_t at_least, uint64_t& seen);
   bool check_call(int other, uint64_t round) const;
@@ -85,6 +121,7 @@ class Transfer final : public Step {
   char* slot(int rank, uint64_t round) const { return segment_->slot(rank, round); }
 
   const std::shared_ptr<Segment> segment_;
+  std::shared_ptr<Routes> routes_; // null: short, always through the caches
   const int rank_, ranks_;
   Progress& mine_;
   const Exchange exchange_;
@@ -92,14 +129,19 @@ class Transfer final : public Step {
   Combiner combine_ = nullptr;
   bool together_ = false; // short: each rank combines all of it
   bool streamed_ = false; // long: the result goes past the caches
+  bool measured_ = false;
   size_t part_ = 0; // bytes of the tensor that each rank reduces
   size_t piece_ = 0; // bytes of it in a round, or of the tensor where nothing is reduced
   uint64_t first_, rounds_ = 0;
   uint64_t staged_, reduced_, copied_; // by this rank
   uint64_t all_staged_, all_reduced_, all_copied_; // by the others, as seen last
+  uint64_t routed_ = 0; // its first round, as routes_ count them
+  uint64_t spent_[kSlots] = {}; // ticks on the rounds that are under way
 };
 
-Transfer::Transfer(std::shared_ptr<Segment> segment, int rank, const Exchange& exchange, uint64_t first)
+Transfer::Transfer(
+    std::shared_ptr<Segment> segment, std::shared_ptr<Routes> routes, int rank, const Exchange& exchange,
+    uint64_t first)
     : segment_(std::move(segment)),
       rank_(rank),
       ranks_(segment_->ranks()),
@@ -129,6 +171,10 @@ Transfer::Transfer(std::shared_ptr<Segment> segment, int rank, const Exchange& e
   rounds_ = std::max<size_t>(1, divided(length, piece_));
   streamed_ = (exchange.kind == Exchange::reduce_scatter || exchange.kind == Exchange::all_gather) &&
       exchange.bytes * (ranks_ + 1) * ranks_ > kCached;
+  routes_ = together_ || piece_ < kShortestShare ? nullptr : std::move(routes);
+  measured_ = routes_ && all_alike(exchange);
+  if (measured_)
+    routed_ = routes_->begin(rounds_);
 }
 
 bool Transfer::test(bool keen) {
@@ -232,17 +278,39 @@ void Transfer::deliver(char* to, const char* from, size_t bytes) const {
     streamed_ ? stream(to, from, bytes) : copy_bytes(to, from, bytes);
 }
 
+Route Transfer::next_route() const {
+  if (!routes_)
+    return Route::caches;
+  return measured_ ? routes_->of(routed_ + staged_ - first_) : routes_->best();
+}
+
+// A round that is over, if all have gone one way and nothing was shorter than elsewhere. One rank decides for all,
+// because each finds something else where both routes take about the same.
+void Transfer::measure(uint64_t round) {
+  const uint64_t ticks = std::exchange(spent_[round % kSlots], 0);
+  const size_t bytes = reduces() ? share(rank_, round).bytes : whole(round).bytes;
+  const Route mine = route_of(rank_, round);
+  bool counts = rank_ == 0 && measured_ && bytes == piece_;
+  for (int other = 0; other < ranks_; ++other)
+    counts = counts && route_of(other, round) == mine;
+  if (counts)
+    routes_->took(mine, routed_ + round - first_, static_cast<double>(ticks) / bytes);
+}
+
 void Transfer::stage() {
+  const Stopwatch watch(spent_[staged_ % kSlots]);
+  const Route by = next_route();
   char* to = slot(rank_, staged_);
   if (reduces() && !together_) {
     for (int other = 0; other < ranks_; ++other)
       if (const auto piece = share(other, staged_); other != rank_)
-        hand_over(to + other * piece_, in(piece.at), piece.bytes);
+        hand_over(to + other * piece_, in(piece.at), piece.bytes, by);
   } else if (exchange_.kind != Exchange::broadcast || rank_ == exchange_.root) {
     const auto piece = whole(staged_);
-    hand_over(to, in(piece.at), piece.bytes);
+    hand_over(to, in(piece.at), piece.bytes, by);
   }
   mine_.call[staged_ % kSlots].store(call_, std::memory_order_relaxed);
+  mine_.route[staged_ % kSlots].store(by, std::memory_order_relaxed);
   publish(&Progress::staged, staged_);
   if (exchange_.kind == Exchange::all_gather)
     keep(whole(staged_ - 1));
@@ -253,12 +321,12 @@ void Transfer::keep(const Piece& piece) const {
   deliver(out(rank_ * exchange_.bytes + piece.at), in(piece.at), piece.bytes);
 }
 
-void Transfer::combine(const void* const* sources, void* result, void* shared, size_t bytes) {
+void Transfer::combine(const void* const* sources, void* result, void* shared, size_t bytes, Route by) {
   const size_t width = size_of(exchange_.number);
   if (!streamed_) {
     combine_(sources, ranks_, result, bytes / width);
     if (shared)
-      hand_over(static_cast<char*>(shared), static_cast<const char*>(result), bytes);
+      hand_over(static_cast<char*>(shared), static_cast<const char*>(result), bytes, by);
     return;
   }
   alignas(kAligned) char block[kBlock];
@@ -273,6 +341,7 @@ void Transfer::combine(const void* const* sources, void* result, void* shared, s
 }
 
 void Transfer::reduce() {
+  const Stopwatch watch(spent_[reduced_ % kSlots]);
   if (reduces() && (receives() || !together_)) {
     std::vector<const void*> sources(ranks_);
     const auto piece = together_ ? whole(reduced_) : share(rank_, reduced_);
@@ -283,12 +352,19 @@ void Transfer::reduce() {
     void* result = exchange_.kind == Exchange::reduce_scatter ? out(piece.at - rank_ * part_) : out(piece.at);
     if (!receives())
       std::swap(result, shared), shared = nullptr;
-    combine(sources.data(), result, shared, piece.bytes);
+    combine(sources.data(), result, shared, piece.bytes, route_of(rank_, reduced_));
   }
   publish(&Progress::reduced, reduced_);
 }
 
 void Transfer::copy() {
+  fetch();
+  measure(copied_);
+  publish(&Progress::copied, copied_);
+}
+
+void Transfer::fetch() {
+  const Stopwatch watch(spent_[copied_ % kSlots]);
   if (exchange_.kind == Exchange::all_gather) {
     const auto piece = whole(copied_);
     for (int other = 0; other < ranks_; ++other)
@@ -302,7 +378,6 @@ void Transfer::copy() {
       if (const auto piece = share(other, copied_); other != rank_)
         copy_bytes(out(piece.at), slot(other, copied_) + other * piece_, piece.bytes);
   }
-  publish(&Progress::copied, copied_);
 }
 
 } // namespace
@@ -311,9 +386,21 @@ SharedExchanges::SharedExchanges(std::shared_ptr<Segment> segment, int rank)
     : segment_(std::move(segment)), rank_(rank) {}
 
 std::shared_ptr<Step> SharedExchanges::begin(const Exchange& exchange) {
-  auto transfer = std::make_shared<Transfer>(segment_, rank_, exchange, rounds_);
+  auto transfer = std::make_shared<Transfer>(segment_, routes(exchange), rank_, exchange, rounds_);
   rounds_ = transfer->end();
   return transfer;
+}
+
+// What only one rank gives goes as what all give: it does not see what that costs the others.
+std::shared_ptr<Routes> SharedExchanges::routes(const Exchange& exchange) {
+  const auto like = exchange.kind == Exchange::broadcast ? Exchange::all_gather
+      : exchange.kind == Exchange::reduce               ? Exchange::all_reduce
+                                                        : exchange.kind;
+  const int length = digits(exchange.bytes);
+  auto& found = routes_[{like, length}];
+  if (!found)
+    found = std::make_shared<Routes>(segment_->best_route(like, length));
+  return found;
 }
 
 } // namespace orch_ccl

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "combiner.h"
 #include "shared_segment.h"
@@ -46,8 +48,12 @@ class SharedExchanges {
   std::shared_ptr<Step> begin(const Exchange& exchange);
 
  private:
+  std::shared_ptr<Routes> routes(const Exchange& exchange);
+
   const std::shared_ptr<Segment> segment_;
   const int rank_;
+  // Of each kind and about this length: what a byte takes depends on both.
+  std::map<std::pair<Exchange::Kind, int>, std::shared_ptr<Routes>> routes_;
   uint64_t rounds_ = 0; // of all that was begun
 };
 

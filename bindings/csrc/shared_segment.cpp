@@ -18,6 +18,9 @@ constexpr size_t kPage = 4096;
 constexpr size_t kLongestSlot = 256 * 1024; // with the others' it stays in the second-level cache
 constexpr size_t kMost = 64 * 1024 * 1024; // bytes in all
 constexpr size_t kLine = 64;
+// The first page: the token, and from here on the best routes.
+constexpr size_t kBestRoutes = 128;
+constexpr int kDigits = 64;
 
 size_t pages(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
@@ -107,6 +110,10 @@ Segment::~Segment() {
 
 Progress& Segment::of(int rank) const {
   return reinterpret_cast<Progress*>(static_cast<char*>(memory_) + kPage)[rank];
+}
+
+std::atomic<Route>& Segment::best_route(int kind, int digits) const {
+  return reinterpret_cast<std::atomic<Route>*>(static_cast<char*>(memory_) + kBestRoutes)[kind * (kDigits + 1) + digits];
 }
 
 char* Segment::slot(int rank, uint64_t round) const {

@@ -8,6 +8,8 @@
 
 #include <sched.h>
 
+#include "routes.h"
+
 namespace orch_ccl {
 
 constexpr uint64_t kSlots = 4; // rounds that may be under way at once
@@ -19,6 +21,7 @@ struct Progress {
   alignas(128) std::atomic<uint64_t> reduced; // its share of the result is there
   alignas(128) std::atomic<uint64_t> copied; // it needs nothing of the round any more
   alignas(128) std::atomic<uint64_t> call[kSlots]; // which call the round belongs to
+  std::atomic<Route> route[kSlots]; // how its data goes
   alignas(128) cpu_set_t cores; // on which the process may run
 };
 
@@ -43,6 +46,8 @@ class Segment {
   size_t slot_bytes() const { return slot_bytes_; }
   Progress& of(int rank) const;
   char* slot(int rank, uint64_t round) const;
+  // Of a kind of exchange, and of a length of so many binary digits.
+  std::atomic<Route>& best_route(int kind, int digits) const;
 
  private:
   Segment(int file, int ranks);

@@ -30,9 +30,11 @@ bool has_fast_string_copy() {
 
 } // namespace
 
-void hand_over(char* to, const char* from, size_t bytes) {
+void hand_over(char* to, const char* from, size_t bytes, Route route) {
   static const bool fast = has_fast_string_copy();
-  if (fast && bytes >= kStringCopied)
+  if (route == Route::memory)
+    stream(to, from, bytes);
+  else if (fast && bytes >= kStringCopied)
     asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
   else if (bytes > 0)
     std::memcpy(to, from, bytes);

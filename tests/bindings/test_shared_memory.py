@@ -26,6 +26,13 @@ def test_sums_are_in_the_order_of_the_ranks(launch, ranks):
     assert outcome.text.count("fine") == ranks
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_numbers_arrive_by_every_route(launch, ranks):
+    outcome = launch("shared.py", "every-route", ranks=ranks, timeout=120, env=SHARED)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("fine") == ranks
+
+
 def test_ranks_that_call_differently_are_named_unasked(launch):
     outcome = launch("shared.py", "other-call", by="bare", timeout=60, env=SHARED)
     assert outcome.codes == (1, 1)

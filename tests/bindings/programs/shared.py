@@ -1,4 +1,4 @@
-"""Collectives through shared memory: shared.py same-bits | other-call | no-memory."""
+"""Collectives through shared memory: shared.py same-bits | every-route | other-call | no-memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from start import RANK, SIZE, init, say
 
 LENGTHS = (1, 1000, 5000, 70_001, 1_000_003)  # short, in one round, in many
+ROUTE_TURNS = 12  # of four rounds and more each; both routes have been tried after 24
 LONG = 3_000_001  # so long that results go past the caches
 
 
@@ -59,6 +60,24 @@ def scatter_and_gather(dtype: torch.dtype) -> None:
         assert torch.equal(whole, wanted), (dtype, shift)
 
 
+def every_route() -> None:
+    """So often that both routes have had their turns, and never with the same numbers."""
+    for length in (70_001, 1_000_003):
+        for turn in range(ROUTE_TURNS):
+            parts = [numbers(rank + SIZE * turn, length, torch.float32) for rank in range(SIZE)]
+            wanted, mine = added(parts), parts[RANK].clone()
+            dist.all_reduce(mine)
+            assert torch.equal(mine, wanted), (length, turn)
+            gathered = torch.zeros(SIZE * length)
+            dist.all_gather_into_tensor(gathered, parts[RANK])
+            assert torch.equal(gathered, torch.cat(parts)), (length, turn)
+            dist.reduce_scatter_tensor(mine, gathered)
+            assert torch.equal(mine, added([parts[RANK]] * SIZE)), (length, turn)
+            dist.broadcast(mine, turn % SIZE)
+            assert torch.equal(mine, added([parts[turn % SIZE]] * SIZE)), (length, turn)
+    say("fine")
+
+
 def other_call() -> None:
     dist.all_reduce(torch.ones(10 + RANK))
 
@@ -75,5 +94,10 @@ how = sys.argv[1]
 if how == "no-memory":  # longer files than this cannot be made
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 init(20)
-{"same-bits": same_bits, "other-call": other_call, "no-memory": no_memory}[how]()
+{
+    "same-bits": same_bits,
+    "every-route": every_route,
+    "other-call": other_call,
+    "no-memory": no_memory,
+}[how]()
 dist.destroy_process_group()
