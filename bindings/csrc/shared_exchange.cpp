@@ -12,34 +12,18 @@
 namespace orch_ccl {
 namespace {
 
-// Whole tensors this short are combined by every rank: one wait for the others instead of two.
-constexpr size_t kShort = 16 * 1024;
 // A test ends after so many acts, because other operations wait for their turn.
 constexpr int kActs = 8;
 // A keen one looks so often for what the others do, a microsecond or two, before it ends.
 constexpr int kKeenLooks = 64;
 // Work ahead by so many rounds, so that the others find what they need.
 constexpr uint64_t kAhead = 2;
-constexpr size_t kAligned = 64;
-// Messages of medium length are cut so that the ranks work at the same time.
-constexpr size_t kRoundsAtLeast = 4;
-constexpr size_t kShortestShare = 16 * 1024;
-// More than this, read and written by all ranks, is out of the third-level cache before anybody reads the result.
-constexpr size_t kCached = 32 * 1024 * 1024;
 // What is combined before it is streamed stays in the first-level cache.
 constexpr size_t kBlock = 8 * 1024;
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0)
     std::memcpy(to, from, bytes);
-}
-
-size_t divided(size_t bytes, size_t by) {
-  return (bytes + by - 1) / by;
-}
-
-size_t aligned(size_t bytes) {
-  return divided(bytes, kAligned) * kAligned;
 }
 
 // Binary ones.
@@ -82,17 +66,14 @@ class Transfer final : public Step {
       std::shared_ptr<Segment> segment, std::shared_ptr<Routes> routes, int rank, const Exchange& exchange,
       uint64_t first);
 
-  uint64_t end() const { return first_ + rounds_; }
+  uint64_t end() const { return first_ + pieces_.rounds(); }
   bool test(bool keen) override;
 
  private:
   using Counter = std::atomic<uint64_t> Progress::*;
-  struct Piece {
-    size_t at = 0, bytes = 0; // in the tensor
-  };
+  using Piece = Pieces::Piece;
 
   bool act();
-  bool ahead_of(uint64_t done, uint64_t next) const { return done >= next + kAhead; }
   bool can_stage();
   bool can_reduce();
   bool can_copy();
@@ -112,10 +93,10 @@ class Transfer final : public Step {
   bool check_call(int other, uint64_t round) const;
   void publish(Counter counter, uint64_t& mine) { (mine_.*counter).store(++mine, std::memory_order_release); }
 
-  bool reduces() const { return exchange_.kind <= Exchange::reduce_scatter; }
+  bool reduces() const { return orch_ccl::reduces(exchange_); }
   bool receives() const { return exchange_.kind != Exchange::reduce || rank_ == exchange_.root; }
-  Piece share(int rank, uint64_t round) const; // of a reduction
-  Piece whole(uint64_t round) const;
+  Piece share(int rank, uint64_t round) const { return pieces_.share(rank, round - first_); }
+  Piece whole(uint64_t round) const { return pieces_.whole(round - first_); }
   const char* in(size_t at) const { return static_cast<const char*>(exchange_.in) + at; }
   char* out(size_t at) const { return static_cast<char*>(exchange_.out) + at; }
   char* slot(int rank, uint64_t round) const { return segment_->slot(rank, round); }
@@ -125,14 +106,11 @@ class Transfer final : public Step {
   const int rank_, ranks_;
   Progress& mine_;
   const Exchange exchange_;
+  const Pieces pieces_;
   const uint64_t call_;
   Combiner combine_ = nullptr;
-  bool together_ = false; // short: each rank combines all of it
-  bool streamed_ = false; // long: the result goes past the caches
   bool measured_ = false;
-  size_t part_ = 0; // bytes of the tensor that each rank reduces
-  size_t piece_ = 0; // bytes of it in a round, or of the tensor where nothing is reduced
-  uint64_t first_, rounds_ = 0;
+  const uint64_t first_;
   uint64_t staged_, reduced_, copied_; // by this rank
   uint64_t all_staged_, all_reduced_, all_copied_; // by the others, as seen last
   uint64_t routed_ = 0; // its first round, as routes_ count them
@@ -147,6 +125,7 @@ Transfer::Transfer(
       ranks_(segment_->ranks()),
       mine_(segment_->of(rank)),
       exchange_(exchange),
+      pieces_(exchange, ranks_, segment_->slot_bytes()),
       call_(hash_of(exchange)),
       first_(first),
       staged_(first),
@@ -155,26 +134,14 @@ Transfer::Transfer(
       all_staged_(first),
       all_reduced_(first),
       all_copied_(0) { // the others may still be at an earlier exchange
-  size_t length = exchange.bytes;
-  piece_ = segment_->slot_bytes();
-  if (reduces()) {
+  if (reduces())
     combine_ = combiner_for(exchange.number, exchange.by);
-    together_ = exchange.kind != Exchange::reduce_scatter && length <= std::min(kShort, piece_);
-    if (!together_) {
-      part_ = exchange.kind == Exchange::reduce_scatter ? length : aligned(divided(length, ranks_));
-      length = part_;
-      piece_ /= ranks_;
-    }
-  }
-  const size_t cut = std::max(kShortestShare, aligned(divided(length, kRoundsAtLeast)));
-  piece_ = std::min(piece_, cut);
-  rounds_ = std::max<size_t>(1, divided(length, piece_));
-  streamed_ = (exchange.kind == Exchange::reduce_scatter || exchange.kind == Exchange::all_gather) &&
-      exchange.bytes * (ranks_ + 1) * ranks_ > kCached;
-  routes_ = together_ || piece_ < kShortestShare ? nullptr : std::move(routes);
-  measured_ = routes_ && all_alike(exchange);
+  if (pieces_.together() || pieces_.longest() < kShortestShare)
+    return;
+  routes_ = std::move(routes);
+  measured_ = all_alike(exchange);
   if (measured_)
-    routed_ = routes_->begin(rounds_);
+    routed_ = routes_->begin(pieces_.rounds());
 }
 
 bool Transfer::test(bool keen) {
@@ -242,7 +209,7 @@ bool Transfer::can_reduce() {
 bool Transfer::can_copy() {
   if (copied_ >= reduced_)
     return false;
-  if (together_ || exchange_.kind == Exchange::reduce_scatter || !receives())
+  if (pieces_.together() || exchange_.kind == Exchange::reduce_scatter || !receives())
     return true;
   if (exchange_.kind == Exchange::broadcast) {
     if (rank_ == exchange_.root)
@@ -260,22 +227,9 @@ bool Transfer::can_copy() {
   return true;
 }
 
-Transfer::Piece Transfer::share(int rank, uint64_t round) const {
-  const size_t begin = rank * part_;
-  const size_t tensor = exchange_.kind == Exchange::reduce_scatter ? part_ * ranks_ : exchange_.bytes;
-  const size_t end = std::min(begin + part_, tensor);
-  const size_t at = std::min(begin + (round - first_) * piece_, std::max(begin, end));
-  return {at, end > at ? std::min(piece_, end - at) : 0};
-}
-
-Transfer::Piece Transfer::whole(uint64_t round) const {
-  const size_t at = (round - first_) * piece_;
-  return {at, std::min(piece_, exchange_.bytes - at)};
-}
-
 void Transfer::deliver(char* to, const char* from, size_t bytes) const {
   if (to != from)
-    streamed_ ? stream(to, from, bytes) : copy_bytes(to, from, bytes);
+    pieces_.streamed() ? stream(to, from, bytes) : copy_bytes(to, from, bytes);
 }
 
 Route Transfer::next_route() const {
@@ -290,7 +244,7 @@ void Transfer::measure(uint64_t round) {
   const uint64_t ticks = std::exchange(spent_[round % kSlots], 0);
   const size_t bytes = reduces() ? share(rank_, round).bytes : whole(round).bytes;
   const Route mine = route_of(rank_, round);
-  bool counts = rank_ == 0 && measured_ && bytes == piece_;
+  bool counts = rank_ == 0 && measured_ && bytes == pieces_.longest();
   for (int other = 0; other < ranks_; ++other)
     counts = counts && route_of(other, round) == mine;
   if (counts)
@@ -301,10 +255,10 @@ void Transfer::stage() {
   const Stopwatch watch(spent_[staged_ % kSlots]);
   const Route by = next_route();
   char* to = slot(rank_, staged_);
-  if (reduces() && !together_) {
+  if (reduces() && !pieces_.together()) {
     for (int other = 0; other < ranks_; ++other)
       if (const auto piece = share(other, staged_); other != rank_)
-        hand_over(to + other * piece_, in(piece.at), piece.bytes, by);
+        hand_over(to + other * pieces_.longest(), in(piece.at), piece.bytes, by);
   } else if (exchange_.kind != Exchange::broadcast || rank_ == exchange_.root) {
     const auto piece = whole(staged_);
     hand_over(to, in(piece.at), piece.bytes, by);
@@ -323,7 +277,7 @@ void Transfer::keep(const Piece& piece) const {
 
 void Transfer::combine(const void* const* sources, void* result, void* shared, size_t bytes, Route by) {
   const size_t width = size_of(exchange_.number);
-  if (!streamed_) {
+  if (!pieces_.streamed()) {
     combine_(sources, ranks_, result, bytes / width);
     if (shared)
       hand_over(static_cast<char*>(shared), static_cast<const char*>(result), bytes, by);
@@ -342,14 +296,15 @@ void Transfer::combine(const void* const* sources, void* result, void* shared, s
 
 void Transfer::reduce() {
   const Stopwatch watch(spent_[reduced_ % kSlots]);
-  if (reduces() && (receives() || !together_)) {
+  if (reduces() && (receives() || !pieces_.together())) {
     std::vector<const void*> sources(ranks_);
-    const auto piece = together_ ? whole(reduced_) : share(rank_, reduced_);
-    const size_t offset = together_ ? 0 : rank_ * piece_;
+    const auto piece = pieces_.together() ? whole(reduced_) : share(rank_, reduced_);
+    const size_t offset = pieces_.together() ? 0 : rank_ * pieces_.longest();
     for (int rank = 0; rank < ranks_; ++rank)
       sources[rank] = rank == rank_ ? in(piece.at) : slot(rank, reduced_) + offset;
-    void* shared = together_ || exchange_.kind == Exchange::reduce_scatter ? nullptr : slot(rank_, reduced_) + offset;
-    void* result = exchange_.kind == Exchange::reduce_scatter ? out(piece.at - rank_ * part_) : out(piece.at);
+    const bool scatters = exchange_.kind == Exchange::reduce_scatter;
+    void* shared = pieces_.together() || scatters ? nullptr : slot(rank_, reduced_) + offset;
+    void* result = out(scatters ? pieces_.in_part(rank_, piece) : piece.at);
     if (!receives())
       std::swap(result, shared), shared = nullptr;
     combine(sources.data(), result, shared, piece.bytes, route_of(rank_, reduced_));
@@ -373,10 +328,10 @@ void Transfer::fetch() {
   } else if (exchange_.kind == Exchange::broadcast && rank_ != exchange_.root) {
     const auto piece = whole(copied_);
     copy_bytes(out(piece.at), slot(exchange_.root, copied_), piece.bytes);
-  } else if (!together_ && receives() && exchange_.kind <= Exchange::reduce) {
+  } else if (!pieces_.together() && receives() && exchange_.kind <= Exchange::reduce) {
     for (int other = 0; other < ranks_; ++other)
       if (const auto piece = share(other, copied_); other != rank_)
-        copy_bytes(out(piece.at), slot(other, copied_) + other * piece_, piece.bytes);
+        copy_bytes(out(piece.at), slot(other, copied_) + other * pieces_.longest(), piece.bytes);
   }
 }
 

@@ -1,29 +1,16 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <stdexcept>
 #include <utility>
 
-#include "combiner.h"
+#include "exchange.h"
 #include "shared_segment.h"
 #include "step.h"
 
 namespace orch_ccl {
-
-// What a rank asks of the others on its host.
-struct Exchange {
-  enum Kind : uint8_t { all_reduce, reduce, reduce_scatter, all_gather, broadcast };
-  Kind kind;
-  const void* in = nullptr;
-  void* out = nullptr; // may be `in`, where they are of one size
-  size_t bytes = 0; // of the tensor; of reduce_scatter and all_gather, of each rank's part of it
-  int root = 0;
-  Number number = Number::uint8;
-  Combine by = Combine::sum;
-};
 
 // This rank and `rank` do not ask for the same.
 struct OtherCall : std::runtime_error {
