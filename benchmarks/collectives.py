@@ -7,7 +7,9 @@ Between hosts: between_hosts.py. A ratio below 1 means that ccl is faster than g
 
 The limit is what memory allows: the same ranks adding up and copying the bytes that the collective
 asks of each, which of an all_gather is the whole result, or in place, as FSDP's calls have it, all
-but the rank's own part. `torch` is the same call on torch's own backend `fake`, which does nothing:
+but the rank's own part; what reduce_scatter adds up goes to a tensor of its own. `placed` is ccl
+with tensors in memory that all ranks of the host see, as the backend's allocate_tensor() gives them
+to DDP and FSDP2. `torch` is the same call on torch's own backend `fake`, which does nothing:
 the time that no backend can save. MPI is asked, too, through mpi4py, where that is installed: the
 same libmpi, which has no BF16 to add up. Needs the environment of the stack `current`;
 ORCH_CCL_SHARED_MEMORY is the ranks', too.
@@ -98,21 +100,27 @@ def row(what: str, times: dict[str, list[float]], target: float) -> dict:
     }
 
 
-def limit_of(name: str, tensor, ranks: int):
+def limit_of(name: str, tensor, part, ranks: int):
     """What memory allows: a rank adds up and copies as many bytes as the collective asks of it."""
     import torch
 
-    share = max(1, tensor.numel() // ranks)
-    other = torch.zeros(share, dtype=tensor.dtype)
+    other, parts = torch.zeros_like(part), tensor.chunk(ranks)
 
-    def work() -> None:
-        for rank in range(ranks):
-            if rank and not name.startswith("all_gather"):
-                tensor[:share].add_(other)
-            if (rank and name != "reduce_scatter") or name == "all_gather":
-                tensor[rank * share : (rank + 1) * share].copy_(other)
+    def reduced() -> None:
+        for copied in parts[1:]:
+            parts[0].add_(other)
+            copied.copy_(other)
 
-    return work
+    def scattered() -> None:  # what is given stays as it is
+        torch.add(parts[0], other, out=part)
+        for _ in parts[2:]:
+            part.add_(other)
+
+    def gathered() -> None:
+        for copied in parts[1:] if name == "all_gather in place" else parts:
+            copied.copy_(other)
+
+    return {"all_reduce": reduced, "reduce_scatter": scattered}.get(name, gathered)
 
 
 def own_part(tensor):
@@ -163,6 +171,23 @@ def mpi_cases(comm, name: str, tensor, part) -> dict:
     return {"mpi": calls[name]}
 
 
+def placed_case(group, name: str, work, tensor, part) -> dict:
+    """The same in memory that the backend gave and all ranks see, as DDP's buckets."""
+    import torch
+
+    backend = group._get_backend(torch.device("cpu"))
+    if not backend.supports_tensor_alloc(torch.device("cpu")):
+        return {}
+
+    def placed(like):
+        there = backend.allocate_tensor(like.numel(), dtype=like.dtype, device=like.device)
+        return there.copy_(like)
+
+    whole = placed(tensor)
+    piece = own_part(whole) if name == "all_gather in place" else placed(part)
+    return {"placed": partial(work, whole, piece, group)}
+
+
 def works() -> dict:
     """Each collective of a tensor, a rank's part of it, and a group."""
     import torch.distributed as dist
@@ -195,8 +220,9 @@ def collective_rows(groups: dict, repeat: int, max_mb: int) -> list[dict]:
         part = own_part(tensor) if name == "all_gather in place" else part
         inner = 100 if size <= 64 * KB else 10 if size <= 4 * MB else 1
         cases = {kind: partial(work, tensor, part, group) for kind, group in groups.items()}
+        cases |= placed_case(groups["ccl"], name, work, tensor, part)
         cases |= mpi_cases(mpi, name, tensor, part)
-        cases["limit"] = limit_of(name, tensor, ranks)
+        cases["limit"] = limit_of(name, tensor, part, ranks)
         if name == "all_reduce":  # the others of the backend `fake` copy
             cases["torch"] = partial(work, tensor, part, idle)
         length = f"{size} B" if size < KB else f"{size // KB} KB"
@@ -250,13 +276,17 @@ def ddp_steps(groups: dict, repeat: int, only: str = "") -> list[dict]:
 def print_table(rows: list[dict]) -> None:
     print(
         f"{'':36}{'ccl':>12}{'gloo':>12}{'ratio':>8}{'target':>8}"
-        f"{'ccl/mpi':>11}{'ccl/limit':>11}{'ccl/torch':>11}"
+        f"{'ccl/mpi':>11}{'ccl/limit':>11}{'ccl/torch':>11}{'placed/ccl':>11}{'placed/limit':>13}"
     )
     for one in rows:
         beside = "".join(
             f"{one['ccl_s'] / one[other]:11.2f}" if other in one else " " * 11
             for other in ("mpi_s", "limit_s", "torch_s")
         )
+        if "placed_s" in one:
+            beside += (
+                f"{one['placed_s'] / one['ccl_s']:11.2f}{one['placed_s'] / one['limit_s']:13.2f}"
+            )
         print(
             f"{one['what']:36}{one['ccl_s'] * 1e3:9.3f} ms{one['gloo_s'] * 1e3:9.3f} ms"
             f"{one['ratio']:8.3f}{one['target']:8.2f}{beside}{'' if one['met'] else '  missed'}"

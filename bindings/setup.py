@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # pip's front end leaves it out
 import needed  # noqa: E402
 
-RELEASE = 8  # of these bindings, for one and the same torch
+RELEASE = 9  # of these bindings, for one and the same torch
 ONECCL = "2022.1.2"  # of oneccl-devel; the wheel remembers it
 PACKAGE = "oneccl_bindings_for_pytorch"
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")

@@ -10,6 +10,7 @@ namespace orch_ccl {
 // What a rank asks of the others on its host.
 struct Exchange {
   enum Kind : uint8_t { all_reduce, reduce, reduce_scatter, all_gather, broadcast };
+  static constexpr int kKinds = 5;
   Kind kind;
   const void* in = nullptr;
   void* out = nullptr; // may be `in`, where they are of one size

@@ -71,6 +71,8 @@ Group::Group(GroupSpec spec)
     sharing_ = share_memory(*store_, rank(), members_, deadline);
   if (rank() == 0 && !sharing_.trouble.empty())
     TORCH_WARN("ccl: ", describe(), " does not use shared memory: ", sharing_.trouble);
+  if (rank() == 0 && !sharing_.no_heaps.empty())
+    TORCH_WARN("ccl: ", describe(), " has no tensors in shared memory, and copies them: ", sharing_.no_heaps);
 }
 
 Group::~Group() {

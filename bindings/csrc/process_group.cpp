@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "fork_guard.h"
 #include "groups.h"
+#include "heap_tensors.h"
 
 namespace orch_ccl {
 
@@ -30,6 +31,18 @@ void ProcessGroupCCL::shutdown() {
 void ProcessGroupCCL::abort() {
   if (group_)
     Engine::get().fail_group(*group_, "aborted");
+}
+
+bool ProcessGroupCCL::supportsTensorAlloc(c10::DeviceIndex device) {
+  const bool of_cpu = device < 0;
+  return of_cpu && group_ && group_->shared() && group_->shared()->has_heaps();
+}
+
+at::Tensor ProcessGroupCCL::allocateTensor(long elements, at::TensorOptions options) {
+  TORCH_CHECK(
+      supportsTensorAlloc(-1),
+      "ccl: ", group().describe(), " has no memory in common. Only ranks of one host have, with ORCH_CCL_SHARED_MEMORY=1.");
+  return empty_in_heap(elements, options);
 }
 
 Group& ProcessGroupCCL::group() const {

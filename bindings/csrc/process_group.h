@@ -27,6 +27,9 @@ class ProcessGroupCCL final : public Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  // Tensors that the ranks of a host read where they are. DDP has its buckets of them.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
 
   Handle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   Handle allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "exchange.h"
+#include "heap.h"
 #include "shared_segment.h"
 #include "step.h"
 
@@ -24,23 +25,29 @@ struct OtherCall : std::runtime_error {
 //   reduce  combine its share of the data of all ranks, in the order of the ranks, to the result and to its slot
 //   copy    take the others' shares of the result out of their slots
 //
-// and none of them waits: step() does what can be done now. A slot is used again kSlots rounds later, so that the
+// and none of them waits: step() does what can be done now. A tensor that is in its rank's heap needs no slot: the others
+// read it where it is, and write to it what all_reduce makes of their shares. A slot is used again kSlots rounds later, so that the
 // ranks may be at different acts of different rounds. Every rank gets the same bits, because each number of the
 // result is computed once, or (short messages) by all in the same order.
 class SharedExchanges {
  public:
-  SharedExchanges(std::shared_ptr<Segment> segment, int rank);
+  // `heaps`: none if the ranks do not see each other's.
+  SharedExchanges(std::shared_ptr<Segment> segment, Heaps heaps, int rank);
+
+  bool has_heaps() const { return !heaps_->empty(); }
 
   // The steps of a group are tested in the order in which they were begun here. test() raises OtherCall.
   std::shared_ptr<Step> begin(const Exchange& exchange);
 
  private:
-  std::shared_ptr<Routes> routes(const Exchange& exchange);
+  size_t place_of(const Exchange& exchange) const;
+  std::shared_ptr<Routes> routes(const Exchange& exchange, bool in_heap);
 
   const std::shared_ptr<Segment> segment_;
+  const std::shared_ptr<const Heaps> heaps_;
   const int rank_;
   // Of each kind and about this length: what a byte takes depends on both.
-  std::map<std::pair<Exchange::Kind, int>, std::shared_ptr<Routes>> routes_;
+  std::map<std::pair<int, int>, std::shared_ptr<Routes>> routes_;
   uint64_t rounds_ = 0; // of all that was begun
 };
 

@@ -8,6 +8,8 @@
 
 #include <sched.h>
 
+#include "heap.h"
+#include "memory_file.h"
 #include "routes.h"
 
 namespace orch_ccl {
@@ -22,25 +24,20 @@ struct Progress {
   alignas(128) std::atomic<uint64_t> copied; // it needs nothing of the round any more
   alignas(128) std::atomic<uint64_t> call[kSlots]; // which call the round belongs to
   std::atomic<Route> route[kSlots]; // how its data goes
+  std::atomic<size_t> place[kSlots]; // of its tensor in its heap, or kNowhere: its data is in its slot
   alignas(128) cpu_set_t cores; // on which the process may run
 };
 
-// Memory that all ranks of a group map: one Progress each, and kSlots slots each. It has no name in any file
-// system, so nothing is left behind and /dev/shm's size does not matter; the others open it through
-// /proc/PID/fd of the rank that made it, which only processes of one user and one pid namespace can.
+// Memory that all ranks of a group map: one Progress each, and kSlots slots each.
 class Segment {
  public:
-  // Of this process. Raises std::system_error.
+  // Of this process. Raises what MemoryFile raises, as open() does.
   static std::shared_ptr<Segment> make(int ranks);
-  // The one that make() in another process calls `id`. Raises std::system_error, or std::runtime_error if that is
-  // something else.
   static std::shared_ptr<Segment> open(const std::string& id, int ranks);
-  ~Segment();
-  Segment(const Segment&) = delete;
 
-  const std::string& id() const { return id_; }
+  const std::string& id() const { return file_.id(); }
   // All that will map it have: from now on nobody else can.
-  void close();
+  void close() { file_.close(); }
 
   int ranks() const { return ranks_; }
   size_t slot_bytes() const { return slot_bytes_; }
@@ -50,16 +47,12 @@ class Segment {
   std::atomic<Route>& best_route(int kind, int digits) const;
 
  private:
-  Segment(int file, int ranks);
-  void map();
-  uint64_t& token() const { return *static_cast<uint64_t*>(memory_); }
+  template <typename Source>
+  Segment(const Source& source, int ranks);
 
-  int file_;
+  MemoryFile file_;
   const int ranks_;
   const size_t slot_bytes_;
-  size_t bytes_ = 0;
-  void* memory_ = nullptr;
-  std::string id_;
 };
 
 // A rank's slot is at most this long, and so much shorter that many ranks take no more memory than few.

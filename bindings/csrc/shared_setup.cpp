@@ -23,48 +23,68 @@ class Meeting {
   Meeting(c10d::Store& store, int rank, std::chrono::steady_clock::time_point deadline)
       : store_(store), rank_(rank), deadline_(deadline) {}
 
-  void say(const std::string& text) { store_.set(key(rank_), text); }
+  void say(const std::string& what, const std::string& text) { store_.set(key(what, rank_), text); }
 
-  std::string hear(int rank) {
+  std::string hear(const std::string& what, int rank) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
-    store_.wait({key(rank)}, std::max(left, std::chrono::milliseconds(1)));
-    return store_.get_to_str(key(rank));
+    store_.wait({key(what, rank)}, std::max(left, std::chrono::milliseconds(1)));
+    return store_.get_to_str(key(what, rank));
+  }
+
+  // All do `what`, or none; -> whether, and what each told of it. `mine` is what this rank tells; it may raise.
+  template <typename Mine>
+  std::vector<std::string> agree(const std::string& what, int ranks, std::string& trouble, Mine mine) {
+    try {
+      say(what, kDone + mine());
+    } catch (const std::exception& error) {
+      say(what, kNot + error.what());
+    }
+    std::vector<std::string> told;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto text = hear(what, rank);
+      if (trouble.empty() && text.compare(0, kNot.size(), kNot) == 0)
+        trouble = text.substr(kNot.size());
+      told.push_back(text.substr(kDone.size()));
+    }
+    return told;
   }
 
  private:
-  static std::string key(int rank) { return "shared/" + std::to_string(rank); }
+  static std::string key(const std::string& what, int rank) { return "shared/" + what + "/" + std::to_string(rank); }
 
   c10d::Store& store_;
   int rank_;
   std::chrono::steady_clock::time_point deadline_;
 };
 
-// What rank 0 made, and tells of; or null, and why.
-std::shared_ptr<Segment> offered(Meeting& meeting, int ranks) {
-  try {
-    auto segment = Segment::make(ranks);
-    sched_getaffinity(0, sizeof(cpu_set_t), &segment->of(0).cores);
-    meeting.say(kDone + segment->id());
-    return segment;
-  } catch (const std::exception& error) {
-    meeting.say(kNot + error.what());
-    return nullptr;
-  }
+// What rank 0 made, opened by the others; or null, and why.
+std::shared_ptr<Segment> common_segment(Meeting& meeting, int rank, int ranks, std::string& trouble) {
+  std::shared_ptr<Segment> segment;
+  meeting.agree("segment", ranks, trouble, [&] {
+    if (rank == 0) {
+      segment = Segment::make(ranks);
+    } else {
+      const auto offer = meeting.hear("segment", 0);
+      if (offer.compare(0, kDone.size(), kDone) != 0)
+        throw std::runtime_error("rank 0 did not make it");
+      segment = Segment::open(offer.substr(kDone.size()), ranks);
+    }
+    sched_getaffinity(0, sizeof(cpu_set_t), &segment->of(rank).cores);
+    return segment->id();
+  });
+  return trouble.empty() ? segment : nullptr;
 }
 
-std::shared_ptr<Segment> taken(Meeting& meeting, int rank, int ranks) {
-  const auto offer = meeting.hear(0);
-  try {
-    if (offer.compare(0, kDone.size(), kDone) != 0)
-      throw std::runtime_error("rank 0 did not make it");
-    auto segment = Segment::open(offer.substr(kDone.size()), ranks);
-    sched_getaffinity(0, sizeof(cpu_set_t), &segment->of(rank).cores);
-    meeting.say(kDone);
-    return segment;
-  } catch (const std::exception& error) {
-    meeting.say(kNot + error.what());
-    return nullptr;
-  }
+// Each rank's, mapped by all; or none, and why.
+Heaps common_heaps(Meeting& meeting, int rank, int ranks, std::string& trouble) {
+  const auto ids = meeting.agree("heap", ranks, trouble, [] { return Heap::own().id(); });
+  Heaps heaps;
+  if (trouble.empty())
+    meeting.agree("heaps", ranks, trouble, [&] {
+      heaps = Heaps(rank, ids);
+      return "";
+    });
+  return trouble.empty() ? heaps : Heaps();
 }
 
 // Whether, among the ranks that may run on this one's cores, there are more than cores.
@@ -95,15 +115,14 @@ Sharing share_memory(
   if (!possible(members))
     return {};
   Meeting meeting(store, rank, deadline);
-  const auto segment = rank == 0 ? offered(meeting, ranks) : taken(meeting, rank, ranks);
-  std::string trouble;
-  for (int other = 0; other < ranks; ++other)
-    if (const auto told = meeting.hear(other); trouble.empty() && told.compare(0, kNot.size(), kNot) == 0)
-      trouble = told.substr(kNot.size());
-  if (!trouble.empty())
+  std::string trouble, no_heaps;
+  const auto segment = common_segment(meeting, rank, ranks, trouble);
+  if (!segment)
     return {nullptr, trouble};
   segment->close();
-  return {std::make_unique<SharedExchanges>(segment, rank), "", too_few_cores(*segment, rank)};
+  auto heaps = common_heaps(meeting, rank, ranks, no_heaps);
+  return {
+      std::make_unique<SharedExchanges>(segment, std::move(heaps), rank), "", too_few_cores(*segment, rank), no_heaps};
 }
 
 } // namespace orch_ccl

@@ -20,6 +20,7 @@ struct Sharing {
   std::unique_ptr<SharedExchanges> exchanges; // or null
   std::string trouble; // of one host's ranks that cannot
   bool crowded = false; // more ranks than cores: who waits must let the others run
+  std::string no_heaps; // why one host's ranks do not see each other's, if so
 };
 
 // Where it was asked for, every rank calls it. Raises what the store raises, if a rank does not come until the deadline.

@@ -34,6 +34,8 @@ class Backend : public c10d::Backend {
   virtual c10d::ErrorType getError() = 0;
   virtual void abort() = 0;
   virtual void shutdown() = 0;
+  virtual bool supportsTensorAlloc(c10::DeviceIndex device) = 0;
+  virtual at::Tensor allocateTensor(long elements, at::TensorOptions options) = 0;
 #endif
 #if TORCH_BEFORE(2, 9)
   virtual c10::intrusive_ptr<Options> getBackendOptions() = 0;

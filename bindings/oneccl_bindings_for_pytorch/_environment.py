@@ -34,6 +34,10 @@ def defaults(env: Mapping[str, str]) -> dict[str, str]:
         out["FI_PROVIDER"] = "tcp"
         if interface := towards_others(env):
             out["FI_TCP_IFACE"] = interface
+    if env.get("ORCH_CCL_SHARED_MEMORY") == "1":
+        out["DDP_DISABLE_COMM_MEM"] = (
+            "0"  # buckets in the ranks' common memory; torch's default is 1
+        )
     if not mpi:
         # hydra's variables are not there to be read; torchrun's are.
         out["CCL_PROCESS_LAUNCHER"] = "none"

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.provisioning.own_bindings import sources_digest
@@ -72,9 +73,16 @@ def environment(kind: str, logs: Path) -> dict[str, str]:
     })  # fmt: skip
 
 
-def reports(kind: str, program: str, *args: str, ranks: int, logs: Path) -> tuple[str, list[str]]:
-    """-> (what the ranks printed, what the sanitizer found)."""
-    env, output = environment(kind, logs), logs / "output"
+def reports(
+    kind: str,
+    program: str,
+    *args: str,
+    ranks: int,
+    logs: Path,
+    also: Mapping[str, str] | None = None,
+) -> tuple[str, list[str]]:
+    """`also`: for the ranks' environment. -> (what they printed, what the sanitizer found)."""
+    env, output = environment(kind, logs) | dict(also or {}), logs / "output"
     processes = []
     # Its shadow memory belongs where address space randomisation may have put something.
     for command, variables in commands("bare", ranks, [str(PROGRAMS / program), *args], env):

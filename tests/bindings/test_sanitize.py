@@ -47,3 +47,18 @@ def test_the_extension_under_a_sanitizer(
     text, found = reports(kind, program, *args, ranks=ranks, logs=tmp_path)
     assert not found, found[0]
     assert words in text
+
+
+@pytest.mark.skipif("ORCH_SANITIZE_ALL" not in os.environ, reason="`make sanitize` has it")
+@pytest.mark.parametrize("kind", ["thread", "address"])
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [("shared.py", "same-bits"), ("heap.py", "collectives"), ("heap.py", "ddp")],
+)
+def test_shared_memory_under_a_sanitizer(
+    kind: str, program: str, what: str, tmp_path: Path
+) -> None:
+    shared = {"ORCH_CCL_SHARED_MEMORY": "1"}
+    text, found = reports(kind, program, what, ranks=2, logs=tmp_path, also=shared)
+    assert not found, found[0]
+    assert "[1] fine" in text

@@ -17,7 +17,7 @@ TORCH = "2.13.0+cpu"
 def built(tmp_path: Path) -> Path:
     folder = tmp_path / "wheels"
     folder.mkdir()
-    (folder / "oneccl_bind_pt-2.13.0+orch.8-cp311-cp311-linux_x86_64.whl").write_text("built")
+    (folder / "oneccl_bind_pt-2.13.0+orch.9-cp311-cp311-linux_x86_64.whl").write_text("built")
     return folder
 
 

@@ -59,7 +59,7 @@ def test_every_row_of_the_matrix_is_a_stack() -> None:
 def test_every_torch_that_the_bindings_build_for_has_a_stack(minor_release: int) -> None:
     ours = [s for s in STACKS_LOADED if s.bindings and s.bindings.built_by == "orch"]
     found = [s for s in ours if minor(s.torch) == (2, minor_release)]
-    assert [s.bindings.version for s in found if s.bindings] == [f"{found[0].torch}+orch.8"]
+    assert [s.bindings.version for s in found if s.bindings] == [f"{found[0].torch}+orch.9"]
     assert found[0].backends == ("ccl", "gloo")
 
 
@@ -139,7 +139,7 @@ def test_current_gets_its_bindings_with_the_backend_ccl(tmp_path: Path) -> None:
     with_ccl = tmp_path / "current.toml"
     backends = text[text.index("backends = ") :].splitlines()[0]
     with_ccl.write_text(text.replace(backends, 'backends = ["ccl", "gloo"]'))
-    assert stack_from(with_ccl).requirements[BINDINGS] == "2.13.0+orch.8"
+    assert stack_from(with_ccl).requirements[BINDINGS] == "2.13.0+orch.9"
     with_ccl.write_text(text.replace(backends, 'backends = ["gloo"]'))
     assert BINDINGS not in stack_from(with_ccl).requirements
 

@@ -90,14 +90,19 @@ def no_memory() -> None:
     say("fine")
 
 
-how = sys.argv[1]
-if how == "no-memory":  # longer files than this cannot be made
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
-init(20)
-{
-    "same-bits": same_bits,
-    "every-route": every_route,
-    "other-call": other_call,
-    "no-memory": no_memory,
-}[how]()
-dist.destroy_process_group()
+def main() -> None:
+    how = sys.argv[1]
+    if how == "no-memory":  # longer files than this cannot be made
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+    init(20)
+    {
+        "same-bits": same_bits,
+        "every-route": every_route,
+        "other-call": other_call,
+        "no-memory": no_memory,
+    }[how]()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
