@@ -28,6 +28,7 @@ from orch_training.arguments import ModelArguments
 from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import report
+from orch_training.gradients import IN_BUCKETS
 from orch_training.local_sgd import LocalSteps
 from orch_training.metrics import Course
 from orch_training.models import load_tokenizer, save_model
@@ -108,7 +109,8 @@ class Pretraining:
             limit=args.save_total_limit,
         )
         losses = Losses(model)
-        self.model = DistributedDataParallel(losses) if ranks.grouped() else losses
+        grouped = ranks.grouped()
+        self.model = DistributedDataParallel(losses, **IN_BUCKETS) if grouped else losses
         compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, self.optimizer, args.local_sgd)
         self.steps = phases[-1].last

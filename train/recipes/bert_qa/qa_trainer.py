@@ -17,6 +17,7 @@ from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import Progress, note
 from orch_training.global_batch import Dealing
+from orch_training.gradients import IN_BUCKETS
 from orch_training.local_sgd import LocalSteps
 from orch_training.safe_loading import read
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
@@ -107,6 +108,14 @@ class QaTrainer(Trainer):  # type: ignore[misc]
                 shared=True,
             )
         return super().get_train_dataloader()
+
+    def _wrap_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Accelerate wraps it after this; it has settings for that where there are other ranks."""
+        model = super()._wrap_model(*args, **kwargs)
+        if settings := self.accelerator.ddp_handler:
+            for name, value in IN_BUCKETS.items():
+                setattr(settings, name, value)
+        return model
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
         """Forward and backward of one micro batch; -> its part of the step's loss."""

@@ -18,7 +18,7 @@ from orch_training.imports import quick
 quick()
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from judging import Judge
 from mrpc_config import Config, MrpcArguments, parse_arguments
 from orch_node import preemption
@@ -27,6 +27,7 @@ from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import report
 from orch_training.global_batch import GlobalBatch
+from orch_training.gradients import IN_BUCKETS
 from orch_training.local_sgd import LocalSteps
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
@@ -51,7 +52,10 @@ def run(config: Config) -> None:
     loop, output_dir = config.loop, Path(config.loop.output_dir)
     ipex.settle(loop.use_ipex)
     loop.optim = chosen(loop.optim, loop.use_ipex)
-    accelerator = Accelerator(cpu=True, mixed_precision=loop.mixed_precision)
+    accelerator = Accelerator(
+        cpu=True, mixed_precision=loop.mixed_precision,
+        kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)],
+    )  # fmt: skip
     owner = prepare_output(output_dir)
 
     # data, model
