@@ -24,6 +24,7 @@ class Callbacks {
  private:
   [[noreturn]] void serve() {
     become_background_thread(kCallbackThreads);
+    give_way();
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       ++idle_;

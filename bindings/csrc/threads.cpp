@@ -26,6 +26,9 @@ void stay_single_threaded() {
 void become_background_thread(const char* name) {
   prctl(PR_SET_NAME, name);
   stay_single_threaded();
+}
+
+void give_way() {
   // The priority of this thread, in Linux, counted from the main one.
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, getpid()) + kPoliteness);
 }

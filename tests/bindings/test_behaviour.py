@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -54,3 +56,17 @@ def test_setting_up_a_group_names_who_stops_half_way(launch, silent):
         f"timed out after 2000 ms: rank {rank} (node7, pid 4711) was there and then" in outcome.text
     )
     assert "its output says why" in outcome.text
+
+
+@pytest.mark.parametrize("env", [{}, {"ORCH_CCL_SHARED_MEMORY": "1"}], ids=["oneccl", "shared"])
+def test_collectives_in_the_background_give_way_to_the_computation(launch, env):
+    outcome = launch("polite.py", "together", by="bare", warm=False, env=env)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("nice 10\n") == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes pid namespaces")
+def test_between_hosts_they_do_not(launch):
+    outcome = launch("polite.py", "apart", by="bare", warm=False)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("nice 0\n") == 2
