@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,13 @@ class TestCluster:
 
     def renew(self, *nodes: str) -> None:
         """Put bare machines with new host keys in the place of these nodes."""
-        docker("rm", "--force", *map(self.container, nodes))
+        removed = list(map(self.container, nodes))
+        docker("rm", "--force", *removed)
+        names = [f"--filter=name=^/?{container}$" for container in removed]
+        deadline = time.monotonic() + 60
+        while docker("ps", "--all", "--quiet", *names):  # Vagrant would find it, and then not
+            assert time.monotonic() < deadline, f"docker still lists one of {removed}"
+            time.sleep(0.1)
         self.up()
 
     def address(self, node: str) -> str:

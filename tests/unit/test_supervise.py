@@ -215,7 +215,8 @@ def test_a_rank_that_fails_while_it_makes_room_is_a_failure(ground: Ground) -> N
     assert outcome["first_failure"]["text"] == "error: full"
 
 
-def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:
+@pytest.mark.parametrize("planned", [False, True], ids=["its files are here", "nothing is here"])
+def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground, planned: bool) -> None:
     run = ground.base / "run"
     command = [
         sys.executable,
@@ -225,8 +226,10 @@ def test_a_run_that_was_asked_to_stop_before_it_began(ground: Ground) -> None:
         str(run),
         "--patience",
         "0",
+        *(["--node0", "--planned"] if planned else []),
     ]
-    run.mkdir()
+    if not planned:
+        run.mkdir()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=20)
     run.joinpath("layout.json").write_text(LAYOUT)
     assert ground.supervise(run, "/no/such/mpiexec").wait(20) == 130

@@ -26,13 +26,15 @@ CLEANUP_SECONDS = 9.0
 CONNECT_SECONDS = 5
 
 
-def stop(record: RunRecord) -> CleanupReport:
-    """End a run on all its nodes, whoever of them still lives, and look that nothing is left."""
+def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
+    """End a run on all its nodes, whoever of them still lives, and look that nothing is left.
+    `planned`: nothing is known of its supervisor, which may be on its way to node0 just now."""
     began = time.monotonic()
+    of_node0 = ["--node0", *(["--planned"] if planned else [])]
     answers = ask_all(
         record.nodes,
         lambda host: node_program(
-            record, "cleanup", "end", record.run_dir, *(["--node0"] if host == record.node0 else [])
+            record, "cleanup", "end", record.run_dir, *(of_node0 if host == record.node0 else [])
         ),
         seconds=CLEANUP_SECONDS,
         connect_seconds=CONNECT_SECONDS,

@@ -53,7 +53,8 @@ class SshHandle:
         return logs.log_lines(self.record, run, wanted, tell=self.tell)
 
     def stop(self) -> CleanupReport:
-        report = cleanup.stop(self.record)
+        planned = store.load(self.folder).state == "planned"
+        report = cleanup.stop(self.record, planned=planned)
         if report.nodes[0].state != "unreachable":
             try:
                 self.source.refresh()

@@ -1,7 +1,7 @@
 """What is left of runs on this node, and its end: `node.py cleanup COMMAND FOLDER ...`.
 
-  end RUN_DIR [--node0]              end a run's processes here; on node0 its supervisor first,
-                                     which may be about to start
+  end RUN_DIR [--node0 [--planned]]  end a run's processes here; on node0 its supervisor first,
+                                     which may be about to start, or not even have its folder yet
   look RUNS_DIR                      leftovers of runs that nobody watches any more
   clean RUNS_DIR [--except ID ...]   end them, and remove their segments in /dev/shm
 
@@ -31,10 +31,13 @@ TERM_SECONDS = 2.0
 END_SECONDS = 3.5  # with the two above, below 10 s
 
 
-def end(run_dir: str, patience: float, *, node0: bool) -> RunEnded:
+def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) -> RunEnded:
     """End the run here. Its supervisor does it best, on all nodes: it is asked where it lives, and
     given time where it does not."""
     began = time.monotonic()
+    if planned:
+        for folder in (Path(run_dir).parent, Path(run_dir)):
+            folder.mkdir(mode=0o700, exist_ok=True)
     ask_to_stop(Path(run_dir))
     before = processes.of_run(run_dir)
     supervisors = [one for one in before if one.role == "supervisor"]
@@ -202,11 +205,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("folder")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
     parser.add_argument("--node0", action="store_true")
+    parser.add_argument("--planned", action="store_true")
     parser.add_argument("--except", dest="kept", nargs="*", default=[])
     options = parser.parse_args(argv)
     found: RunEnded | Leftovers | Cleaned
     if options.command == "end":
-        found = end(options.folder, options.patience, node0=options.node0)
+        found = end(options.folder, options.patience, node0=options.node0, planned=options.planned)
     elif options.command == "look":
         found = look(options.folder)
     else:
