@@ -79,10 +79,10 @@ def reports(
     *args: str,
     ranks: int,
     logs: Path,
-    also: Mapping[str, str] | None = None,
+    also: Mapping[str, str],
 ) -> tuple[str, list[str]]:
     """`also`: for the ranks' environment. -> (what they printed, what the sanitizer found)."""
-    env, output = environment(kind, logs) | dict(also or {}), logs / "output"
+    env, output = environment(kind, logs) | also, logs / "output"
     processes = []
     # Its shadow memory belongs where address space randomisation may have put something.
     for command, variables in commands("bare", ranks, [str(PROGRAMS / program), *args], env):

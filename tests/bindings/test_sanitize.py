@@ -32,7 +32,14 @@ LONG = [
     ("address", "endings.py", ("raise",), 3, ": rank 1 ("),
     ("address", "endings.py", ("kill",), 3, "its process has ended"),
     ("address", "endings.py", ("pending",), 2, "leaves work pending"),
-]
+    *(
+        (kind, *of_shared_memory, 2, "[1] fine")
+        for kind in ("thread", "address")
+        for of_shared_memory in (
+            ("shared.py", ("same-bits",)), ("heap.py", ("collectives",)), ("heap.py", ("ddp",)),
+        )
+    ),
+]  # fmt: skip
 ROWS = SHORT + (LONG if "ORCH_SANITIZE_ALL" in os.environ else [])
 
 
@@ -44,21 +51,7 @@ ROWS = SHORT + (LONG if "ORCH_SANITIZE_ALL" in os.environ else [])
 def test_the_extension_under_a_sanitizer(
     kind: str, program: str, args: tuple[str, ...], ranks: int, words: str, tmp_path: Path
 ) -> None:
-    text, found = reports(kind, program, *args, ranks=ranks, logs=tmp_path)
+    shared = {"ORCH_CCL_SHARED_MEMORY": str(int(program in ("shared.py", "heap.py")))}
+    text, found = reports(kind, program, *args, ranks=ranks, logs=tmp_path, also=shared)
     assert not found, found[0]
     assert words in text
-
-
-@pytest.mark.skipif("ORCH_SANITIZE_ALL" not in os.environ, reason="`make sanitize` has it")
-@pytest.mark.parametrize("kind", ["thread", "address"])
-@pytest.mark.parametrize(
-    ("program", "what"),
-    [("shared.py", "same-bits"), ("heap.py", "collectives"), ("heap.py", "ddp")],
-)
-def test_shared_memory_under_a_sanitizer(
-    kind: str, program: str, what: str, tmp_path: Path
-) -> None:
-    shared = {"ORCH_CCL_SHARED_MEMORY": "1"}
-    text, found = reports(kind, program, what, ranks=2, logs=tmp_path, also=shared)
-    assert not found, found[0]
-    assert "[1] fine" in text
