@@ -1,6 +1,5 @@
 #include "group.h"
 
-#include <algorithm>
 #include <map>
 #include <random>
 #include <sstream>
@@ -154,11 +153,6 @@ void Group::connect(Clock::time_point deadline) {
   comm_id_ = wait_for("id", 0, deadline);
   comm_ = create_communicator(
       rank(), size(), c10::make_intrusive<c10d::PrefixStore>("kvs", store_), deadline, describe());
-}
-
-bool Group::on_one_host() const {
-  return std::all_of(
-      members_.begin(), members_.end(), [&](const auto& one) { return one.same_host(members_[0]); });
 }
 
 std::string Group::describe() const {

@@ -56,7 +56,7 @@ class Group {
   std::string describe() const; // "group 'default_pg' (world ranks 0-3)"
   std::string name_ranks(const std::vector<int>& group_ranks) const; // "1, 3 (node2, pid 17)"
   const Identity& member(int rank) const { return members_[rank]; }
-  bool on_one_host() const;
+  bool on_one_host() const { return orch_ccl::on_one_host(members_); }
 
   // Null after release_store(): no more news from the other members.
   c10::intrusive_ptr<c10d::Store> store() const;

@@ -1,5 +1,6 @@
 #include "identity.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include <unistd.h>
@@ -38,6 +39,10 @@ Identity Identity::parse(const std::string& text) {
   std::istringstream in(text);
   in >> out.host >> out.hostname >> out.pid >> out.start;
   return out;
+}
+
+bool on_one_host(const std::vector<Identity>& members) {
+  return std::all_of(members.begin(), members.end(), [&](const auto& one) { return one.same_host(members[0]); });
 }
 
 bool Identity::alive() const {

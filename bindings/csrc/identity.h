@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace orch_ccl {
 
@@ -19,5 +20,7 @@ struct Identity {
   // Only meaningful for processes of this host. A zombie counts as dead.
   bool alive() const;
 };
+
+bool on_one_host(const std::vector<Identity>& members);
 
 } // namespace orch_ccl

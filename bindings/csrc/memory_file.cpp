@@ -84,7 +84,9 @@ void MemoryFile::keep_from_children() {
 }
 
 void MemoryFile::detach(size_t bytes) {
-  mmap(memory_, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, file_, 0);
+  constexpr int own = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(memory_, bytes, PROT_READ | PROT_WRITE, own, file_, 0) == MAP_FAILED)
+    mprotect(memory_, bytes, PROT_READ); // rather a crash than a parent whose tensors change
 }
 
 void MemoryFile::close() {

@@ -14,8 +14,7 @@ const std::string kNot = "no ";
 // From what every rank knows alike. Two containers are two hosts here.
 bool possible(const std::vector<Identity>& members) {
   const int ranks = static_cast<int>(members.size());
-  return slot_bytes_for(ranks) / ranks >= kLeastShare &&
-      std::all_of(members.begin(), members.end(), [&](const auto& one) { return one.same_host(members[0]); });
+  return slot_bytes_for(ranks) / ranks >= kLeastShare && on_one_host(members);
 }
 
 class Meeting {
@@ -31,7 +30,7 @@ class Meeting {
     return store_.get_to_str(key(what, rank));
   }
 
-  // All do `what`, or none; -> whether, and what each told of it. `mine` is what this rank tells; it may raise.
+  // All do `what`, or none: then `trouble` is why. -> what each rank told of it; `mine` is this rank's, and may raise.
   template <typename Mine>
   std::vector<std::string> agree(const std::string& what, int ranks, std::string& trouble, Mine mine) {
     try {

@@ -35,9 +35,8 @@ def defaults(env: Mapping[str, str]) -> dict[str, str]:
         if interface := towards_others(env):
             out["FI_TCP_IFACE"] = interface
     if env.get("ORCH_CCL_SHARED_MEMORY") == "1":
-        out["DDP_DISABLE_COMM_MEM"] = (
-            "0"  # buckets in the ranks' common memory; torch's default is 1
-        )
+        # DDP's buckets in the ranks' common memory; torch's default is 1.
+        out["DDP_DISABLE_COMM_MEM"] = "0"
     if not mpi:
         # hydra's variables are not there to be read; torchrun's are.
         out["CCL_PROCESS_LAUNCHER"] = "none"
