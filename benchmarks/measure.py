@@ -4,11 +4,62 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
+
+from orch_node.protocol.precision import BF16, FP32, bf16_flag
+
+# Instruction sets that decide how fast torch and the bindings compute, as /proc/cpuinfo calls them.
+INSTRUCTION_SETS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "sve",
+    "bf16",
+)
+
+
+def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the CPU model, its instruction sets and its number of cores, for a heading."""
+    fields = cpu_fields(cpuinfo)
+    model = fields.get("model name") or fields.get("CPU part") or "unknown CPU"
+    if "cpu family" in fields:
+        model += f" (family {fields['cpu family']} model {fields.get('model', '?')})"
+    flags = cpu_flags(fields)
+    sets = [name for name in INSTRUCTION_SETS if name in flags] or ["no known instruction sets"]
+    cores = os.cpu_count()
+    return f"{model}, {' '.join(sets)}, {cores} core{'' if cores == 1 else 's'}"
+
+
+def cpu_fields(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return what the kernel says of the first CPU."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    return fields
+
+
+def cpu_flags(fields: Mapping[str, str]) -> list[str]:
+    """Return the flags of a CPU, as x86 and ARM call them."""
+    return (fields.get("flags") or fields.get("Features", "")).split()
+
+
+def native_precision() -> str:
+    """Return "bf16" if this CPU has instructions for it, otherwise "fp32"."""
+    return BF16 if bf16_flag(cpu_flags(cpu_fields())) else FP32
 
 
 def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
@@ -23,9 +74,7 @@ def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[
 def seconds(command: Sequence[str], **options: object) -> float:
     """Wall time of a command that has to succeed."""
     began = time.perf_counter()
-    subprocess.run(
-        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
-    )
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
     return time.perf_counter() - began
 
 
@@ -39,6 +88,7 @@ def report(title: str, unit: str, figures: Mapping[str, list[float]], base: str)
                     "schema": 1,
                     "title": title,
                     "unit": unit,
+                    "machine": describe_machine(),
                     "medians": medians,
                     "all": dict(figures),
                     "base": base,
@@ -47,13 +97,14 @@ def report(title: str, unit: str, figures: Mapping[str, list[float]], base: str)
         )
         return
     print(f"\n{title} ({unit}, median of {len(figures[base])})")
+    print(f"  on {describe_machine()}")
     for name, median in medians.items():
         spread = f"{min(figures[name]):.3f}..{max(figures[name]):.3f}"
         print(f"  {name:45} {median:9.3f}  {median / medians[base]:6.3f} x  {spread}")
 
 
-def arguments(**more: int | bool) -> argparse.Namespace:
-    """`more`: options of one measurement, with their defaults; False is a switch."""
+def arguments(**more: int | bool | str) -> argparse.Namespace:
+    """Parse the command line; `more` are a measurement's options with defaults, False a switch."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")
@@ -61,5 +112,5 @@ def arguments(**more: int | bool) -> argparse.Namespace:
         if default is False:
             parser.add_argument(f"--{name}", action="store_true")
         else:
-            parser.add_argument(f"--{name}", type=int, default=default)
+            parser.add_argument(f"--{name}", type=type(default), default=default)
     return parser.parse_args()

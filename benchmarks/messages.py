@@ -13,8 +13,10 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from collectives import KB, MB, pin_to_one_core, start_ranks, time_turns
+from measure import describe_machine
 
 SIZES = (8, 64 * KB, MB)
 
@@ -57,16 +59,15 @@ def all_to_all(size: int) -> Callable:
 
 def medians(work: Callable, groups: dict, repeat: int, size: int) -> dict[str, float]:
     inner = 20 if size <= 64 * KB else 5
-    return {
-        name: statistics.median(times)
-        for name, times in time_turns(work, groups, repeat, inner).items()
-    }
+    cases = {name: partial(work, group) for name, group in groups.items()}
+    return {name: statistics.median(times) for name, times in time_turns(cases, repeat, inner).items()}
 
 
 def main() -> int:
     options = arguments()
     if not options.inside:
         return start_ranks(2)
+    machine = describe_machine()
     pin_to_one_core()
     import oneccl_bindings_for_pytorch  # noqa: F401
     import torch
@@ -77,6 +78,7 @@ def main() -> int:
     dist.init_process_group("ccl", rank=rank, world_size=2)
     groups = {"ccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     if rank == 0:
+        print(f"{machine}; medians of {options.repeat}")
         print(f"{'bytes':>9}{'ping-pong us':>13}   /gloo /broadcast all_to_all us   /gloo")
     for size in SIZES:
         messages, broadcasts = there_and_back(rank, size)

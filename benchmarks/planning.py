@@ -22,23 +22,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environment = os.environ | {
-            "XDG_CACHE_HOME": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_STATE_HOME": str(folder / "state"),
             "PYTHONPATH": str(REPOSITORY),
-        }  # fmt: skip
+        }
         (folder / "script.py").write_text("print('never run')\n")
         orch = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--dry-run"]
         first, again = {}, {}
         for size in SIZES:
             inventory = make_cluster(folder, size, environment)
-            dry_run = functools.partial(
-                seconds, [*orch, "--inventory", str(inventory)], cwd=folder, env=environment
-            )
+            dry_run = functools.partial(seconds, [*orch, "--inventory", str(inventory)], cwd=folder, env=environment)
             first[f"{size} hosts, first time"] = [dry_run()]
             again[f"{size} hosts"] = dry_run
         some = [*orch, "--inventory", str(inventory), "--nodes", "host[100-199]"]
-        again[f"100 of {SIZES[-1]} hosts"] = functools.partial(
-            seconds, some, cwd=folder, env=environment
-        )
+        again[f"100 of {SIZES[-1]} hosts"] = functools.partial(seconds, some, cwd=folder, env=environment)
         figures = interleaved(again, repeats)
     report("Dry run, inventory just written", "seconds", first, next(iter(first)))
     report("Dry run", "seconds", figures, next(iter(figures)))
@@ -48,8 +45,10 @@ def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:
     """An inventory, and a record of each of its hosts as `orch provision` writes it."""
     inventory = folder / f"lab{size}.yml"
     inventory.write_text(f"all:\n  hosts:\n    host[0:{size - 1}]:\n")
-    program = "import sys; from pathlib import Path; from orchestrator.state import State; " \
-              "print(State.of(Path(sys.argv[1])).record('x').parent)"  # fmt: skip
+    program = (
+        "import sys; from pathlib import Path; from orchestrator.state import State; "
+        "print(State.of(Path(sys.argv[1])).record('x').parent)"
+    )
     command = [sys.executable, "-c", program, str(inventory)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     records = Path(done.stdout.strip())
@@ -61,11 +60,7 @@ def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:
 
 
 def local_facts() -> dict[str, object]:
-    command = [
-        sys.executable,
-        str(REPOSITORY / "train/lib/orch_node/standalone/facts.py"),
-        sys.prefix,
-    ]
+    command = [sys.executable, str(REPOSITORY / "train/lib/orch_node/standalone/facts.py"), sys.prefix]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout))
 
@@ -73,8 +68,7 @@ def local_facts() -> dict[str, object]:
 def record(facts: dict[str, object], index: int) -> dict[str, object]:
     address = f"10.{index // 65536}.{index // 256 % 256}.{index % 256}"
     cpus = [
-        {"cpu": cpu, "core": cpu % CORES, "socket": 0, "numa": cpu % CORES // (CORES // 2)}
-        for cpu in range(2 * CORES)
+        {"cpu": cpu, "core": cpu % CORES, "socket": 0, "numa": cpu % CORES // (CORES // 2)} for cpu in range(2 * CORES)
     ]
     return facts | {
         "hostname": f"host{index}",

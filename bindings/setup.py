@@ -19,10 +19,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # pip's front end leaves it out
 import needed  # noqa: E402
 
-RELEASE = 9  # of these bindings, for one and the same torch
+RELEASE = 10  # of these bindings, for one and the same torch
 ONECCL = "2022.1.2"  # of oneccl-devel; the wheel remembers it
+ONECCL_SHA256 = "bdf97644da971fc112b6bd53d6e22e8ff032fb8f32442bb914e98727442c229d"
 PACKAGE = "oneccl_bindings_for_pytorch"
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
+ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # its reduction of bfloat16
 
 
 def need_tools() -> None:
@@ -56,8 +58,12 @@ def fetch_oneccl() -> Path:
     root = HERE / "build" / f"oneccl-devel-{ONECCL}"
     if not (root / LIBRARY).is_file():
         wheels = root / "wheel"
+        wheels.mkdir(parents=True, exist_ok=True)
+        requirement = wheels / "requirements.txt"
+        requirement.write_text(f"oneccl-devel=={ONECCL} --hash=sha256:{ONECCL_SHA256}\n")
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*pip, "-d", str(wheels), f"oneccl-devel=={ONECCL}"], check=True)
+        pip += ["--require-hashes", "--dest", str(wheels), "--requirement", str(requirement)]
+        subprocess.run(pip, check=True)
         for wheel in wheels.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(root / "unpacked")
@@ -112,6 +118,7 @@ def extension(version: str, root: Path):
         extra_compile_args={"cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", *optimised()]},
         extra_link_args=[
             "-Wl,--exclude-libs,ALL",  # another oneCCL in the process must not meet ours
+            f"-Wl,--wrap={ONECCL_BFLOAT16}",  # csrc/oneccl_bfloat16.cpp
             "-Wl,--disable-new-dtags",
             f"-Wl,-rpath,$ORIGIN/../../..:{to_venv_lib}",
             "-Wl,--no-undefined-version",
@@ -128,9 +135,7 @@ def dropout():
         name=f"{PACKAGE}._dropout",
         sources=["kernels/dropout.cpp"],
         depends=["kernels/threefry.h"],
-        extra_compile_args={
-            "cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimised("-O3")]
-        },
+        extra_compile_args={"cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimised("-O3")]},
         extra_link_args=["-s"],
     )
 
@@ -174,9 +179,7 @@ def main() -> None:
         # libhwloc, which oneCCL wants, is in tcmlib (from 1.3 on): root need not install it.
         install_requires=["impi-rt>=2021.14", "tcmlib>=1.3"],
         keywords=[f"torch {minor}", f"oneCCL {ONECCL}"],
-        cmdclass={
-            "build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)
-        },
+        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)},
     )
 
 

@@ -1,5 +1,11 @@
 #include "combiner.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include <immintrin.h>
+
 namespace orch_ccl {
 namespace {
 
@@ -17,6 +23,7 @@ namespace plain {
 #pragma GCC target("avx2")
 namespace avx2 {
 #include "combiner_loops.h"
+#include "combiner_bfloat16.h"
 }
 #pragma GCC pop_options
 
@@ -28,17 +35,36 @@ namespace avx512 {
 }
 #pragma GCC pop_options
 
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+Vectors processor_vectors() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return Vectors::avx512;
+  return __builtin_cpu_supports("avx2") ? Vectors::avx2 : Vectors::none;
+}
+
+// torch's own variable, with torch's values. torch itself warns of a value that it does not know.
+Vectors allowed_vectors() {
+  const char* value = getenv("ATEN_CPU_CAPABILITY");
+  const std::string capability = value ? value : "";
+  if (capability == "default")
+    return Vectors::none;
+  return capability == "avx2" ? Vectors::avx2 : Vectors::avx512;
 }
 
 } // namespace
 
-Combiner combiner_for(Number number, Combine by) {
-  if (has_avx512())
-    return avx512::find(number, by);
-  return __builtin_cpu_supports("avx2") ? avx2::find(number, by) : plain::find(number, by);
+Vectors usable_vectors() {
+  static const Vectors usable = std::min(processor_vectors(), allowed_vectors());
+  return usable;
+}
+
+Combiner combiner_for(Number number, Combine by, Vectors vectors) {
+  switch (vectors) {
+    case Vectors::avx512: return avx512::find(number, by);
+    case Vectors::avx2: return number == Number::bfloat16 ? avx2::find_bfloat16(by) : avx2::find(number, by);
+    case Vectors::none: return plain::find(number, by);
+  }
+  return nullptr;
 }
 
 size_t size_of(Number number) {

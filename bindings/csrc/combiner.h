@@ -12,8 +12,14 @@ enum class Number : uint8_t { float32, float64, bfloat16, int8, uint8, int16, in
 // sources. bfloat16 is combined as float32, and rounded once, at the end.
 using Combiner = void (*)(const void* const* sources, int count, void* out, size_t numbers);
 
-// For the vector instructions of this processor.
-Combiner combiner_for(Number number, Combine by);
+// Vector instructions, from the least to the most. With all of them a combiner gives the same bits.
+enum class Vectors : uint8_t { none, avx2, avx512 };
+
+// What this processor has, or less if ATEN_CPU_CAPABILITY is "avx2" or "default".
+Vectors usable_vectors();
+
+// Needs a processor that has `vectors`.
+Combiner combiner_for(Number number, Combine by, Vectors vectors = usable_vectors());
 size_t size_of(Number number);
 
 } // namespace orch_ccl

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <unistd.h>
+
 namespace orch_ccl {
 namespace {
 
@@ -9,8 +11,14 @@ namespace {
 constexpr size_t kShort = 16 * 1024;
 // Messages of medium length are cut so that the ranks work at the same time.
 constexpr size_t kRoundsAtLeast = 4;
-// More than this, read and written by all ranks, is out of the third-level cache before anybody reads the result.
-constexpr size_t kCached = 32 * 1024 * 1024;
+// Where the system does not know the third-level cache.
+constexpr size_t kUsualCache = 32 * 1024 * 1024;
+
+// More than this, read and written by all ranks, is out of the cache before anybody reads the result.
+size_t cached_bytes() {
+  static const long known = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return known > 0 ? static_cast<size_t>(known) : kUsualCache;
+}
 
 size_t divided(size_t bytes, size_t by) {
   return (bytes + by - 1) / by;
@@ -41,7 +49,7 @@ Pieces::Pieces(const Exchange& exchange, int ranks, size_t slot_bytes) : tensor_
   const size_t cut = std::max(kShortestShare, aligned(divided(length, kRoundsAtLeast)));
   piece_ = std::min(piece_, cut);
   rounds_ = std::max<size_t>(1, divided(length, piece_));
-  streamed_ = (scatters || exchange.kind == Exchange::all_gather) && exchange.bytes * (ranks + 1) * ranks > kCached;
+  streamed_ = (scatters || exchange.kind == Exchange::all_gather) && exchange.bytes * (ranks + 1) * ranks > cached_bytes();
 }
 
 Pieces::Piece Pieces::share(int rank, uint64_t round) const {

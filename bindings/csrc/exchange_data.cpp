@@ -44,10 +44,18 @@ size_t ExchangeData::bytes_in(uint64_t round) const {
   return reduces() ? share(rank_, round).bytes : whole(round).bytes;
 }
 
-// What a rank gives in a round: from `at` on of its tensor in its heap, or from `in_slot` on of its slot.
-const char* ExchangeData::given(int rank, uint64_t round, size_t at, size_t in_slot) const {
+// What another rank gives in a round: a piece of its tensor in its heap, or from `in_slot` on of its slot.
+const char* ExchangeData::given(int rank, uint64_t round, const Piece& piece, size_t in_slot) const {
   const size_t place = place_of(rank, round);
-  return place == kNowhere ? slot(rank, round) + in_slot : heaps_->at(rank, place + at);
+  return place == kNowhere ? slot(rank, round) + in_slot : in_heap_of(rank, place, piece);
+}
+
+// `place` was read from the segment once, so that what is checked is what is used.
+char* ExchangeData::in_heap_of(int rank, size_t place, const Piece& piece) const {
+  if (heaps_->empty())
+    throw InvalidPlace(rank);
+  // A share without bytes may begin beyond the tensor.
+  return heaps_->at(rank, place, piece.bytes > 0 ? piece.at : 0, piece.bytes);
 }
 
 void ExchangeData::stage(uint64_t round, Route by) const {
@@ -80,15 +88,19 @@ void ExchangeData::keep(uint64_t round) const {
   deliver(out(rank_ * exchange_.bytes + piece.at), in(piece.at), piece.bytes);
 }
 
-// Where the others look for what this rank makes of its share, which begins at `at` of the tensor.
-std::vector<char*> ExchangeData::takers(uint64_t round, size_t at) const {
+// Where the others look for what this rank makes of its share, which is `piece` of the tensor.
+std::vector<char*> ExchangeData::takers(uint64_t round, const Piece& piece) const {
   std::vector<char*> found;
   bool slot_too = false;
-  for (int other = 0; other < ranks_; ++other)
-    if (other != rank_ && in_heap(other, round))
-      found.push_back(heaps_->at(other, place_of(other, round) + at));
+  for (int other = 0; other < ranks_; ++other) {
+    if (other == rank_)
+      continue;
+    const size_t place = place_of(other, round);
+    if (place != kNowhere)
+      found.push_back(in_heap_of(other, place, piece));
     else
-      slot_too = slot_too || other != rank_;
+      slot_too = true;
+  }
   if (slot_too)
     found.push_back(slot(rank_, round) + rank_ * pieces_.longest());
   return found;
@@ -119,12 +131,12 @@ void ExchangeData::reduce(uint64_t round) const {
   const auto piece = together ? whole(round) : share(rank_, round);
   const size_t in_slot = together ? 0 : rank_ * pieces_.longest();
   for (int rank = 0; rank < ranks_; ++rank)
-    sources[rank] = rank == rank_ ? in(piece.at) : given(rank, round, piece.at, in_slot);
+    sources[rank] = rank == rank_ ? in(piece.at) : given(rank, round, piece, in_slot);
   const size_t at = exchange_.kind == Exchange::reduce_scatter ? pieces_.in_part(rank_, piece) : piece.at;
   const bool taken = exchange_.kind == Exchange::all_reduce && !together;
   combine(
       sources, receives() ? out(at) : slot(rank_, round) + in_slot,
-      taken ? takers(round, piece.at) : std::vector<char*>(), piece.bytes, route_of(rank_, round));
+      taken ? takers(round, piece) : std::vector<char*>(), piece.bytes, route_of(rank_, round));
 }
 
 void ExchangeData::copy(uint64_t round) const {
@@ -133,7 +145,7 @@ void ExchangeData::copy(uint64_t round) const {
     case Exchange::all_gather:
       for (int other = 0; other < ranks_; ++other)
         if (other != rank_)
-          deliver(out(other * exchange_.bytes + piece.at), given(other, round, piece.at, 0), piece.bytes);
+          deliver(out(other * exchange_.bytes + piece.at), given(other, round, piece, 0), piece.bytes);
       break;
     case Exchange::broadcast:
       if (rank_ != exchange_.root)

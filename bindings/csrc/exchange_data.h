@@ -10,7 +10,8 @@
 namespace orch_ccl {
 
 // What a rank does with data in the rounds of an exchange, which are counted from the group's first one; others see to it
-// that what it reads is there, and that nobody reads any more what it writes.
+// that what it reads is there, and that nobody reads any more what it writes. A place that another rank has written to
+// the segment is checked at each use: stage(), reduce() and copy() raise InvalidPlace.
 class ExchangeData {
  public:
   // `place`: of this rank's tensor in its heap, or kNowhere. `first`: the exchange's first round.
@@ -42,12 +43,13 @@ class ExchangeData {
   using Piece = Pieces::Piece;
 
   void fill_slot(uint64_t round, Route by) const;
-  std::vector<char*> takers(uint64_t round, size_t at) const;
+  std::vector<char*> takers(uint64_t round, const Piece& piece) const;
   void combine(const std::vector<const char*>& sources, char* result, const std::vector<char*>& takers, size_t bytes, Route by)
       const;
   void deliver(char* to, const char* from, size_t bytes) const;
   size_t place_of(int rank, uint64_t round) const;
-  const char* given(int rank, uint64_t round, size_t at, size_t in_slot) const;
+  char* in_heap_of(int rank, size_t place, const Piece& piece) const;
+  const char* given(int rank, uint64_t round, const Piece& piece, size_t in_slot) const;
 
   Piece share(int rank, uint64_t round) const { return pieces_.share(rank, round - first_); }
   Piece whole(uint64_t round) const { return pieces_.whole(round - first_); }

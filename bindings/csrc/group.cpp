@@ -23,7 +23,7 @@ std::string random_id() {
 
 std::string transport() {
   const char* value = getenv("CCL_ATL_TRANSPORT");
-  return std::string(value ? value : "mpi") + (sharing_asked() ? " with shared memory" : "");
+  return std::string(value ? value : "mpi") + (sharing_allowed() ? " with shared memory" : "");
 }
 
 std::string key_of(const char* what, int rank) {
@@ -67,12 +67,22 @@ Group::Group(GroupSpec spec)
   store_ = c10::make_intrusive<c10d::PrefixStore>(fresh_prefix(spec_), another_connection(*spec_.store));
   meet(deadline);
   connect(deadline);
-  if (sharing_asked())
+  if (sharing_allowed())
     sharing_ = share_memory(*store_, rank(), members_, deadline);
-  if (rank() == 0 && !sharing_.trouble.empty())
-    TORCH_WARN("ccl: ", describe(), " does not use shared memory: ", sharing_.trouble);
-  if (rank() == 0 && !sharing_.no_heaps.empty())
-    TORCH_WARN("ccl: ", describe(), " has no tensors in shared memory, and copies them: ", sharing_.no_heaps);
+  warn_of_fallback();
+}
+
+// All members note that it was reported, so that their later groups do not repeat it.
+void Group::warn_of_fallback() const {
+  static std::atomic<bool> reported{false};
+  if ((sharing_.trouble.empty() && sharing_.no_heaps.empty()) || reported.exchange(true) || rank() != 0)
+    return;
+  const std::string what = sharing_.trouble.empty()
+      ? " has no tensors in shared memory, and copies them: " + sharing_.no_heaps
+      : " does not use shared memory: " + sharing_.trouble;
+  TORCH_WARN(
+      "ccl: ", describe(), what,
+      ". Collectives on this host take longer. Allow it, or set ORCH_CCL_SHARED_MEMORY=0 on all ranks to hide this warning.");
 }
 
 Group::~Group() {
@@ -80,7 +90,7 @@ Group::~Group() {
   // still listens: nobody gets that one again, and what the transport may yet write to stays.
   if (!mailbox_->idle())
     mailbox_.release();
-  else if (comm_ && !in_forked_child() && !broken())
+  else if (comm_ && !broken())
     keep_communicator(joined(members_), comm_id_, comm_);
 }
 
@@ -196,9 +206,13 @@ void Group::release_store() {
 }
 
 void Group::mark_broken(const std::string& reason) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!broken_)
-    broken_ = reason;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!broken_)
+      broken_ = reason;
+  }
+  if (shared())
+    shared()->leave([this](int rank) { return members_[rank].alive(); });
 }
 
 std::optional<std::string> Group::broken() const {

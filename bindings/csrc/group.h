@@ -63,7 +63,8 @@ class Group {
   // The process group was destroyed: let go of the store, which may hold the rendezvous port.
   void release_store();
 
-  // A group that failed stays failed: its members no longer agree on what comes next.
+  // A group that failed stays failed, because its members disagree on the next operation. The other
+  // ranks have stopped accessing this rank's tensors when it returns, so call it before the caller gets the error.
   void mark_broken(const std::string& reason);
   std::optional<std::string> broken() const;
 
@@ -71,6 +72,7 @@ class Group {
   void meet(Clock::time_point deadline);
   std::string wait_for(const std::string& key, int rank, Clock::time_point deadline);
   void connect(Clock::time_point deadline);
+  void warn_of_fallback() const;
 
   GroupSpec spec_;
   std::vector<Identity> members_;

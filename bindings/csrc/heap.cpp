@@ -1,6 +1,7 @@
 #include "heap.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include <pthread.h>
 #include <unistd.h>
@@ -18,31 +19,32 @@ size_t heap_bytes() {
   return std::min(kMostAddresses, memory / kPage * kPage);
 }
 
-// One mapping of each, however many groups there are.
-std::shared_ptr<MemoryFile> heap_of_other(const std::string& id) {
+// One mapping of each, however many groups there are. Its descriptor stays open, to map more of it.
+std::shared_ptr<MemoryFile> heap_of_other(const std::string& id, pid_t pid) {
   static std::mutex mutex;
-  static auto* known = new std::map<std::string, std::weak_ptr<MemoryFile>>;
+  static auto* known = new std::map<std::pair<std::string, pid_t>, std::weak_ptr<MemoryFile>>;
   std::lock_guard<std::mutex> lock(mutex);
-  auto& entry = (*known)[id];
-  if (auto found = entry.lock())
-    return found;
-  auto opened = std::make_shared<MemoryFile>(id);
-  opened->keep_from_children();
-  opened->close();
-  entry = opened;
-  return opened;
+  auto& entry = (*known)[{id, pid}];
+  if (auto file = entry.lock())
+    return file;
+  auto file = std::make_shared<MemoryFile>(id, pid);
+  if (file->bytes() > kMostAddresses)
+    throw std::runtime_error("the heap of process " + std::to_string(pid) + " is too long");
+  file->keep_from_children();
+  entry = file;
+  return file;
 }
 
 } // namespace
 
-Heap::Heap() : file_(heap_bytes()), used_to_(kPage), free_{{kPage, file_.bytes() - kPage}} {}
+Heap::Heap() : file_(heap_bytes()), free_{{kPage, file_.bytes() - kPage}} {}
 
 // It is never destroyed: tensors may be there to the process's end.
 Heap& Heap::own() {
   static Heap* heap = [] {
     auto* made = new Heap;
     static Heap* one = made;
-    pthread_atfork(nullptr, nullptr, [] { one->file_.detach(one->used_to_); });
+    pthread_atfork(nullptr, nullptr, [] { one->file_.detach(); });
     return made;
   }();
   return *heap;
@@ -57,11 +59,15 @@ void* Heap::take(size_t bytes) {
   if (found == free_.end())
     return nullptr;
   const auto [place, length] = *found;
+  try {
+    file_.map_to(place + needed);
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
   free_.erase(found);
   if (length > needed)
     free_[place + needed] = length - needed;
   taken_[place] = needed;
-  used_to_ = std::max(used_to_.load(), place + needed);
   return file_.at(place);
 }
 
@@ -92,12 +98,19 @@ size_t Heap::place_of(const void* memory, size_t bytes) const {
   return place < file_.bytes() && bytes <= file_.bytes() - place ? place : kNowhere;
 }
 
-Heaps::Heaps(int rank, const std::vector<std::string>& ids) {
-  for (int other = 0; other < static_cast<int>(ids.size()); ++other) {
-    if (other != rank)
-      others_.push_back(heap_of_other(ids[other]));
-    begins_.push_back(other == rank ? Heap::own().at(0) : others_.back()->at(0));
-  }
+Heaps::Heaps(int rank, const std::vector<std::string>& ids, const std::vector<Identity>& members) {
+  for (int other = 0; other < static_cast<int>(ids.size()); ++other)
+    files_.push_back(other == rank ? nullptr : heap_of_other(ids[other], static_cast<pid_t>(members[other].pid)));
+}
+
+// Each comparison is such that it cannot overflow, whatever `place` is.
+char* Heaps::at(int rank, size_t place, size_t offset, size_t bytes) const {
+  auto& file = *files_[rank];
+  const size_t end = file.bytes();
+  if (place < kPage || place > end || offset > end - place || bytes > end - place - offset)
+    throw InvalidPlace(rank);
+  file.map_to(place + offset + bytes);
+  return file.at(place + offset);
 }
 
 } // namespace orch_ccl

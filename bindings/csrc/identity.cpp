@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <stdexcept>
 
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ Identity Identity::of_this_process() {
   self.host = first_line("/proc/sys/kernel/random/boot_id") + "/" + link_target("/proc/self/ns/pid");
   char name[256] = "?";
   gethostname(name, sizeof(name) - 1);
-  self.hostname = name;
+  self.hostname = name[0] ? name : "?";
   self.pid = getpid();
   if (const auto stat = proc_stat("/proc/self"))
     self.start = stat->start;
@@ -38,6 +39,8 @@ Identity Identity::parse(const std::string& text) {
   Identity out;
   std::istringstream in(text);
   in >> out.host >> out.hostname >> out.pid >> out.start;
+  if (!in || out.pid <= 0)
+    throw std::runtime_error("'" + text + "' does not describe a process");
   return out;
 }
 
@@ -46,8 +49,9 @@ bool on_one_host(const std::vector<Identity>& members) {
 }
 
 bool Identity::alive() const {
-  const auto stat = proc_stat("/proc/" + std::to_string(pid));
-  return stat && stat->start == start && stat->state != 'Z' && stat->state != 'X';
+  const auto folder = "/proc/" + std::to_string(pid);
+  const auto stat = proc_stat(folder);
+  return stat && stat->start == start && stat->state != 'Z' && stat->state != 'X' && !is_dumping_core(folder);
 }
 
 } // namespace orch_ccl

@@ -14,10 +14,11 @@ struct Identity {
   unsigned long long start = 0; // clock ticks since boot; a recycled pid has another one
 
   static Identity of_this_process();
+  // Raises std::runtime_error for any other text.
   static Identity parse(const std::string& text);
   std::string text() const;
   bool same_host(const Identity& other) const { return host == other.host; }
-  // Only meaningful for processes of this host. A zombie counts as dead.
+  // Only meaningful for processes of this host. A zombie counts as dead, and so does a process that dumps core.
   bool alive() const;
 };
 

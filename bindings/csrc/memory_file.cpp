@@ -6,15 +6,32 @@
 #include <system_error>
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#include "fork_guard.h"
+
+#ifndef F_SEAL_EXEC
+#define F_SEAL_EXEC 0x0020
+#endif
 
 namespace orch_ccl {
 namespace {
 
-[[noreturn]] void failed(const std::string& what) {
+constexpr const char* kName = "orch-ccl";
+// The size never changes, so an access below it always meets memory, and nobody adds a seal against writing.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+[[noreturn]] void fail(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
+}
+
+void require(bool condition, const std::string& path, const char* reason) {
+  if (!condition)
+    throw std::runtime_error(path + " is not the group's memory: " + reason);
 }
 
 uint64_t random_token() {
@@ -22,71 +39,133 @@ uint64_t random_token() {
   return (uint64_t{device()} << 32 | device()) | 1;
 }
 
+// What the id of a file consists of, in this order.
+struct Id {
+  long pid = 0;
+  int file = -1;
+  size_t bytes = 0;
+  uint64_t token = 0;
+};
+
+Id parse_id(const std::string& text) {
+  Id id;
+  std::istringstream in(text);
+  in >> id.pid >> id.file >> id.bytes >> id.token;
+  if (!in || !in.eof() || id.pid <= 0 || id.file < 0 || id.bytes < kPage || id.bytes % kPage != 0)
+    throw std::runtime_error("invalid id of shared memory");
+  return id;
+}
+
+std::string descriptor_path(const std::string& process, int file) {
+  return "/proc/" + process + "/fd/" + std::to_string(file);
+}
+
+// `file` may be opened with O_PATH. The seals are checked later, because they need a real descriptor.
+void check_file(int file, const std::string& path, size_t bytes) {
+  struct stat status;
+  struct statfs filesystem;
+  if (fstat(file, &status) != 0 || fstatfs(file, &filesystem) != 0)
+    fail(path);
+  require(status.st_uid == geteuid(), path, "another user owns it");
+  require(S_ISREG(status.st_mode) && filesystem.f_type == TMPFS_MAGIC, path, "not a memory file");
+  require(static_cast<size_t>(status.st_size) == bytes, path, "another size");
+  char target[64] = "";
+  const ssize_t length = readlink(descriptor_path("self", file).c_str(), target, sizeof(target));
+  const auto expected = std::string("/memfd:") + kName;
+  require(length > 0 && std::string(target, length).compare(0, expected.size(), expected) == 0, path, "another name");
+}
+
+// Closes a descriptor at the end of the block.
+struct Descriptor {
+  int file;
+  ~Descriptor() { ::close(file); }
+};
+
 } // namespace
 
 MemoryFile::MemoryFile(size_t bytes) : bytes_(bytes) {
-  file_ = memfd_create("orch-ccl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  file_ = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file_ < 0)
-    failed("memfd_create");
+    fail("memfd_create");
   try {
     if (ftruncate(file_, static_cast<off_t>(bytes)) != 0)
-      failed("ftruncate");
-    fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW); // or an access might meet no memory
-    map();
+      fail("ftruncate");
+    if (fcntl(file_, F_ADD_SEALS, kSeals) != 0)
+      fail("F_ADD_SEALS");
+    reserve();
+    map_to(kPage);
   } catch (...) {
-    close();
+    release();
     throw;
   }
   token() = random_token();
   std::ostringstream id;
-  id << getpid() << " " << file_ << " " << token();
+  id << getpid() << " " << file_ << " " << bytes_ << " " << token();
   id_ = id.str();
 }
 
-MemoryFile::MemoryFile(const std::string& id) : id_(id) {
-  std::istringstream in(id);
-  long pid = 0;
-  int number = 0;
-  uint64_t token = 0;
-  in >> pid >> number >> token;
-  const auto path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
-  file_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file_ < 0)
-    failed(path);
+MemoryFile::MemoryFile(const std::string& id, pid_t creator) : id_(id) {
   try {
-    struct stat about;
-    if (fstat(file_, &about) != 0)
-      failed(path);
-    bytes_ = static_cast<size_t>(about.st_size);
-    if (bytes_ < kPage)
-      throw std::runtime_error(path + " is not the group's memory");
-    map();
+    open_checked(creator);
   } catch (...) {
-    close();
+    release();
     throw;
   }
-  if (this->token() == token)
-    return;
-  munmap(memory_, bytes_);
-  close();
-  throw std::runtime_error(path + " is not the group's memory");
 }
 
-void MemoryFile::map() {
-  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0);
+void MemoryFile::open_checked(pid_t creator) {
+  const Id id = parse_id(id_);
+  const auto path = descriptor_path(std::to_string(id.pid), id.file);
+  require(id.pid == creator, path, "another process than the rank's");
+  // O_PATH has no side effects, whatever it is: opening a FIFO blocks, opening a device may change its state.
+  const Descriptor found{open(path.c_str(), O_PATH | O_CLOEXEC)};
+  if (found.file < 0)
+    fail(path);
+  check_file(found.file, path, id.bytes);
+  file_ = open(descriptor_path("self", found.file).c_str(), O_RDWR | O_CLOEXEC);
+  if (file_ < 0)
+    fail(path);
+  // Where vm.memfd_noexec is set, the kernel adds F_SEAL_EXEC.
+  require((fcntl(file_, F_GET_SEALS) & ~F_SEAL_EXEC) == kSeals, path, "other seals");
+  bytes_ = id.bytes;
+  reserve();
+  map_to(kPage);
+  require(token() == id.token, path, "another token");
+}
+
+void MemoryFile::reserve() {
+  void* memory = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    failed("mmap");
+    fail("mmap");
   memory_ = memory;
 }
 
+// The kernel joins neighbouring pieces into one mapping.
+void MemoryFile::map_to(size_t end) {
+  const size_t begin = mapped_;
+  end = (end + kPage - 1) / kPage * kPage;
+  if (end <= begin)
+    return;
+  const size_t bytes = end - begin;
+  constexpr int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(at(begin), bytes, PROT_READ | PROT_WRITE, flags, file_, static_cast<off_t>(begin)) == MAP_FAILED)
+    fail("mmap");
+  madvise(at(begin), bytes, MADV_DONTDUMP);
+  if (kept_from_children_)
+    madvise(at(begin), bytes, MADV_DONTFORK);
+  mapped_ = end;
+}
+
 void MemoryFile::keep_from_children() {
+  kept_from_children_ = true;
   madvise(memory_, bytes_, MADV_DONTFORK);
 }
 
-void MemoryFile::detach(size_t bytes) {
-  constexpr int own = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
-  if (mmap(memory_, bytes, PROT_READ | PROT_WRITE, own, file_, 0) == MAP_FAILED)
-    mprotect(memory_, bytes, PROT_READ); // rather a crash than a parent whose tensors change
+void MemoryFile::detach() {
+  constexpr int flags = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(memory_, mapped_, PROT_READ | PROT_WRITE, flags, file_, 0) == MAP_FAILED)
+    mprotect(memory_, mapped_, PROT_READ); // crash rather than change the parent's tensors
+  madvise(memory_, mapped_, MADV_DONTDUMP);
 }
 
 void MemoryFile::close() {
@@ -95,9 +174,15 @@ void MemoryFile::close() {
   file_ = -1;
 }
 
-MemoryFile::~MemoryFile() {
+void MemoryFile::release() {
   close();
-  munmap(memory_, bytes_);
+  if (memory_)
+    munmap(memory_, bytes_);
+}
+
+MemoryFile::~MemoryFile() {
+  if (!in_forked_child())
+    release();
 }
 
 } // namespace orch_ccl

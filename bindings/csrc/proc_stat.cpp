@@ -12,6 +12,14 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
+bool is_dumping_core(const std::string& folder) {
+  std::ifstream file(folder + "/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("CoreDumping:"))
+      return line.ends_with("1");
+  return false;
+}
+
 // The name in field 2 may hold spaces and parentheses, so count from the last ')'.
 std::optional<ProcStat> proc_stat(const std::string& folder) {
   const std::string line = first_line(folder + "/stat");

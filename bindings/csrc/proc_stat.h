@@ -15,6 +15,9 @@ struct ProcStat {
 // Nothing if it has ended.
 std::optional<ProcStat> proc_stat(const std::string& folder);
 
+// Whether a process is writing its core dump: it runs no code any more, but exists until the dump is complete.
+bool is_dumping_core(const std::string& folder);
+
 std::string first_line(const std::string& path);
 
 } // namespace orch_ccl

@@ -8,8 +8,21 @@
 
 namespace orch_ccl {
 
+namespace {
+
+// In a forked child a group is never destroyed, whoever drops it last: its communicator, its mappings and the threads
+// of its store's server (which their destructor would wait for) exist in the parent alone.
+std::shared_ptr<Group> make_group(GroupSpec spec) {
+  return {new Group(std::move(spec)), [](Group* group) {
+            if (!in_forked_child())
+              delete group;
+          }};
+}
+
+} // namespace
+
 ProcessGroupCCL::ProcessGroupCCL(GroupSpec spec)
-    : Backend(spec.rank, spec.size), group_(std::make_shared<Group>(std::move(spec))) {
+    : Backend(spec.rank, spec.size), group_(make_group(std::move(spec))) {
   install_fork_guard();
   register_group(group_);
   init();
@@ -41,7 +54,7 @@ bool ProcessGroupCCL::supportsTensorAlloc(c10::DeviceIndex device) {
 at::Tensor ProcessGroupCCL::allocateTensor(long elements, at::TensorOptions options) {
   TORCH_CHECK(
       supportsTensorAlloc(-1),
-      "ccl: ", group().describe(), " has no memory in common. Only ranks of one host have, with ORCH_CCL_SHARED_MEMORY=1.");
+      "ccl: ", group().describe(), " has no memory in common. Only ranks of one host have, unless ORCH_CCL_SHARED_MEMORY is 0.");
   return empty_in_heap(elements, options);
 }
 
@@ -59,7 +72,8 @@ void ProcessGroupCCL::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 c10d::ErrorType ProcessGroupCCL::getError() {
-  return group().broken() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+  // In a forked child a lock of the group may be held for ever.
+  return in_forked_child() || group().broken() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
 }
 
 Handle ProcessGroupCCL::submit(Operation operation) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -8,6 +9,7 @@
 
 #include "exchange.h"
 #include "heap.h"
+#include "presence.h"
 #include "shared_segment.h"
 #include "step.h"
 
@@ -36,7 +38,12 @@ class SharedExchanges {
 
   bool has_heaps() const { return !heaps_->empty(); }
 
-  // The steps of a group are tested in the order in which they were begun here. test() raises OtherCall.
+  // Called after an error. The other ranks have stopped accessing this rank's tensors when it returns; see leave() in
+  // presence.h.
+  void leave(const std::function<bool(int)>& alive) { orch_ccl::leave(*segment_, rank_, alive); }
+
+  // The steps of a group are tested in the order in which they were begun here. test() raises OtherCall,
+  // RankLeft and InvalidPlace.
   std::shared_ptr<Step> begin(const Exchange& exchange);
 
  private:

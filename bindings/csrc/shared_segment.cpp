@@ -10,7 +10,7 @@ constexpr size_t kLongestSlot = 256 * 1024; // with the others' it stays in the 
 constexpr size_t kMost = 64 * 1024 * 1024; // bytes in all
 constexpr size_t kLine = 64;
 // The first page: the token, and from here on the best routes.
-constexpr size_t kBestRoutes = MemoryFile::kTold;
+constexpr size_t kBestRoutes = MemoryFile::kHeaderBytes;
 constexpr int kDigits = 64;
 
 size_t pages(size_t bytes) {
@@ -33,20 +33,21 @@ size_t slot_bytes_for(int ranks) {
   return share * ranks; // a rank's share of a slot begins at a cache line
 }
 
-template <typename Source>
-Segment::Segment(const Source& source, int ranks)
-    : file_(source), ranks_(ranks), slot_bytes_(slot_bytes_for(ranks)) {
+template <typename... Source>
+Segment::Segment(int ranks, const Source&... source)
+    : file_(source...), ranks_(ranks), slot_bytes_(slot_bytes_for(ranks)) {
   if (file_.bytes() != segment_bytes(ranks))
     throw std::runtime_error("what rank 0 made is not the group's memory");
   file_.keep_from_children();
+  file_.map_to(file_.bytes());
 }
 
 std::shared_ptr<Segment> Segment::make(int ranks) {
-  return std::shared_ptr<Segment>(new Segment(segment_bytes(ranks), ranks));
+  return std::shared_ptr<Segment>(new Segment(ranks, segment_bytes(ranks)));
 }
 
-std::shared_ptr<Segment> Segment::open(const std::string& id, int ranks) {
-  return std::shared_ptr<Segment>(new Segment(id, ranks));
+std::shared_ptr<Segment> Segment::open(const std::string& id, pid_t creator, int ranks) {
+  return std::shared_ptr<Segment>(new Segment(ranks, id, creator));
 }
 
 Progress& Segment::of(int rank) const {

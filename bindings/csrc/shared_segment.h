@@ -25,6 +25,8 @@ struct Progress {
   alignas(128) std::atomic<uint64_t> call[kSlots]; // which call the round belongs to
   std::atomic<Route> route[kSlots]; // how its data goes
   std::atomic<size_t> place[kSlots]; // of its tensor in its heap, or kNowhere: its data is in its slot
+  alignas(128) std::atomic<bool> visiting; // it may be reading or writing the memory of others: presence.h
+  alignas(128) std::atomic<bool> left; // after an error; the other ranks may not access its memory
   alignas(128) cpu_set_t cores; // on which the process may run
 };
 
@@ -33,7 +35,8 @@ class Segment {
  public:
   // Of this process. Raises what MemoryFile raises, as open() does.
   static std::shared_ptr<Segment> make(int ranks);
-  static std::shared_ptr<Segment> open(const std::string& id, int ranks);
+  // `creator`: the process of rank 0.
+  static std::shared_ptr<Segment> open(const std::string& id, pid_t creator, int ranks);
 
   const std::string& id() const { return file_.id(); }
   // All that will map it have: from now on nobody else can.
@@ -47,8 +50,8 @@ class Segment {
   std::atomic<Route>& best_route(int kind, int digits) const;
 
  private:
-  template <typename Source>
-  Segment(const Source& source, int ranks);
+  template <typename... Source>
+  explicit Segment(int ranks, const Source&... source);
 
   MemoryFile file_;
   const int ranks_;

@@ -41,9 +41,11 @@ class Meeting {
     std::vector<std::string> told;
     for (int rank = 0; rank < ranks; ++rank) {
       const auto text = hear(what, rank);
-      if (trouble.empty() && text.compare(0, kNot.size(), kNot) == 0)
-        trouble = text.substr(kNot.size());
-      told.push_back(text.substr(kDone.size()));
+      const bool done = text.starts_with(kDone);
+      if (trouble.empty() && !done)
+        trouble = text.starts_with(kNot) ? text.substr(kNot.size())
+                                         : "rank " + std::to_string(rank) + " wrote an invalid message to the store";
+      told.push_back(done ? text.substr(kDone.size()) : "");
     }
     return told;
   }
@@ -57,16 +59,18 @@ class Meeting {
 };
 
 // What rank 0 made, opened by the others; or null, and why.
-std::shared_ptr<Segment> common_segment(Meeting& meeting, int rank, int ranks, std::string& trouble) {
+std::shared_ptr<Segment> common_segment(
+    Meeting& meeting, int rank, const std::vector<Identity>& members, std::string& trouble) {
+  const int ranks = static_cast<int>(members.size());
   std::shared_ptr<Segment> segment;
   meeting.agree("segment", ranks, trouble, [&] {
     if (rank == 0) {
       segment = Segment::make(ranks);
     } else {
       const auto offer = meeting.hear("segment", 0);
-      if (offer.compare(0, kDone.size(), kDone) != 0)
+      if (!offer.starts_with(kDone))
         throw std::runtime_error("rank 0 did not make it");
-      segment = Segment::open(offer.substr(kDone.size()), ranks);
+      segment = Segment::open(offer.substr(kDone.size()), static_cast<pid_t>(members[0].pid), ranks);
     }
     sched_getaffinity(0, sizeof(cpu_set_t), &segment->of(rank).cores);
     return segment->id();
@@ -75,12 +79,13 @@ std::shared_ptr<Segment> common_segment(Meeting& meeting, int rank, int ranks, s
 }
 
 // Each rank's, mapped by all; or none, and why.
-Heaps common_heaps(Meeting& meeting, int rank, int ranks, std::string& trouble) {
+Heaps common_heaps(Meeting& meeting, int rank, const std::vector<Identity>& members, std::string& trouble) {
+  const int ranks = static_cast<int>(members.size());
   const auto ids = meeting.agree("heap", ranks, trouble, [] { return Heap::own().id(); });
   Heaps heaps;
   if (trouble.empty())
     meeting.agree("heaps", ranks, trouble, [&] {
-      heaps = Heaps(rank, ids);
+      heaps = Heaps(rank, ids, members);
       return "";
     });
   return trouble.empty() ? heaps : Heaps();
@@ -100,26 +105,25 @@ bool too_few_cores(const Segment& segment, int rank) {
 
 } // namespace
 
-bool sharing_asked() {
-  static const bool asked = [] {
+bool sharing_allowed() {
+  static const bool allowed = [] {
     const char* value = getenv("ORCH_CCL_SHARED_MEMORY");
-    return value && std::string(value) == "1";
+    return !value || std::string(value) != "0";
   }();
-  return asked;
+  return allowed;
 }
 
 Sharing share_memory(
     c10d::Store& store, int rank, const std::vector<Identity>& members, std::chrono::steady_clock::time_point deadline) {
-  const int ranks = static_cast<int>(members.size());
   if (!possible(members))
     return {};
   Meeting meeting(store, rank, deadline);
   std::string trouble, no_heaps;
-  const auto segment = common_segment(meeting, rank, ranks, trouble);
+  const auto segment = common_segment(meeting, rank, members, trouble);
   if (!segment)
     return {nullptr, trouble};
   segment->close();
-  auto heaps = common_heaps(meeting, rank, ranks, no_heaps);
+  auto heaps = common_heaps(meeting, rank, members, no_heaps);
   return {
       std::make_unique<SharedExchanges>(segment, std::move(heaps), rank), "", too_few_cores(*segment, rank), no_heaps};
 }

@@ -12,8 +12,8 @@
 
 namespace orch_ccl {
 
-// ORCH_CCL_SHARED_MEMORY=1, which must be the same on all ranks.
-bool sharing_asked();
+// True unless ORCH_CCL_SHARED_MEMORY is 0, which must be the same on all ranks.
+bool sharing_allowed();
 
 // What the ranks of a group agreed upon: all of them use shared memory, or none.
 struct Sharing {

@@ -78,6 +78,7 @@ bool Transfer::done() {
 }
 
 bool Transfer::test(bool keen) {
+  const Visit visit(*segment_, rank_);
   for (int acts = 0, looks = 0; acts < kActs && !done();) {
     if (act())
       ++acts, looks = 0;
@@ -129,6 +130,16 @@ bool Transfer::check_calls(uint64_t round) const {
   return true;
 }
 
+// The root of a broadcast waits for nobody, so it looks only at the ranks that have come already. It has announced its
+// own round before, in one total order (the fences of both): of two ranks that are both root, one sees the other.
+bool Transfer::check_staged_calls(uint64_t round) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int other = 0; other < ranks_; ++other)
+    if (other != rank_ && segment_->of(other).staged.load(std::memory_order_acquire) > round)
+      check_call(other, round);
+  return true;
+}
+
 bool Transfer::can_stage() {
   return staged_ < end() && (staged_ < kSlots || others(&Progress::copied, staged_ + 1 - kSlots, all_copied_));
 }
@@ -151,7 +162,7 @@ bool Transfer::can_copy() {
     return true;
   if (exchange.kind == Exchange::broadcast) {
     if (rank_ == exchange.root)
-      return true;
+      return check_staged_calls(copied_);
     const auto& root = segment_->of(exchange.root);
     return root.staged.load(std::memory_order_acquire) > copied_ && check_call(exchange.root, copied_);
   }

@@ -14,7 +14,7 @@ class Transfer final : public Step {
   Transfer(std::shared_ptr<Segment> segment, std::shared_ptr<Routes> routes, int rank, ExchangeData data, uint64_t first);
 
   uint64_t end() const { return first_ + data_.pieces().rounds(); }
-  // Raises OtherCall.
+  // Raises OtherCall, RankLeft and InvalidPlace.
   bool test(bool keen) override;
 
  private:
@@ -32,6 +32,7 @@ class Transfer final : public Step {
   void measure(uint64_t round);
   bool others(Counter counter, uint64_t at_least, uint64_t& seen);
   bool check_call(int other, uint64_t round) const;
+  bool check_staged_calls(uint64_t round) const;
   bool check_calls(uint64_t round) const;
   void publish(Counter counter, uint64_t& mine) { (mine_.*counter).store(++mine, std::memory_order_release); }
 

@@ -20,6 +20,12 @@ CclWork::CclWork(std::shared_ptr<Group> group, Operation operation)
       sequence_(operation_.lane == Lane::collective ? group_->next_sequence() : group_->sequence()),
       timeout_(operation_.timeout.count() < 0 ? group_->timeout() : operation_.timeout) {}
 
+// Destroying an event of oneCCL waits for it, and in a forked child nothing ever arrives.
+CclWork::~CclWork() {
+  if (in_forked_child())
+    new Events(std::move(events_));
+}
+
 std::string CclWork::describe() const {
   std::string what = name_;
   if (lane_.kind == Lane::collective)

@@ -53,6 +53,7 @@ struct Operation {
 class CclWork final : public c10d::Work {
  public:
   CclWork(std::shared_ptr<Group> group, Operation operation);
+  ~CclWork() override;
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }

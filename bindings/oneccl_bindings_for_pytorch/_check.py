@@ -19,13 +19,11 @@ def same_torch() -> None:
         here = version("torch")
     except PackageNotFoundError:
         raise ImportError(
-            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, and here is no torch: "
-            + _CURE
+            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, and here is no torch: " + _CURE
         ) from None
     if _minor(here) != _minor(_built.TORCH):
         raise ImportError(
-            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, this is {_minor(here)}: "
-            + _CURE
+            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, this is {_minor(here)}: " + _CURE
         )
 
 
@@ -35,7 +33,6 @@ def explained(error: ImportError) -> ImportError:
         return ImportError(f"{error}: `pip install tcmlib` or `apt install libhwloc15` brings it")
     if "undefined symbol" in str(error):
         return ImportError(
-            f"oneccl_bind_pt was built for torch {_built.TORCH}, and this torch differs from it: "
-            f"{_CURE} ({error})"
+            f"oneccl_bind_pt was built for torch {_built.TORCH}, and this torch differs from it: {_CURE} ({error})"
         )
     return error

@@ -18,25 +18,8 @@ from tests.warm import BINDINGS
 PORTS = 4  # in a row: a program may serve one store after another
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.executable).parent
-SET_BY_LAUNCHERS = (
-    "PMI_",
-    "PMIX_",
-    "MPI_",
-    "I_MPI_",
-    "HYDI_",
-    "HYDRA_",
-    "TORCHELASTIC_",
-    "CCL_",
-    "FI_",
-)
-SET_FOR_RANKS = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+SET_BY_LAUNCHERS = ("PMI_", "PMIX_", "MPI_", "I_MPI_", "HYDI_", "HYDRA_", "TORCHELASTIC_", "CCL_", "FI_")
+SET_FOR_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +40,7 @@ def clean_environment(extra: dict[str, str]) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port(PORTS)),
         "OMP_NUM_THREADS": "1",
+        "ORCH_CCL_SHARED_MEMORY": "0",  # through oneCCL, unless a test asks for shared memory
     }
     return env | {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "PYTHONUNBUFFERED": "1"} | extra
 
@@ -72,9 +56,7 @@ def commands(
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
         return [([*launcher, "--master-port", env["MASTER_PORT"], "--no-python", *asked], env)]
     local = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    return [
-        (asked, env | local | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)
-    ]
+    return [(asked, env | local | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
 
 
 def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:

@@ -27,9 +27,8 @@ Results = dict[str, str]  # test -> "passed", "skipped why", "failed why"
 def names() -> list[str]:
     env = clean_environment({"RANK": "0", "WORLD_SIZE": "2"})
     listed = subprocess.run(
-        [sys.executable, PROGRAM, "gloo", "/nowhere", "--list"],
-        env=env, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, PROGRAM, "gloo", "/nowhere", "--list"], env=env, check=True, capture_output=True, text=True
+    )
     return [line for line in listed.stdout.splitlines() if line.startswith("test_")]
 
 
@@ -61,10 +60,9 @@ def launched(way: str, ranks: int, tests: list[str], folder: Path) -> str:
         for command, env in commands(WAYS[way], ranks, program, clean_environment({})):
             processes.append(
                 subprocess.Popen(
-                    command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    start_new_session=True,
+                    command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
-            )  # fmt: skip
+            )
         wait(processes, 60 + 95 * len(tests))
     return (folder / "output").read_text(errors="replace")
 

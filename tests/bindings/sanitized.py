@@ -37,14 +37,14 @@ def built(kind: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     copy = BUILT / "bindings"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(
-        BINDINGS, copy, ignore=shutil.ignore_patterns("__pycache__", "lib.*", "temp.*", "bdist.*")
-    )
+    shutil.copytree(BINDINGS, copy, ignore=shutil.ignore_patterns("__pycache__", "lib.*", "temp.*", "bdist.*"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
-        [*pip, "--target", str(folder), str(copy)], env={**os.environ, "ORCH_CCL_SANITIZE": kind},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [*pip, "--target", str(folder), str(copy)],
+        env={**os.environ, "ORCH_CCL_SANITIZE": kind},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     stamp.write_text(digest)
     return folder
@@ -61,25 +61,23 @@ def environment(kind: str, logs: Path) -> dict[str, str]:
     """Only what the extension itself does is looked at: not torch, MPI and Python, which are not
     built for it. A report alone fails no rank, which would hide those of the others."""
     common = f"log_path={logs}/report exitcode=0"
-    return clean_environment({
-        "PYTHONPATH": str(build(kind)),
-        "LD_LIBRARY_PATH": str(Path(sys.prefix) / "lib"),
-        "LD_PRELOAD": runtime(kind),
-        "CCL_ATL_TRANSPORT": "ofi",
-        "FI_PROVIDER": "tcp",
-        "TSAN_OPTIONS": f"{common} ignore_noninstrumented_modules=1 report_signal_unsafe=0 "
-        f"suppressions={SUPPRESSIONS}",
-        "ASAN_OPTIONS": f"{common} detect_leaks=0",
-    })  # fmt: skip
+    return clean_environment(
+        {
+            "PYTHONPATH": str(build(kind)),
+            "LD_LIBRARY_PATH": str(Path(sys.prefix) / "lib"),
+            "LD_PRELOAD": runtime(kind),
+            "CCL_ATL_TRANSPORT": "ofi",
+            "FI_PROVIDER": "tcp",
+            "FI_TCP_IFACE": "lo",  # groups made without init_process_group() do not choose an interface
+            "TSAN_OPTIONS": f"{common} ignore_noninstrumented_modules=1 report_signal_unsafe=0 "
+            f"suppressions={SUPPRESSIONS}",
+            "ASAN_OPTIONS": f"{common} detect_leaks=0",
+        }
+    )
 
 
 def reports(
-    kind: str,
-    program: str,
-    *args: str,
-    ranks: int,
-    logs: Path,
-    also: Mapping[str, str],
+    kind: str, program: str, *args: str, ranks: int, logs: Path, also: Mapping[str, str]
 ) -> tuple[str, list[str]]:
     """`also`: for the ranks' environment. -> (what they printed, what the sanitizer found)."""
     env, output = environment(kind, logs) | also, logs / "output"
@@ -89,10 +87,15 @@ def reports(
         with output.open("ab") as file:
             processes.append(
                 subprocess.Popen(
-                    ["setarch", "--addr-no-randomize", *command], env=variables, cwd=logs,
-                    stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                    ["setarch", "--addr-no-randomize", *command],
+                    env=variables,
+                    cwd=logs,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
                 )
-            )  # fmt: skip
+            )
     late = wait_all(processes, 300)
     text = output.read_text(errors="replace")
     assert not late, f"{late}\n{text}"

@@ -27,6 +27,15 @@ def test_forked_workers(launch):
     assert outcome.text.count("fine") == 2
 
 
+@pytest.mark.parametrize("shared", ["0", "1"], ids=["oneccl", "shared"])
+@pytest.mark.parametrize("act", ["destroy", "destroy-one", "drop", "abort", "query", "communicate"])
+def test_a_forked_child_can_neither_crash_nor_hang_nor_disturb(launch, act, shared):
+    env = {"ORCH_CCL_SHARED_MEMORY": shared}
+    outcome = launch("forked_child.py", act, by="bare", timeout=100, env=env)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("fine") == 2
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_thousand_mixed_rounds_on_two_groups(launch, ranks):
     outcome = launch("stress.py", ranks=ranks, timeout=120)
@@ -52,10 +61,14 @@ def test_setting_up_a_group_names_who_stops_half_way(launch, silent):
     outcome = launch("half_way.py", *silent, by="bare", ranks=1, timeout=40, env=env)
     rank = silent[0]
     assert outcome.code == 0, outcome.text
-    assert (
-        f"timed out after 2000 ms: rank {rank} (node7, pid 4711) was there and then" in outcome.text
-    )
+    assert f"timed out after 2000 ms: rank {rank} (node7, pid 4711) was there and then" in outcome.text
     assert "its output says why" in outcome.text
+
+
+def test_oneccl_waits_in_the_store_for_a_late_rank(launch):
+    outcome = launch("store_calls.py", by="bare", ranks=3, timeout=60)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("fine") == 3
 
 
 @pytest.mark.parametrize("env", [{}, {"ORCH_CCL_SHARED_MEMORY": "1"}], ids=["oneccl", "shared"])

@@ -35,9 +35,7 @@ QUICK = [
     "test_sparse_all_reduce_sum",
 ]
 
-needs_torchs_tests = pytest.mark.skipif(
-    find_spec("expecttest") is None, reason="torch's tests need expecttest"
-)
+needs_torchs_tests = pytest.mark.skipif(find_spec("expecttest") is None, reason="torch's tests need expecttest")
 
 
 @needs_torchs_tests

@@ -7,6 +7,7 @@ import pytest
 HOW_RANK_1_ENDS = ("raise", "exit3", "kill")
 # Seconds, on a machine that has other work, too; who does not notice waits for the group's 300.
 SOON = 90
+NO_CORE_FILE = 3  # exit code of dumping.py
 
 
 @pytest.mark.parametrize("how", HOW_RANK_1_ENDS)
@@ -33,6 +34,15 @@ def test_without_any_launcher_the_others_notice_by_themselves(launch, how, code,
     assert words in outcome.text or "is gone: its process has ended" in outcome.text
     assert "allreduce #4 of group" in outcome.text
     assert "rank 1 (" in outcome.text
+
+
+def test_a_rank_that_dumps_core_counts_as_dead(launch):
+    outcome = launch("dumping.py", by="bare", timeout=100)
+    if outcome.codes[0] == NO_CORE_FILE:
+        pytest.skip("no core files are written here, or too soon: " + outcome.text)
+    assert outcome.codes[0] == 0, outcome.text
+    assert "is gone: its process has ended" in outcome.text
+    assert "while it dumps" in outcome.text
 
 
 @pytest.mark.parametrize("how", ["forget", "pending"])

@@ -8,10 +8,13 @@ import sys
 import pytest
 from oneccl_bindings_for_pytorch._interface import interface_of, towards_others
 
-ROUTE = subprocess.run(
-    ["ip", "-o", "-4", "addr", "show", "scope", "global", "up"],
-    capture_output=True, text=True, check=False,
-).stdout.split("\n", 1)[0].split()  # fmt: skip
+ROUTE = (
+    subprocess.run(
+        ["ip", "-o", "-4", "addr", "show", "scope", "global", "up"], capture_output=True, text=True, check=False
+    )
+    .stdout.split("\n", 1)[0]
+    .split()
+)
 
 
 @pytest.mark.parametrize("master", ["127.0.0.1", "localhost", "::1"])

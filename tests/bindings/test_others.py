@@ -7,8 +7,18 @@ import os
 import pytest
 
 ALL = "ORCH_KINDS_ALL" in os.environ
-LARGE = ("broadcast", "all_reduce", "reduce", "reduce_scatter", "all_gather", "all_gather_uneven",
-         "gather", "scatter", "all_to_all", "send")  # fmt: skip
+LARGE = (
+    "broadcast",
+    "all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_gather_uneven",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "send",
+)
 KINDS = ("timeout", "peer-dead", "wrong-root", "wrong-size", "crosswise", "callback")
 # In CI each kind once on each transport; by hand (ORCH_KINDS_ALL=1) all of the table.
 CELLS = [
@@ -45,7 +55,7 @@ def test_what_is_too_long_for_one_call_travels_in_pieces(launch, by):
     assert outcome.text.count("is right") == 3 * len(LARGE)
 
 
-@pytest.mark.skipif("ORCH_LARGE" not in os.environ, reason="20 GB of memory: ORCH_LARGE=1")
+@pytest.mark.skipif("ORCH_LARGE" not in os.environ, reason="needs ORCH_LARGE and 20 GB of memory (make test-all)")
 @pytest.mark.parametrize("by", ["mpi", "bare"])
 @pytest.mark.parametrize("operation", LARGE)
 def test_more_than_an_int_can_count(launch, operation, by):
@@ -58,6 +68,4 @@ def test_ranks_that_call_differently_are_named(launch):
     env = {"ORCH_CCL_CHECK": "1"}
     outcome = launch("endings.py", "in-other-collective", "6", by="mpi", timeout=60, env=env)
     assert outcome.code != 0
-    assert "calls broadcast Float[1000] from rank 0, this rank allreduce Float[1000] by SUM" in (
-        outcome.text
-    )
+    assert "calls broadcast Float[1000] from rank 0, this rank allreduce Float[1000] by SUM" in (outcome.text)

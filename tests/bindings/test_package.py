@@ -24,12 +24,7 @@ PACKAGE = Path(
 def python(code: str, path: Path | None = None) -> subprocess.CompletedProcess:
     env = os.environ | ({"PYTHONPATH": str(path)} if path else {})
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False, timeout=60
     )
 
 
@@ -55,9 +50,7 @@ def test_names_and_version():
 def test_another_torch_is_refused_in_words(tmp_path, torch_version, words):
     info = tmp_path / f"torch-{torch_version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: torch\nVersion: {torch_version}\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch_version}\n")
     done = python("import oneccl_bindings_for_pytorch", tmp_path)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
@@ -79,16 +72,12 @@ def test_setvars_is_safe_to_source(tmp_path, shell):
         "VIRTUAL_ENV": str(tmp_path / "venv"),
         "SETVARS": str(PACKAGE / "env" / "setvars.sh"),
     }
-    done = subprocess.run(
-        [shell, "-c", script], env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(bin_folder / "mpiexec.hydra")
     del env["VIRTUAL_ENV"]
     plain = 'set -eu; . "$SETVARS"; . "$SETVARS"; echo "$PATH"'
-    done = subprocess.run(
-        [shell, "-c", plain], env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([shell, "-c", plain], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "/usr/bin:/bin")
 
 
@@ -124,9 +113,7 @@ def test_without_torch_there_are_words(tmp_path):
         "sys.argv = ['setup.py', 'egg_info']; import runpy; runpy.run_path('setup.py')"
     )
     copied = shutil.copytree(
-        Path(__file__).parents[2] / "bindings",
-        tmp_path / "bindings",
-        ignore=shutil.ignore_patterns("build"),
+        Path(__file__).parents[2] / "bindings", tmp_path / "bindings", ignore=shutil.ignore_patterns("build")
     )
     setuptools = Path(
         subprocess.check_output(
@@ -136,8 +123,11 @@ def test_without_torch_there_are_words(tmp_path):
     (tmp_path / "setuptools").symlink_to(setuptools)
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
-        cwd=copied, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=copied,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "no torch in this environment" in done.stderr
     assert "--no-build-isolation" in done.stderr
@@ -154,8 +144,10 @@ def test_defaults_under_hydra_and_under_torchrun():
         "CCL_ALLREDUCE": "direct:0-33554432;ring:33554433-max",
         "CCL_ALLTOALLV": "scatter",
         "CCL_RS_CHUNK_COUNT": "4",
+        "CCL_ATL_MPI_BF16": "0",
         "CCL_ATL_TRANSPORT": "mpi",
         "CCL_WORKER_OFFLOAD": "0",
+        "DDP_DISABLE_COMM_MEM": "0",
     }
     assert environment_defaults({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}) == {
         "CCL_ATL_TRANSPORT": "ofi",
@@ -164,14 +156,12 @@ def test_defaults_under_hydra_and_under_torchrun():
         "CCL_PROCESS_LAUNCHER": "none",
         "CCL_LOCAL_RANK": "1",
         "CCL_LOCAL_SIZE": "2",
+        "DDP_DISABLE_COMM_MEM": "0",
     }
 
 
 def test_what_the_user_set_stays():
-    env = {
-        "PMI_RANK": "0",
-        "CCL_ATL_TRANSPORT": "ofi",
-        "FI_PROVIDER": "verbs",
-        "CCL_WORKER_AFFINITY": "7,15",
-    }
-    assert environment_defaults(env) == {"CCL_WORKER_OFFLOAD": "1"}
+    env = {"PMI_RANK": "0", "CCL_ATL_TRANSPORT": "ofi", "FI_PROVIDER": "verbs", "CCL_WORKER_AFFINITY": "7,15"}
+    assert environment_defaults(env | {"DDP_DISABLE_COMM_MEM": "1"}) == {"CCL_WORKER_OFFLOAD": "1"}
+    without = environment_defaults(env | {"ORCH_CCL_SHARED_MEMORY": "0"})
+    assert "DDP_DISABLE_COMM_MEM" not in without

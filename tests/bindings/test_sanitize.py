@@ -13,10 +13,7 @@ import pytest
 from tests.bindings.sanitized import reports
 
 # kind, program, arguments, ranks, words that the ranks print
-SHORT = [
-    ("thread", "stress.py", ("60",), 2, "[0] fine"),
-    ("thread", "aborts.py", (), 2, "[0] fine"),
-]
+SHORT = [("thread", "stress.py", ("60",), 2, "[0] fine"), ("thread", "aborts.py", (), 2, "[0] fine")]
 LONG = [
     ("thread", "endings.py", ("late-twice", "3"), 3, "missing: rank 1 ("),
     ("thread", "stress.py", (), 3, "[2] fine"),
@@ -36,10 +33,17 @@ LONG = [
         (kind, *of_shared_memory, 2, "[1] fine")
         for kind in ("thread", "address")
         for of_shared_memory in (
-            ("shared.py", ("same-bits",)), ("heap.py", ("collectives",)), ("heap.py", ("ddp",)),
+            ("shared.py", ("same-bits",)),
+            ("heap.py", ("collectives",)),
+            ("heap.py", ("ddp",)),
+            ("heap.py", ("given-up",)),
+            ("heap.py", ("interrupted",)),
         )
     ),
-]  # fmt: skip
+    ("address", "hostile.py", ("offset-beyond",), 2, "[1] fine"),
+    ("address", "hostile.py", ("too-long",), 2, "[1] fine"),
+]
+USE_SHARED_MEMORY = ("shared.py", "heap.py", "hostile.py")
 ROWS = SHORT + (LONG if "ORCH_SANITIZE_ALL" in os.environ else [])
 
 
@@ -51,7 +55,7 @@ ROWS = SHORT + (LONG if "ORCH_SANITIZE_ALL" in os.environ else [])
 def test_the_extension_under_a_sanitizer(
     kind: str, program: str, args: tuple[str, ...], ranks: int, words: str, tmp_path: Path
 ) -> None:
-    shared = {"ORCH_CCL_SHARED_MEMORY": str(int(program in ("shared.py", "heap.py")))}
+    shared = {"ORCH_CCL_SHARED_MEMORY": str(int(program in USE_SHARED_MEMORY))}
     text, found = reports(kind, program, *args, ranks=ranks, logs=tmp_path, also=shared)
     assert not found, found[0]
     assert words in text

@@ -7,9 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 
-@pytest.mark.skipif(
-    find_spec("transformers") is None, reason="transformers is not in this environment"
-)
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not in this environment")
 def test_trainer_uses_the_group_that_is_there(launch, tmp_path):
     outcome = launch("trainer.py", str(tmp_path / "out"), timeout=120)
     assert outcome.code == 0, outcome.text

@@ -23,10 +23,7 @@ SECONDS = 60
 os.environ |= {"BACKEND": BACKEND, "WORLD_SIZE": str(SIZE), "TEMP_DIR": str(FOLDER)}
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 
-from torch.testing._internal.common_distributed import (  # noqa: E402
-    TEST_SKIPS,
-    DistTestCases,
-)
+from torch.testing._internal.common_distributed import TEST_SKIPS, DistTestCases  # noqa: E402
 
 for backends in DistTestCases.backend_feature.values():
     if "gloo" in backends:
@@ -61,11 +58,7 @@ def prepared(name: str) -> Suite:
 def run(suite: Suite, name: str) -> None:
     seconds = distributed_test.CUSTOM_PG_TIMEOUT.get(name, SECONDS)
     dist.init_process_group(
-        BACKEND,
-        init_method=f"file://{suite.file_name}",
-        rank=RANK,
-        world_size=SIZE,
-        timeout=timedelta(seconds=seconds),
+        BACKEND, init_method=f"file://{suite.file_name}", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=seconds)
     )
     suite._barrier()
     torch.manual_seed(0)

@@ -1,5 +1,5 @@
 """Tensors in memory that the ranks of a host share: heap.py collectives | routes | ddp | fsdp |
-forked | failed | no-heap | alone."""
+forked | failed | given-up | interrupted | mapped | no-heap | alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import gc
 import os
 import resource
 import sys
+import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -84,10 +86,7 @@ def collectives() -> None:
 
 def routes() -> None:
     for turn in range(ROUTE_TURNS):
-        check_all(
-            in_heap,
-            [numbers(rank + SIZE * turn, 300_001 * SIZE, torch.float32) for rank in range(SIZE)],
-        )
+        check_all(in_heap, [numbers(rank + SIZE * turn, 300_001 * SIZE, torch.float32) for rank in range(SIZE)])
     say("fine")
 
 
@@ -98,20 +97,14 @@ def ddp() -> None:
     def trained() -> tuple[list[torch.Tensor], list[bool]]:
         torch.manual_seed(3)
         model = DistributedDataParallel(
-            torch.nn.Sequential(
-                torch.nn.Linear(300, 500), torch.nn.ReLU(), torch.nn.Linear(500, 2)
-            ),
+            torch.nn.Sequential(torch.nn.Linear(300, 500), torch.nn.ReLU(), torch.nn.Linear(500, 2)),
             gradient_as_bucket_view=True,
         )
         seen: list[bool] = []
 
         def look(group, bucket):
             seen.append(is_in_heap(bucket.buffer()))
-            return (
-                group.allreduce([bucket.buffer().div_(SIZE)])
-                .get_future()
-                .then(lambda got: got.value()[0])
-            )
+            return group.allreduce([bucket.buffer().div_(SIZE)]).get_future().then(lambda got: got.value()[0])
 
         model.register_comm_hook(dist.group.WORLD, look)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -136,9 +129,7 @@ def fsdp() -> None:
 
     def trained(there: bool) -> list[torch.Tensor]:
         torch.manual_seed(3)
-        model = torch.nn.Sequential(
-            torch.nn.Linear(300, 500), torch.nn.ReLU(), torch.nn.Linear(500, 4)
-        )
+        model = torch.nn.Sequential(torch.nn.Linear(300, 500), torch.nn.ReLU(), torch.nn.Linear(500, 4))
         fully_shard(model, mesh=init_device_mesh("cpu", (SIZE,)))
         model.set_allocate_memory_from_process_group_for_comm(there)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -196,6 +187,87 @@ def failed() -> None:
     os._exit(0)
 
 
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except dist.DistBackendError as error:
+        return str(error)
+    return "no error"
+
+
+def given_up() -> None:
+    """After a timeout the tensor is the caller's again, also when the other rank comes late."""
+    tensor = in_heap(1_000_003).fill_(1)
+    store = dist.distributed_c10d._get_default_store()
+    if RANK == 0:
+        assert "timed out" in error_of(lambda: dist.all_reduce(tensor))
+        tensor.fill_(7)
+        store.set("given up", "1")
+        store.wait(["tried"], timedelta(seconds=50))
+        assert (tensor == 7).all()
+    else:
+        store.wait(["given up"], timedelta(seconds=50))
+        error = error_of(lambda: dist.all_reduce(tensor))
+        assert "rank 0 (" in error, error
+        assert "has given up" in error, error
+        store.set("tried", "1")
+    say("fine")
+    os._exit(0)
+
+
+def interrupted() -> None:
+    """Nobody writes to the caller's tensor once abort() in the midst of an operation is over."""
+    for turn in range(20):
+        group = dist.new_group()
+        tensor = in_heap(3_000_001).fill_(1)
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        if RANK == 0:
+            time.sleep(0.0005 * turn)
+            group._get_backend(CPU).abort()
+            error_of(work.wait)
+            tensor.fill_(7)
+            until = time.monotonic() + 0.1
+            while time.monotonic() < until:
+                assert (tensor == 7).all(), turn
+        else:
+            error_of(work.wait)
+        dist.barrier()
+    say("fine")
+
+
+def shared_mappings() -> list[tuple[int, str]]:
+    """Return the size in KiB and the kernel's flags of each mapping of shared memory."""
+    mappings, size, is_shared = [], 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        fields = line.split()
+        if not fields[0].endswith(":"):  # the head of the next mapping
+            is_shared = "orch-ccl" in line
+        elif fields[0] == "Size:":
+            size = int(fields[1])
+        elif fields[0] == "VmFlags:" and is_shared:
+            mappings.append((size, line))
+    return mappings
+
+
+def mapped() -> None:
+    """Check that only used memory is mapped, and that no core dump includes it."""
+    tensor = in_heap(1_000_003).fill_(1)
+    dist.all_reduce(tensor)
+    megabytes = 4 * SIZE + 64  # the tensors of all ranks, and the group's segment
+
+    def check() -> bool:
+        mappings = shared_mappings()
+        small = sum(size for size, _ in mappings) < megabytes * 1024
+        return bool(mappings) and small and all(" dd" in flags for _, flags in mappings)
+
+    assert check(), shared_mappings()
+    child = os.fork()
+    if not child:
+        os._exit(0 if check() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    say("fine")
+
+
 def no_heap() -> None:
     assert not backend().supports_tensor_alloc(CPU)
     tensor = torch.ones(70_001)
@@ -218,12 +290,22 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
     if how == "no-heap":  # files as long as the group's memory can be made, none as long as a heap
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**28, 2**28))
-    init(3 if how == "failed" else 20)
+    init(3 if how in ("failed", "given-up") else 20)
     {
-        "collectives": collectives, "routes": routes, "ddp": ddp, "fsdp": fsdp, "forked": forked,
-        "failed": failed, "no-heap": no_heap, "alone": alone,
-    }[how]()  # fmt: skip
+        "collectives": collectives,
+        "routes": routes,
+        "ddp": ddp,
+        "fsdp": fsdp,
+        "forked": forked,
+        "failed": failed,
+        "given-up": given_up,
+        "interrupted": interrupted,
+        "mapped": mapped,
+        "no-heap": no_heap,
+        "alone": alone,
+    }[how]()
     dist.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    main()

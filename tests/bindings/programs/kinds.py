@@ -49,20 +49,12 @@ def rooted(kind: type, root: int):
 OPERATIONS: dict[str, Begin] = {
     "all_reduce": lambda group, size, root: group.allreduce([ones(size)]),
     "all_reduce_coalesced": lambda group, size, root: group.allreduce_coalesced([ones(size)]),
-    "reduce": lambda group, size, root: group.reduce(
-        [ones(size)], rooted(dist.ReduceOptions, root)
-    ),
+    "reduce": lambda group, size, root: group.reduce([ones(size)], rooted(dist.ReduceOptions, root)),
     "reduce_scatter": lambda group, size, root: group.reduce_scatter([ones(size)], [parts(size)]),
-    "reduce_scatter_single": lambda group, size, root: group._reduce_scatter_base(
-        ones(size), ones(size * SIZE)
-    ),
-    "broadcast": lambda group, size, root: group.broadcast(
-        [ones(size)], rooted(dist.BroadcastOptions, root)
-    ),
+    "reduce_scatter_single": lambda group, size, root: group._reduce_scatter_base(ones(size), ones(size * SIZE)),
+    "broadcast": lambda group, size, root: group.broadcast([ones(size)], rooted(dist.BroadcastOptions, root)),
     "all_gather": lambda group, size, root: group.allgather([parts(size)], [ones(size)]),
-    "all_gather_single": lambda group, size, root: group._allgather_base(
-        ones(size * SIZE), ones(size)
-    ),
+    "all_gather_single": lambda group, size, root: group._allgather_base(ones(size * SIZE), ones(size)),
     "gather": lambda group, size, root: group.gather(
         at_root(root, size), [ones(size)], rooted(dist.GatherOptions, root)
     ),
@@ -70,9 +62,7 @@ OPERATIONS: dict[str, Begin] = {
         [ones(size)], at_root(root, size), rooted(dist.ScatterOptions, root)
     ),
     "all_to_all": lambda group, size, root: group.alltoall(parts(size), parts(size)),
-    "all_to_all_single": lambda group, size, root: group.alltoall_base(
-        ones(size * SIZE), ones(size * SIZE), [], []
-    ),
+    "all_to_all_single": lambda group, size, root: group.alltoall_base(ones(size * SIZE), ones(size * SIZE), [], []),
     "barrier": lambda group, size, root: group.barrier(),
     "send_recv": lambda group, size, root: (
         group.send([ones(size)], root, 3) if root != RANK else group.recv([ones(size)], OTHER, 3)
@@ -118,9 +108,7 @@ def alone(words: str, end: Callable[[], None]) -> None:
     for group in groups.values():
         seconds = SHORT if KIND == "timeout" else LONG
         group._get_backend(torch.device("cpu"))._set_default_timeout(seconds)
-    works = {
-        name: OPERATIONS[name](group, 10, int(name in FROM_ROOT)) for name, group in groups.items()
-    }
+    works = {name: OPERATIONS[name](group, 10, int(name in FROM_ROOT)) for name, group in groups.items()}
     for name, work in works.items():
         raises(words, lambda work=work: done(work))
         say("right:", name)
@@ -150,10 +138,7 @@ def wrong_size(begin: Begin, name: str) -> None:
         return
     if name in ("send_recv", "recv_any"):
         if RANK == 0:
-            raises(
-                "sent 44 bytes, and this recv waits for 40",
-                lambda: done(begin(group, 10 + RANK, 0)),
-            )
+            raises("sent 44 bytes, and this recv waits for 40", lambda: done(begin(group, 10 + RANK, 0)))
         else:
             begin(group, 10 + RANK, 0).wait()
     else:
@@ -199,12 +184,7 @@ def callback(begin: Begin, name: str) -> None:
 
 
 AT_ONCE = {"timeout": timeout, "peer-dead": peer_dead}
-ONE_BY_ONE = {
-    "wrong-root": wrong_root,
-    "wrong-size": wrong_size,
-    "crosswise": crosswise,
-    "callback": callback,
-}
+ONE_BY_ONE = {"wrong-root": wrong_root, "wrong-size": wrong_size, "crosswise": crosswise, "callback": callback}
 
 init(60)
 if KIND in AT_ONCE:

@@ -52,9 +52,7 @@ def by_hand(parts: list[torch.Tensor], op: str) -> torch.Tensor:
 def same(got: torch.Tensor, wanted: torch.Tensor, *what: object) -> None:
     global checked
     checked += 1
-    assert torch.equal(got, wanted), (
-        f"{what}: {got.flatten()[:8]} instead of {wanted.flatten()[:8]}"
-    )
+    assert torch.equal(got, wanted), f"{what}: {got.flatten()[:8]} instead of {wanted.flatten()[:8]}"
 
 
 def reductions(dtype: torch.dtype, op: str, size: int) -> None:

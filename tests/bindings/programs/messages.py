@@ -14,9 +14,7 @@ def tags() -> None:
         for tag, size in ((7, 5), (8, 300_000), (9, 0), (7, 6), (0, 3)):
             dist.send(torch.full((size,), float(tag)), 1, tag=tag)
     if RANK == 1:
-        wanted = {
-            (tag, size): torch.zeros(size) for tag, size in ((8, 300_000), (7, 5), (7, 6), (9, 0))
-        }
+        wanted = {(tag, size): torch.zeros(size) for tag, size in ((8, 300_000), (7, 5), (7, 6), (9, 0))}
         works = [dist.irecv(into, 0, tag=tag) for (tag, _), into in wanted.items()]
         for work in reversed(works):
             work.wait()
@@ -116,9 +114,7 @@ def class_of_groups() -> None:
 
 
 init(40)
-for part in (
-    tags, any_source, complex_sums, uneven, uneven_exchange, coalesced, hooks, class_of_groups,
-):  # fmt: skip
+for part in (tags, any_source, complex_sums, uneven, uneven_exchange, coalesced, hooks, class_of_groups):
     part()
     dist.barrier()
     say(part.__name__)

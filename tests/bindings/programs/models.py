@@ -22,9 +22,7 @@ TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 def model() -> nn.Module:
     torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 1)
-    )
+    return nn.Sequential(nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 1))
 
 
 def train(net: nn.Module, steps: int = STEPS) -> None:
@@ -64,9 +62,7 @@ def sharded_training(folder: str) -> None:
     state = get_model_state_dict(restored)
     checkpoint.load(state, checkpoint_id=folder)
     set_model_state_dict(restored, state)
-    for one, other, plain in zip(
-        sharded.parameters(), restored.parameters(), on_ccl.parameters(), strict=True
-    ):
+    for one, other, plain in zip(sharded.parameters(), restored.parameters(), on_ccl.parameters(), strict=True):
         assert torch.equal(one.full_tensor(), other.full_tensor())
         assert torch.allclose(one.full_tensor(), plain, atol=1e-4)
     say("FSDP2 equals DDP, its checkpoint equals both")

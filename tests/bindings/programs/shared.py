@@ -1,8 +1,11 @@
-"""Collectives through shared memory: shared.py same-bits | every-route | other-call | no-memory."""
+"""Collectives through shared memory: shared.py same-bits | every-route | other-call | two-roots |
+no-memory | no-memfd | default."""
 
 from __future__ import annotations
 
+import ctypes
 import resource
+import struct
 import sys
 from pathlib import Path
 
@@ -82,6 +85,13 @@ def other_call() -> None:
     dist.all_reduce(torch.ones(10 + RANK))
 
 
+def two_roots() -> None:
+    """Broadcast as root on each rank; calls that agree afterwards must not hide it."""
+    dist.broadcast(torch.ones(70_001), RANK)
+    for _ in range(20):
+        dist.all_reduce(torch.ones(10))
+
+
 def no_memory() -> None:
     assert not mapped()
     ones = torch.ones(70_001)
@@ -90,16 +100,49 @@ def no_memory() -> None:
     say("fine")
 
 
+def forbid_memfd() -> None:
+    """Make memfd_create fail with EPERM in this thread, as a container may."""
+    load, equal, result, allow, fail = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050001
+    memfd_create = 319  # on x86-64
+    program = b"".join(
+        struct.pack("HBBI", *instruction)
+        for instruction in ((load, 0, 0, 0), (equal, 0, 1, memfd_create), (result, 0, 0, fail), (result, 0, 0, allow))
+    )
+    instructions = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(instructions))
+    set_no_new_privileges, set_seccomp, filter_mode = 38, 22, 2
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    assert prctl(set_no_new_privileges, 1, 0, 0, 0) == 0
+    assert prctl(set_seccomp, filter_mode, ctypes.create_string_buffer(header), 0, 0) == 0
+
+
+def falls_back() -> None:
+    """Check that a later group falls back as well, without another warning."""
+    no_memory()
+    dist.all_reduce(torch.ones(3), group=dist.new_group())
+
+
+def default() -> None:
+    assert mapped()
+    dist.barrier()
+    say("fine")
+
+
 def main() -> None:
     how = sys.argv[1]
     if how == "no-memory":  # longer files than this cannot be made
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+    if how == "no-memfd":
+        forbid_memfd()
     init(20)
     {
         "same-bits": same_bits,
         "every-route": every_route,
         "other-call": other_call,
-        "no-memory": no_memory,
+        "two-roots": two_roots,
+        "no-memory": falls_back,
+        "no-memfd": falls_back,
+        "default": default,
     }[how]()
     dist.destroy_process_group()
 

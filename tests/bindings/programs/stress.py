@@ -22,13 +22,9 @@ def begin(kind: str, group: dist.ProcessGroup, size: int):
     mine = torch.full((size,), float(RANK))
     everyone = torch.arange(float(SIZE)).repeat_interleave(size)
     if kind == "all_reduce":
-        return dist.all_reduce(mine, group=group, async_op=True), lambda: bool(
-            (mine == total).all()
-        )
+        return dist.all_reduce(mine, group=group, async_op=True), lambda: bool((mine == total).all())
     if kind == "broadcast":
-        return dist.broadcast(mine, SIZE - 1, group=group, async_op=True), lambda: bool(
-            (mine == SIZE - 1).all()
-        )
+        return dist.broadcast(mine, SIZE - 1, group=group, async_op=True), lambda: bool((mine == SIZE - 1).all())
     if kind == "all_gather":
         out = torch.empty(size * SIZE)
         work = all_gather_single(out, mine, group=group, async_op=True)
@@ -45,9 +41,7 @@ def begin(kind: str, group: dist.ProcessGroup, size: int):
 KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
 flying = []
 for _ in range(ROUNDS):
-    plan = [
-        (group, shared.choice(KINDS), shared.choice((1, 100, 5000, 40_000))) for group in groups
-    ]
+    plan = [(group, shared.choice(KINDS), shared.choice((1, 100, 5000, 40_000))) for group in groups]
     if private.random() < 0.5:
         plan.reverse()
     flying += [begin(kind, group, size) for group, kind, size in plan]

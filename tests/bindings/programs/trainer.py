@@ -13,26 +13,12 @@ init(60)
 # What torchrun sets, and hydra does not.
 os.environ |= {"RANK": str(RANK), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(RANK)}
 
-from transformers import (  # noqa: E402
-    BertConfig,
-    BertForQuestionAnswering,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import BertConfig, BertForQuestionAnswering, Trainer, TrainingArguments  # noqa: E402
 
 torch.manual_seed(0)
-small = BertConfig(
-    vocab_size=100,
-    hidden_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=64,
-)
+small = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
 model = BertForQuestionAnswering(small)
-rows = [
-    {"input_ids": torch.randint(0, 100, (16,)), "start_positions": 3, "end_positions": 5}
-    for _ in range(32)
-]
+rows = [{"input_ids": torch.randint(0, 100, (16,)), "start_positions": 3, "end_positions": 5} for _ in range(32)]
 arguments = TrainingArguments(
     output_dir=sys.argv[1],
     use_cpu=True,

@@ -30,9 +30,7 @@ for i in reversed(range(20)):
     assert works[i].is_completed()
     assert works[i].is_success()
     assert tensors[i][0] == sum(rank + i for rank in range(SIZE))
-numbers = [
-    work._get_sequence_number() if hasattr(work, "_get_sequence_number") else 0 for work in works
-]
+numbers = [work._get_sequence_number() if hasattr(work, "_get_sequence_number") else 0 for work in works]
 assert numbers == sorted(numbers)
 future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
 assert future.then(lambda done: done.value()[0] * 2).wait().tolist() == [2.0 * SIZE] * 3
@@ -50,11 +48,7 @@ assert dist.all_reduce(torch.ones(2), async_op=True).get_future().then(again).wa
 late = torch.ones(10)
 if RANK == 0:
     work = dist.all_reduce(late, async_op=True)
-    refused(
-        RuntimeError,
-        "has not completed within the 200 ms",
-        lambda: work.wait(timedelta(milliseconds=200)),
-    )
+    refused(RuntimeError, "has not completed within the 200 ms", lambda: work.wait(timedelta(milliseconds=200)))
     assert not work.is_completed()
     work.wait()
 else:
@@ -90,18 +84,10 @@ for root in (-1, SIZE):
     words = f"no rank {root} in this group"
     refused(ValueError, words, partial(dist.group.WORLD.broadcast, [torch.ones(1)], at))
 complex_tensor = torch.ones(2, dtype=torch.complex64)
-refused(
-    (NotImplementedError, ValueError),
-    "",
-    lambda: dist.reduce(complex_tensor, 0, dist.ReduceOp.MAX),
-)
+refused((NotImplementedError, ValueError), "", lambda: dist.reduce(complex_tensor, 0, dist.ReduceOp.MAX))
 half = torch.ones(2).to(torch.float8_e4m3fn)
 refused(NotImplementedError, "convert them to float32", lambda: dist.all_reduce(half))
-refused(
-    NotImplementedError,
-    "view the tensor",
-    lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
-)
+refused(NotImplementedError, "view the tensor", lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND))
 # A call that was refused never reached the network: the group still works.
 check = torch.ones(1)
 dist.all_reduce(check)

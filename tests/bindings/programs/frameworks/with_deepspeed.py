@@ -12,14 +12,17 @@ deepspeed.init_distributed(dist_backend="ccl")
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
 stage = int(sys.argv[1])
 engine, *_ = deepspeed.initialize(
-    model=net, model_parameters=net.parameters(),
+    model=net,
+    model_parameters=net.parameters(),
     optimizer=torch.optim.Adam(net.parameters(), 1e-3),
     config={
-        "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": stage > 0},
-        "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
+        "train_micro_batch_size_per_gpu": 4,
+        "bf16": {"enabled": stage > 0},
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     },
-)  # fmt: skip
+)
 torch.manual_seed(dist.get_rank())
 for _ in range(3):
     data = torch.randn(4, 8).to(next(engine.parameters()).dtype)

@@ -27,7 +27,12 @@ class Net(lightning.LightningModule):
 
 if __name__ == "__main__":
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="ccl"),
-        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    )  # fmt: skip
+        accelerator="cpu",
+        devices=2,
+        strategy=DDPStrategy(process_group_backend="ccl"),
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
     trainer.fit(Net(), DataLoader(TensorDataset(torch.randn(16, 8)), batch_size=4))

@@ -24,8 +24,4 @@ def loop():
 
 if __name__ == "__main__":
     ray.init(num_cpus=3)
-    TorchTrainer(
-        loop,
-        torch_config=TorchConfig(backend="ccl"),
-        scaling_config=ScalingConfig(num_workers=2),
-    ).fit()
+    TorchTrainer(loop, torch_config=TorchConfig(backend="ccl"), scaling_config=ScalingConfig(num_workers=2)).fit()

@@ -1,0 +1,71 @@
+"""Sums of bfloat16 between ranks have the bits of float32 sums that are rounded once."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from start import RANK, SIZE, init, say
+
+SPECIAL = (
+    0x0000,
+    0x0001,
+    0x007F,
+    0x0080,
+    0x3B80,
+    0x3C00,
+    0x3F80,
+    0x3F81,
+    0x7F7F,
+    0x7F80,
+    0x7F81,
+    0x7FC0,
+    0x7FFF,
+    0x8000,
+    0x8001,
+    0xBF80,
+    0xFF7F,
+    0xFF80,
+    0xFFC1,
+)
+NAN = 0x7FC0
+LENGTHS = (1, 7, 17, 1001, 70_001)
+SHIFTS = (0, 1, 5)  # elements: starts that are not at a vector's boundary
+
+
+def random_bits(rank: int, length: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    bits = torch.randint(-(2**15), 2**15, (length,), generator=generator, dtype=torch.int16)
+    return bits.view(torch.bfloat16)
+
+
+def special_pairs(rank: int) -> torch.Tensor:
+    """Return for rank 0 and 1 all pairs of special numbers, for other ranks zeros."""
+    bits = torch.tensor(SPECIAL, dtype=torch.int32).to(torch.int16)
+    pairs = torch.cartesian_prod(bits, bits).T.contiguous()
+    return (pairs[rank] if rank < 2 else torch.zeros_like(pairs[0])).view(torch.bfloat16)
+
+
+def check_sum(parts: list[torch.Tensor], shift: int) -> None:
+    mine = torch.zeros(parts[0].numel() + shift, dtype=torch.bfloat16)[shift:]
+    mine.copy_(parts[RANK])
+    dist.all_reduce(mine)
+    expected = sum((part.float() for part in parts[1:]), parts[0].float()).bfloat16()
+    bits = expected.view(torch.int16)
+    bits[expected.isnan()] = NAN  # torch has several
+    different = mine.view(torch.int16) != bits
+    assert not different.any(), (shift, mine[different][:4], expected[different][:4])
+
+
+def main() -> None:
+    init(20)
+    assert SIZE == 2  # with more ranks oneCCL rounds each partial sum
+    check_sum([special_pairs(rank) for rank in range(SIZE)], 0)
+    for length in LENGTHS:
+        for shift in SHIFTS:
+            check_sum([random_bits(rank, length) for rank in range(SIZE)], shift)
+    say("fine")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""A forked child drops, ends and asks everything that its parent has: forked_child.py ACT.
+
+The child must end by itself with exit code 0, and the parent must communicate as before.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from start import RANK, SIZE, init, say
+
+LENGTH = 50_000
+CHILD_LIMIT = 60  # seconds
+CPU = torch.device("cpu")
+
+
+class Parent:
+    """The groups, tensors, finished and pending operations of a rank that forks."""
+
+    def __init__(self) -> None:
+        self.group = dist.new_group()
+        self.backend = self.group._get_backend(CPU)
+        self.finished = dist.all_reduce(torch.ones(10), async_op=True)
+        self.finished.wait()
+        self.tensor = torch.ones(LENGTH)
+        if self.backend.supports_tensor_alloc(CPU):
+            self.tensor = self.backend.allocate_tensor(LENGTH, dtype=torch.float32, device=CPU)
+            self.tensor.fill_(1)
+        # The other rank begins it later, so it is in flight here when the child is forked.
+        if RANK == 0:
+            self.pending = [
+                dist.all_reduce(self.tensor, group=self.group, async_op=True),
+                dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(10), 1)])[0],
+            ]
+
+
+def destroy(parent: Parent) -> None:
+    dist.destroy_process_group()
+
+
+def destroy_one(parent: Parent) -> None:
+    dist.destroy_process_group(parent.group)
+
+
+def drop(parent: Parent) -> None:
+    """Forget everything; what was mapped since must not be unmapped with it."""
+    dist.destroy_process_group()
+    rooms = [torch.ones(1_000_000) for _ in range(20)]
+    parent.__dict__.clear()
+    gc.collect()
+    assert all((room == 1).all() for room in rooms)
+
+
+def abort(parent: Parent) -> None:
+    parent.backend.abort()
+    dist.distributed_c10d._abort_process_group()
+
+
+def query(parent: Parent) -> None:
+    """Call whatever answers without the network."""
+    parent.backend._set_default_timeout(timedelta(seconds=5))
+    assert parent.backend.rank() == RANK
+    assert parent.backend.size() == SIZE
+    parent.backend.supports_tensor_alloc(CPU)
+    for work in [parent.finished, *getattr(parent, "pending", [])]:
+        work.is_completed()
+        work.result()
+        work.get_future()
+    parent.backend.shutdown()
+
+
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def communicate(parent: Parent) -> None:
+    """Check that every operation is refused at once."""
+    tensor, group = torch.ones(10), parent.group
+    parts = [torch.ones(10) for _ in range(SIZE)]
+    calls: list[Callable[[], object]] = [
+        lambda: group.allreduce([tensor]),
+        lambda: group.broadcast([tensor], dist.BroadcastOptions()),
+        lambda: group.allgather([parts], [tensor]),
+        lambda: group.reduce_scatter([tensor], [parts]),
+        lambda: group.alltoall(parts, parts),
+        lambda: group.barrier(),
+        lambda: group.send([tensor], 1 - RANK, 0),
+        lambda: group.recv([tensor], 1 - RANK, 0),
+        lambda: dist.new_group(),
+        *[work.wait for work in getattr(parent, "pending", [])],
+    ]
+    for call in calls:
+        error = error_of(call)
+        assert "forked" in error, error
+
+
+ACTS = {
+    "destroy": destroy,
+    "destroy-one": destroy_one,
+    "drop": drop,
+    "abort": abort,
+    "query": query,
+    "communicate": communicate,
+}
+
+
+def run_in_child(act: Callable[[Parent], None], parent: Parent) -> int:
+    """Return the exit code of a child that does it and ends as any Python does."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act(parent)
+        except BaseException as error:
+            say(type(error).__name__, error)
+            sys.exit(7)
+        sys.exit(0)
+    deadline = time.monotonic() + CHILD_LIMIT
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the child hangs")
+
+
+init(60)
+parent = Parent()
+code = run_in_child(ACTS[sys.argv[1]], parent)
+if code != 0:
+    say("the child ended with", code)
+    os._exit(1)
+if RANK == 1:
+    dist.all_reduce(parent.tensor, group=parent.group)
+    dist.send(torch.full((10,), 3.0), 0)
+else:
+    for work in parent.pending:
+        work.wait()
+assert (parent.tensor == SIZE).all()
+dist.barrier()
+dist.destroy_process_group()
+say("fine")

@@ -1,0 +1,214 @@
+"""Values in the store and in shared memory that no rank of ours writes: hostile.py CASE.
+
+Rank 0 is the intruder, rank 1 the victim. The cases of FILES replace what the victim reads of the
+file of rank 0; the cases of FORGED_OFFSETS replace where rank 0's tensor is, after rank 0 has
+announced it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from heap import error_of, is_in_heap
+from start import RANK, SIZE, init, say
+
+CASE = sys.argv[1]
+PAGE = 4096
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+TOKEN = 77
+LENGTH = 50_000
+
+
+def memory_file(*, pages: int = 16, seals: int = SEALS, name: str = "orch-ccl") -> int:
+    """Return the descriptor of a file that passes all checks by default."""
+    file = os.memfd_create(name, os.MFD_ALLOW_SEALING)
+    os.truncate(file, pages * PAGE)
+    os.pwrite(file, TOKEN.to_bytes(8, sys.byteorder), 0)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+    return file
+
+
+def file_id(file: int, *, pid: int = 0, pages: int = 16, token: int = TOKEN) -> str:
+    return f"{pid or os.getpid()} {file} {pages * PAGE} {token}"
+
+
+def owned_by_another_user() -> str:
+    file = memory_file()
+    os.fchown(file, 65534, -1)
+    return file_id(file)
+
+
+def fifo() -> str:
+    path = Path(tempfile.mkdtemp(), "fifo")
+    os.mkfifo(path)
+    return file_id(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+
+
+def ordinary_file() -> str:
+    file, path = tempfile.mkstemp(dir="/dev/shm")
+    os.unlink(path)
+    os.truncate(file, 16 * PAGE)
+    os.pwrite(file, TOKEN.to_bytes(8, sys.byteorder), 0)
+    return file_id(file)
+
+
+def of_another_process() -> str:
+    file = memory_file()
+    child = subprocess.Popen(["sleep", "60"], pass_fds=[file])
+    return file_id(file, pid=child.pid)
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "another-user": owned_by_another_user,
+    "no-seals": lambda: file_id(memory_file(seals=0)),
+    "may-shrink": lambda: file_id(memory_file(seals=fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)),
+    "not-writable": lambda: file_id(memory_file(seals=SEALS | 0x10)),  # F_SEAL_FUTURE_WRITE
+    "shorter": lambda: file_id(memory_file(), pages=32),
+    "longer": lambda: file_id(memory_file(), pages=8),
+    "another-name": lambda: file_id(memory_file(name="python")),
+    "another-token": lambda: file_id(memory_file(), token=TOKEN + 1),
+    "another-process": of_another_process,
+    "ordinary-file": ordinary_file,
+    "fifo": fifo,
+    "standard-input": lambda: file_id(0),
+    "nothing-there": lambda: file_id(9999),
+    "no-numbers": lambda: "1 two 3 4",
+    "negative": lambda: f"{os.getpid()} -1 65536 77",
+    "too-long": lambda: f"{os.getpid()} 1 99999999999999999999999999 77",
+    "one-more-word": lambda: file_id(memory_file()) + " 1",
+    "empty": lambda: "",
+}
+# Each beyond the heap, or such that adding to it wraps around.
+FORGED_OFFSETS: dict[str, int] = {
+    "offset-in-the-header": 0,
+    "offset-at-the-end": -PAGE,
+    "offset-beyond": PAGE,
+    "offset-far-beyond": 2**62,
+    "offset-wraps": 2**64 - 2,
+}
+
+
+RELATIVE_TO_END = ("offset-at-the-end", "offset-beyond")
+
+
+def heap_bytes() -> int:
+    return min(256 << 30, os.sysconf("SC_PHYS_PAGES") * PAGE)
+
+
+class Rewriting(dist.Store):
+    """A store in which one value is another one."""
+
+    def __init__(self, store: dist.Store, suffix: str, value: str) -> None:
+        super().__init__()
+        self.store, self.suffix, self.value = store, suffix, value
+
+    def get(self, key: str) -> bytes:
+        return self.value.encode() if key.endswith(self.suffix) else self.store.get(key)
+
+    def set(self, key: str, value: object) -> None:
+        self.store.set(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.store.check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.store.wait(keys, timeout)
+
+    def clone(self) -> Rewriting:
+        return self
+
+
+def replace_file(store: dist.Store) -> None:
+    """Give the victim an id that is not the group's, once for the segment and once for the heap."""
+    if RANK == 0:
+        store.set("forged", FILES[CASE]())
+    forged = store.get("forged").decode()
+    objects = []
+    for suffix in ("shared/segment/0", "shared/heap/0"):
+        prefixed = dist.PrefixStore(suffix, store)
+        visible_store = prefixed if RANK == 0 else Rewriting(prefixed, suffix, "ok " + forged)
+        group = dist.ProcessGroupCCL(visible_store, RANK, SIZE, timedelta(seconds=30))
+        objects += [visible_store, group]
+        tensor = torch.ones(LENGTH)
+        group.allreduce([tensor]).wait()
+        assert (tensor == SIZE).all()
+        assert not group.supports_tensor_alloc(torch.device("cpu"))
+    say("fine")
+
+
+def mappings() -> Iterator[tuple[int, int]]:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "orch-ccl" in line:
+            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+            yield begin, end
+
+
+def announced_offsets(offset: int) -> list[ctypes.c_uint64]:
+    """Return the variables of the segment that hold this offset of a tensor in the heap."""
+    variables = []
+    for begin, end in mappings():
+        for address in range(begin, min(end, begin + 8 * PAGE), 8):
+            variable = ctypes.c_uint64.from_address(address)
+            if variable.value == offset:
+                variables.append(variable)
+    return variables
+
+
+# Each with the tensor that the others read where it is.
+OPERATIONS: dict[str, Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], dist.Work]] = {
+    "all_reduce": lambda group, tensor, part: group.allreduce([tensor]),
+    "reduce_scatter": lambda group, tensor, part: group._reduce_scatter_base(part, tensor),
+    "all_gather": lambda group, tensor, part: group._allgather_base(part, tensor),
+}
+
+
+def replace_place() -> None:
+    """Announce a place outside the heap in each operation that reads tensors where they are."""
+    store = dist.distributed_c10d._get_default_store()
+    for name, begin in OPERATIONS.items():
+        group = dist.new_group()
+        backend = group._get_backend(torch.device("cpu"))
+        tensor = backend.allocate_tensor(SIZE * LENGTH, dtype=torch.float32, device=torch.device("cpu"))
+        part = torch.zeros(SIZE * SIZE * LENGTH if name == "all_gather" else LENGTH)
+        assert is_in_heap(tensor.fill_(1))
+        if RANK == 0:
+            heap = next(first for first, end in mappings() if first <= tensor.data_ptr() < end)
+            work = begin(group, tensor, part)
+            variables = announced_offsets(tensor.data_ptr() - heap)
+            assert variables
+            assert not work.is_completed()
+            forged = FORGED_OFFSETS[CASE] + (heap_bytes() if CASE in RELATIVE_TO_END else 0)
+            for variable in variables:
+                variable.value = forged
+            store.set(f"{name}/forged", "1")
+            store.wait([f"{name}/seen"], timedelta(seconds=50))
+        else:
+            store.wait([f"{name}/forged"], timedelta(seconds=50))
+            error = error_of(lambda: begin(group, tensor, part).wait())  # noqa: B023
+            assert "announced a tensor outside its shared memory" in error, (name, error)
+            store.set(f"{name}/seen", "1")
+    say("fine")
+    os._exit(0)
+
+
+def main() -> None:
+    if CASE in FORGED_OFFSETS:
+        init(30)
+        return replace_place()
+    if CASE == "another-user" and os.geteuid() != 0:
+        return say("fine; this cannot be tried without being root")
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    replace_file(dist.TCPStore(address, port, SIZE, is_master=RANK == 0))
+
+
+main()
