@@ -26,6 +26,8 @@ from tests.fresh.cases import CASES, CHEAPEST
 CHECKOUT = Path(__file__).resolve().parent.parent
 FOLDER = CHECKOUT / "build" / "release"
 SUMS = "SHA256SUMS"
+SIGNERS = CHECKOUT / "release" / "allowed_signers"
+NAMESPACE = "orch-release"
 
 
 def run(*words: str) -> str:
@@ -88,17 +90,31 @@ def try_it() -> int:
     return subprocess.run([*words, image, "/try"]).returncode
 
 
+def sign(sums: Path, key: Path, signers: Path = SIGNERS) -> None:
+    """Sign a file of checksums with a maintainer's SSH key, into a file with the suffix .sig.
+
+    Raises:
+        subprocess.CalledProcessError: if ssh-keygen cannot sign, or `signers` lacks the key.
+    """
+    signature = sums.with_name(f"{sums.name}.sig")
+    signature.unlink(missing_ok=True)
+    run("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(sums))
+    run("ssh-keygen", "-Y", "find-principals", "-f", str(signers), "-s", str(signature))
+
+
 def tell(words: str) -> None:
     print(f"release: {words}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="the bindings' wheel of .venv, not one for other hosts"
-    )
-    build(quick=parser.parse_args().quick)
+    parser.add_argument("--quick", action="store_true", help="the bindings' wheel of .venv, not one for other hosts")
+    parser.add_argument("--key", type=Path, help=f"the SSH key to sign {SUMS} with")
+    args = parser.parse_args()
+    build(quick=args.quick)
     code = try_it()
+    if args.key and code == 0:
+        sign(FOLDER / SUMS, args.key)
     tell(f"{FOLDER}: {', '.join(sorted(path.name for path in FOLDER.iterdir()))}")
     tell("tried: it works" if code == 0 else f"tried: it failed with exit code {code}")
     return code

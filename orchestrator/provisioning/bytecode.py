@@ -79,7 +79,7 @@ def module_path(name: str) -> PurePosixPath | None:
     """Where in site-packages a wheel's file becomes a module that a run may import."""
     parts = PurePosixPath(name).parts
     if parts[0].endswith(".data"):
-        if parts[1] not in INSTALLED:
+        if len(parts) < 2 or parts[1] not in INSTALLED:  # some wheels list their folders
             return None
         parts = parts[2:]
     if not name.endswith(".py") or TESTS & set(parts) or ".." in parts or parts[0] == "/":

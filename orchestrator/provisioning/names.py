@@ -31,13 +31,10 @@ def has_names(probe: Probe, wanted: list[dict[str, Any]]) -> bool:
     return not ours & local and all([n["address"], *n["names"]] in lines for n in wanted)
 
 
-def known_hosts(
-    probes: tuple[Probe, ...], seen: Mapping[str, str], ports: Mapping[str, int]
-) -> str:
+def known_hosts(probes: tuple[Probe, ...], seen: Mapping[str, str], ports: Mapping[str, int]) -> str:
     """The host keys of all nodes, read over connections that were verified already."""
     return "".join(
-        f"{','.join(marked(name, ports[probe.name]) for name in (probe.name, seen[probe.name]))}"
-        f" {key}\n"
+        f"{','.join(marked(name, ports[probe.name]) for name in (probe.name, seen[probe.name]))} {key}\n"
         for probe in probes
         for key in probe.host_keys
     )
@@ -48,9 +45,7 @@ def marked(name: str, port: int) -> str:
     return name if port == 22 else f"[{name}]:{port}"
 
 
-def ssh_config(
-    probes: tuple[Probe, ...], seen: Mapping[str, str], ports: Mapping[str, int], root: str
-) -> str:
+def ssh_config(probes: tuple[Probe, ...], seen: Mapping[str, str], ports: Mapping[str, int], root: str) -> str:
     """How a node reaches the others: ours alone, whatever the user's own configuration says."""
     each = [
         f"Host {probe.name} {seen[probe.name]}\n"

@@ -21,9 +21,7 @@ def sources_digest() -> str:
 def sources(bindings: Path) -> Iterator[Path]:
     """What the bindings are built from, in a fixed order."""
     for path in sorted(bindings.rglob("*")):
-        made = (
-            "build" in path.relative_to(bindings).parts or path.name == "_built.py"
-        )  # by setup.py
+        made = "build" in path.relative_to(bindings).parts or path.name == "_built.py"  # by setup.py
         if path.suffix in {".cpp", ".h", ".c", ".py", ".toml"} and not made:
             yield path
 

@@ -8,11 +8,7 @@ import urllib.parse
 from collections.abc import Sequence
 
 # pip's options that name a place -> the variable that says the same.
-PLACES = {
-    "--index-url": "PIP_INDEX_URL",
-    "--extra-index-url": "PIP_EXTRA_INDEX_URL",
-    "--find-links": "PIP_FIND_LINKS",
-}
+PLACES = {"--index-url": "PIP_INDEX_URL", "--extra-index-url": "PIP_EXTRA_INDEX_URL", "--find-links": "PIP_FIND_LINKS"}
 
 
 def command(*words: str) -> list[str]:
@@ -29,9 +25,7 @@ def without_passwords(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         option, _, value = word.partition("=")
         if option in PLACES and has_password(value):
             name = PLACES[option]
-            before = environment.get(name) or (
-                os.environ.get(name, "") if option != "--index-url" else ""
-            )
+            before = environment.get(name) or (os.environ.get(name, "") if option != "--index-url" else "")
             environment[name] = f"{before} {value}".strip()
         else:
             kept.append(word)

@@ -72,12 +72,7 @@ class ProvisionPlan:
 
 
 def plan_provision(
-    request: ProvisionRequest,
-    *,
-    cluster: str,
-    stack: Stack,
-    hosts: tuple[Host, ...],
-    probes: tuple[Probe, ...],
+    request: ProvisionRequest, *, cluster: str, stack: Stack, hosts: tuple[Host, ...], probes: tuple[Probe, ...]
 ) -> ProvisionPlan:
     """Decide what to do with the nodes that were reached, of all `hosts`."""
     root = probes[0].root
@@ -94,10 +89,7 @@ def plan_provision(
         ),
         decisions=tuple(decisions(stack, probes, root)),
         platforms=tuple(dict.fromkeys(platform_of(probe) for probe in probes)),
-        trust={
-            "known_hosts": known_hosts(probes, seen, ports),
-            "config": ssh_config(probes, seen, ports, root),
-        },
+        trust={"known_hosts": known_hosts(probes, seen, ports), "config": ssh_config(probes, seen, ports, root)},
         variables={
             "orch_root": root,
             "orch_cluster": cluster,
@@ -138,9 +130,7 @@ def address_of(name: str, probes: tuple[Probe, ...]) -> str:
     return next(iter((*its, *found)), "127.0.0.1")
 
 
-def node_variables(
-    probe: Probe, host: Host, *, address: str, stack: str, may_become: bool
-) -> dict[str, Any]:
+def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_become: bool) -> dict[str, Any]:
     """What the roles must know of one node; `record` joins its recorded facts."""
     route, detours = routes(probe)
     prefix = f"{probe.root}/stacks/{stack}"
@@ -191,9 +181,7 @@ def routes(probe: Probe) -> tuple[str, dict[str, str]]:
 
 def decisions(stack: Stack, probes: tuple[Probe, ...], root: str) -> list[Decision]:
     places = {platform_of(probe).key for probe in probes}
-    bf16 = {
-        flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts["flags"]
-    }
+    bf16 = {flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts["flags"]}
     return [
         Decision(topic="stack", value=stack.name, reason=stack.summary),
         Decision(topic="root", value=root, reason=f"of {probes[0].user}"),

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from orchestrator.provisioning.extra_variables import render
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
 from orchestrator.screen import harmless
 from orchestrator.state import ansible_home
+
+MARK = "ORCH_PLAYBOOK"  # in the environment of all processes of a playbook: its private folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,7 @@ class Playbook:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def run(
-    playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]
-) -> str:
+def run(playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]) -> str:
     """-> ansible-runner's word for the end: successful, failed, canceled, timeout."""
     folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
     options = ["--check", "--diff"] if playbook.check else []
@@ -61,7 +61,7 @@ def run(
                 inventory=str(playbook.inventory.resolve()),
                 limit=",".join(playbook.limit) or None,
                 cmdline=" ".join(options) or None,
-                envvars={**settings(playbook), **playbook.environment},
+                envvars={**settings(playbook), **playbook.environment, MARK: folder},
                 fact_cache_type="memory",
                 quiet=True,
                 event_handler=lambda event: handle(event, log, on_result, on_line),
@@ -75,12 +75,56 @@ def run(
 
 
 def end_workers(folder: str) -> None:
-    """Those of an interrupted playbook. Ansible gives each worker a session of its own, and
-    ansible-runner ends the playbook's alone: they would go on with their task, and try it again."""
-    for words in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended by now, or leads no group
-            if os.fsencode(f"{folder}/") in words.read_bytes():
-                os.killpg(int(words.parent.name), signal.SIGKILL)
+    """End the workers of an interrupted playbook, and the programs that they have started.
+
+    Ansible starts each worker in a new session, and ansible-runner ends only that of the playbook:
+    the workers would continue their task and repeat it.
+    """
+    workers = {pid for pid in all_pids() if is_of_playbook(pid, folder)}
+    for pid in all_pids():
+        if session_of(pid) in workers:
+            kill(pid, workers)
+
+
+def all_pids() -> list[int]:
+    """Return the numbers of all processes that are visible here."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def is_of_playbook(pid: int, folder: str) -> bool:
+    """Return whether the process is one of Ansible's for this folder.
+
+    A pager with a file of the folder has no such variable, and an ssh connection that outlives the
+    playbook has no such argument.
+    """
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or belongs to another user
+        return False
+    return f"{folder}/".encode() in arguments and f"{MARK}={folder}".encode() in variables
+
+
+def session_of(pid: int) -> int | None:
+    """Return the session of a process, or None if it has ended."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def kill(pid: int, sessions: Container[int | None]) -> None:
+    """Kill a process of these sessions.
+
+    The descriptor is opened before the check, because numbers are used again.
+    """
+    with contextlib.suppress(OSError):  # it has ended
+        descriptor = os.pidfd_open(pid)
+        try:
+            if session_of(pid) in sessions:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
 
 
 def in_main_thread() -> bool:
@@ -125,10 +169,7 @@ def shared_connections(state: Path) -> str:
 
 
 def handle(
-    event: Mapping[str, Any],
-    log: Any,
-    on_result: Callable[[TaskResult], None],
-    on_line: Callable[[str], None],
+    event: Mapping[str, Any], log: Any, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]
 ) -> bool:
     """One event; -> False: it is not kept on disk."""
     if event.get("stdout"):

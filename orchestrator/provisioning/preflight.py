@@ -43,11 +43,7 @@ def packages(probe: Probe) -> tuple[str, ...]:
 
 
 def problems(
-    probes: tuple[Probe, ...],
-    stack: Stack,
-    *,
-    limits: Mapping[str, Limits],
-    becoming: Collection[str],
+    probes: tuple[Probe, ...], stack: Stack, *, limits: Mapping[str, Limits], becoming: Collection[str]
 ) -> tuple[Problem, ...]:
     """All that is wrong with all nodes, alone and in pairs.
 
@@ -109,10 +105,8 @@ def of_python(probe: Probe, stack: Stack) -> Iterator[Problem]:
     if not stack.runs_on_python(version):
         yield Problem(
             node=probe.name,
-            text=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs "
-            f"{stack.python}",
-            hint="Set ansible_python_interpreter to another Python of that node, or take another "
-            "--stack.",
+            text=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
+            hint="Set ansible_python_interpreter to another Python of that node, or take another --stack.",
         )
 
 
@@ -123,8 +117,7 @@ def of_rights(probe: Probe, *, may_become: bool) -> Iterator[Problem]:
         yield Problem(
             node=probe.name,
             text=f"lacks {', '.join(probe.missing)}, and {probe.user} may not install them",
-            hint=f"Ask an administrator for: {tool} install {names}. Or give the sudo password: "
-            "--ask-become-pass.",
+            hint=f"Ask an administrator for: {tool} install {names}. Or give the sudo password: --ask-become-pass.",
         )
     if not probe.writable:
         yield Problem(
@@ -172,8 +165,7 @@ def of_pairs(probes: tuple[Probe, ...], becoming: Collection[str]) -> Iterator[P
             if peer.error:
                 yield Problem(
                     node=probe.name,
-                    text=f"{probe.name} cannot reach {name}"
-                    f" ({peer.address or 'no address'}): {peer.error}",
+                    text=f"{probe.name} cannot reach {name} ({peer.address or 'no address'}): {peer.error}",
                     hint="Open the SSH port between the nodes, or set orch_address to the address "
                     "that the other nodes reach.",
                 )

@@ -150,9 +150,4 @@ def probe_of(name: str, answer: ProbeAnswer, skew: float) -> Probe:
 
 
 def peer_of(seen: PeerAnswer) -> Peer:
-    return Peer(
-        address=seen.address,
-        source=seen.source,
-        resolves=tuple(seen.resolves),
-        error=seen.error,
-    )
+    return Peer(address=seen.address, source=seen.source, resolves=tuple(seen.resolves), error=seen.error)

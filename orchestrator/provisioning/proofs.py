@@ -6,14 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.load.facts import (
-    NodeRecord,
-    NotWhatANodeSays,
-    ProofFacts,
-    Verified,
-    checked,
-    written,
-)
+from orchestrator.load.facts import NodeRecord, NotWhatANodeSays, ProofFacts, Verified, checked, written
 from orchestrator.load.node_values import Digest, FromNode, Host, Token
 
 TASK = "Try the fabrics"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.printable import one_line
 
+SSH_PORT = "22"
+KEY_FILE = "ansible_ssh_private_key_file"
+LET_IN = "Permission denied ("  # what OpenSSH says of a key that the host does not accept
 UNANSWERED = "Is it on, and reached from here? `ssh HOST` tries it; ansible_host sets its address."
 # What OpenSSH and Ansible say, and what it means for whoever reads the table.
 CAUSES = (
@@ -24,7 +28,7 @@ CAUSES = (
         "what the node itself shows (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub).",
     ),
     (
-        "Permission denied (",
+        LET_IN,
         "it does not let this key or user in",
         "Set ansible_user and ansible_ssh_private_key_file in the inventory.",
     ),
@@ -35,16 +39,8 @@ CAUSES = (
     ),
     ("timed out", "it does not answer", UNANSWERED),
     ("No route to host", "it does not answer", UNANSWERED),
-    (
-        "Could not resolve hostname",
-        "its name is not known here",
-        "Set ansible_host in the inventory to its address.",
-    ),
-    (
-        "python3: not found",
-        "it has no Python",
-        "Install python3 there, or set ansible_python_interpreter.",
-    ),
+    ("Could not resolve hostname", "its name is not known here", "Set ansible_host in the inventory to its address."),
+    ("python3: not found", "it has no Python", "Install python3 there, or set ansible_python_interpreter."),
     ("No space left on device", "its disk is full", "Free some space and run it again."),
     ("Missing sudo password", "sudo wants a password", "Give it: --ask-become-pass."),
     ("Incorrect sudo password", "the sudo password is wrong", "Give it again: --ask-become-pass."),
@@ -100,6 +96,21 @@ def explain(message: str) -> tuple[str, str]:
     return one_line(" ".join(lines)[-500:]), ""
 
 
+def fill_in_host(hint: str, name: str, variables: Mapping[str, Any]) -> str:
+    """Return a hint whose commands name a host's address, port, user and key in place of HOST."""
+    address = str(variables.get("ansible_host", name))
+    port = str(variables.get("ansible_port", SSH_PORT))
+    user, key = variables.get("ansible_user"), variables.get(KEY_FILE)
+    at_port = ["-p", port] if port != SSH_PORT else []
+    ssh = [*(["-i", str(key)] if key else []), *at_port, f"{user}@{address}" if user else address]
+    host_key_name = address if port == SSH_PORT else f"[{address}]:{port}"
+    return (
+        hint.replace("ssh HOST", shlex.join(["ssh", *ssh]))
+        .replace("ssh-keyscan HOST", shlex.join(["ssh-keyscan", *at_port, address]))
+        .replace("-R HOST", shlex.join(["-R", host_key_name]))
+    )
+
+
 def message_of(result: Mapping[str, Any]) -> str:
     """All that a failed task said, its reason first."""
     parts = [str(result.get(key) or "") for key in ("msg", "module_stderr", "stderr")]
@@ -111,10 +122,7 @@ def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
     drift = result.get("drift")
     told = [one for one in drift if isinstance(one, dict)] if isinstance(drift, list) else []
     if told:
-        return [
-            Change(what=word(one, "what"), is_=word(one, "is"), should=word(one, "should"))
-            for one in told
-        ]
+        return [Change(what=word(one, "what"), is_=word(one, "is"), should=word(one, "should")) for one in told]
     return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]
 
 

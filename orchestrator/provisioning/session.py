@@ -11,13 +11,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import NO_HOSTS, find_inventory
-from orchestrator.load.facts import (
-    DamagedRecord,
-    NotWhatANodeSays,
-    ProofFacts,
-    read_record,
-    record_json,
-)
+from orchestrator.load.facts import DamagedRecord, NotWhatANodeSays, ProofFacts, read_record, record_json
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning import playbook, probe, proofs
@@ -25,7 +19,16 @@ from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.renewal import renewing
-from orchestrator.provisioning.report import NodeReport, Report, changes_of, explain, message_of
+from orchestrator.provisioning.report import (
+    KEY_FILE,
+    LET_IN,
+    NodeReport,
+    Report,
+    changes_of,
+    explain,
+    fill_in_host,
+    message_of,
+)
 from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.state import State, write_private
 
@@ -95,9 +98,7 @@ class Session:
         if result.state == "failed":
             self.listener.note(f"{result.node}: {message_of(result.result)}")
 
-    def playbook(
-        self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()
-    ) -> Playbook:
+    def playbook(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> Playbook:
         return Playbook(
             name=name,
             inventory=self.source,
@@ -114,8 +115,7 @@ class Session:
         self.stopped = status == "canceled"
         if status == "failed" and not any(node.failed for node in self.nodes.values()):
             raise OrchError(
-                f"Ansible stopped before it reached a node: {last_error(self.log)}",
-                hint=f"Its log: {self.log}",
+                f"Ansible stopped before it reached a node: {last_error(self.log)}", hint=f"Its log: {self.log}"
             )
 
     def take(self, result: TaskResult) -> None:
@@ -190,8 +190,13 @@ class Session:
         node = self.nodes[name]
         problem, hint = explain(message)
         node.failed += 1
+        variables = self.hosts.get(name, {})
+        key = str(variables.get(KEY_FILE, ""))
+        if LET_IN in message and key and "{{" not in key and not Path(key).expanduser().is_file():
+            problem = f"its key file {key} does not exist on this machine"
+            hint = f"Correct {KEY_FILE} in the inventory."
         node.problem = f"{task}: {problem}" if task and problem else problem or task
-        node.hint = hint
+        node.hint = fill_in_host(hint, name, variables)
 
     def report(self, cluster: str) -> Report:
         failed = any(node.failed for node in self.nodes.values())
@@ -236,8 +241,7 @@ def skew(result: TaskResult, now: float) -> float:
     """Seconds that the node's clock lies outside the time in which it was asked; 0 if inside."""
     start, end = (dt.datetime.fromisoformat(text) for text in (result.start, result.end))
     start, end = (
-        moment.replace(tzinfo=dt.timezone.utc) if moment.tzinfo is None else moment
-        for moment in (start, end)
+        moment.replace(tzinfo=dt.timezone.utc) if moment.tzinfo is None else moment for moment in (start, end)
     )
     if now < start.timestamp():
         return now - start.timestamp()

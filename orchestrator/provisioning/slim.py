@@ -109,9 +109,7 @@ def write_without(unused: set[str], published: BinaryIO, slimmer: BinaryIO) -> N
 
 def is_record(name: str) -> bool:
     path = PurePosixPath(name)
-    return (
-        path.name == "RECORD" and path.parent.name.endswith(".dist-info") and len(path.parts) == 2
-    )
+    return path.name == "RECORD" and path.parent.name.endswith(".dist-info") and len(path.parts) == 2
 
 
 def without(rows: Iterable[str], unused: set[str]) -> str:
@@ -142,9 +140,7 @@ def described(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
     return entry
 
 
-def append(
-    entry: zipfile.ZipInfo, content: bytes, target: zipfile.ZipFile, slimmer: BinaryIO
-) -> None:
+def append(entry: zipfile.ZipInfo, content: bytes, target: zipfile.ZipFile, slimmer: BinaryIO) -> None:
     entry.header_offset = slimmer.tell()
     slimmer.write(entry.FileHeader() + content)
     target.filelist.append(entry)

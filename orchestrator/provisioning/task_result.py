@@ -9,11 +9,7 @@ from typing import Any
 
 from orchestrator.model.printable import one_line
 
-RESULTS = {
-    "runner_on_ok": "ok",
-    "runner_on_failed": "failed",
-    "runner_on_unreachable": "unreachable",
-}
+RESULTS = {"runner_on_ok": "ok", "runner_on_failed": "failed", "runner_on_unreachable": "unreachable"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 
+from orch_node.standalone.facts import torch_version
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -25,6 +26,7 @@ from orchestrator.paths import SHARE
 from orchestrator.provisioning import own_bindings
 from orchestrator.provisioning.bytecode import NAME as BYTECODE
 from orchestrator.provisioning.bytecode import can_compile, write_bytecode
+from orchestrator.provisioning.lock import locked_packages, pip_options
 from orchestrator.provisioning.own_bindings import sources_digest
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
@@ -73,7 +75,7 @@ class Wheelhouse:
 
 def prepare(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Wheelhouse:
     """The wheelhouse, made if it is not there yet. Raises ExecuteError with pip's own words."""
-    folder = cache() / f"{stack.name}-{platform.key}-{digest_of(stack, find_links)}"
+    folder = cache() / f"{stack.name}-{platform.key}-{digest_of(stack, platform, find_links)}"
     with alone(folder.name):
         return read(folder) or make(folder, stack, platform, find_links)
 
@@ -117,7 +119,7 @@ def package_of(wheel: Path) -> str:
 
 
 def is_ready(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> bool:
-    folder = cache() / f"{stack.name}-{platform.key}-{digest_of(stack, find_links)}"
+    folder = cache() / f"{stack.name}-{platform.key}-{digest_of(stack, platform, find_links)}"
     return (folder / LOCK).exists()
 
 
@@ -133,7 +135,7 @@ def cache() -> Path:
     return cache_home() / "wheelhouses"
 
 
-def digest_of(stack: Stack, find_links: tuple[str, ...]) -> str:
+def digest_of(stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> str:
     """Differs whenever pip could be asked for something else."""
     own = [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
@@ -148,6 +150,7 @@ def digest_of(stack: Stack, find_links: tuple[str, ...]) -> str:
         sorted(stack.without_dependencies),
         own,
         source,
+        [package.line for package in locked_packages(stack, platform)],
     ]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
 
@@ -163,16 +166,27 @@ def read(folder: Path) -> Wheelhouse | None:
 
 
 def fetch(stack: Stack, platform: Platform, folder: Path, own: tuple[str, ...]) -> None:
+    """Download the wheels of a stack: those of its lock by their hashes, then all others."""
+    packages = locked_packages(stack, platform)
+    locked = {package.name for package in packages}
     requirements = {
-        name: f"{name}=={version}" for name, version in sorted(stack.requirements.items())
+        name: f"{name}=={version}"
+        for name, version in sorted(stack.requirements.items())
+        if canonicalize_name(name) not in locked
     }
     alone = [requirements[name] for name in stack.without_dependencies if name in requirements]
     rest = [line for line in requirements.values() if line not in alone]
+    if "uv" not in locked:
+        rest.append(UV)
+    options = platform_options(platform)
     links = [option for found in own for option in ("--find-links", found)]
-    extra = places(stack)
-    pip(folder, [*links, *extra, *platform_options(platform), *rest, UV])
-    if alone:
-        pip(folder, [*links, *extra, *platform_options(platform), "--no-deps", *alone])
+    with pip_options(packages) as (hashed, constraints):
+        if packages:
+            pip(folder, [*options, *hashed])
+            links += ["--find-links", str(folder)]
+        pip(folder, [*links, *places(stack), *options, *constraints, *rest])
+        if alone:
+            pip(folder, [*links, *places(stack), *options, "--no-deps", *alone])
 
 
 def places(stack: Stack) -> list[str]:
@@ -213,9 +227,7 @@ def pip(folder: Path, arguments: list[str]) -> None:
 
 
 def run(argv: list[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
-    done = subprocess.run(
-        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | variables
-    )
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | variables)
     if done.returncode == 0:
         return
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -229,13 +241,7 @@ def run(argv: list[str], variables: Mapping[str, str] = MappingProxyType({})) ->
 
 def describe(path: Path) -> Wheel:
     _, version, *_ = path.name.split("-")
-    return Wheel(
-        name=package_of(path),
-        version=version,
-        file=path.name,
-        sha256=sha256(path),
-        size=path.stat().st_size,
-    )
+    return Wheel(name=package_of(path), version=version, file=path.name, sha256=sha256(path), size=path.stat().st_size)
 
 
 # Our own bindings: built once from the sources beside us, when the stack names them.
@@ -282,7 +288,9 @@ def build(source: Path, target: Path, stack: Stack) -> None:
     staging = target.with_name(f"{target.name}.{os.getpid()}")
     asked = ["--quiet", "--no-deps", "--wheel-dir", str(staging), str(source)]
     if torch_is_here(stack):
-        if wheel := own_bindings.made(Path(sys.prefix) / "wheels", version(TORCH)):
+        prefix = Path(sys.prefix)
+        torch = torch_version(prefix) or version(TORCH)  # as `orch setup` notes it
+        if wheel := own_bindings.made(prefix / "wheels", torch):
             staging.mkdir()
             shutil.copy(wheel, staging)
         else:

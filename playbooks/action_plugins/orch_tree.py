@@ -33,9 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     TRANSFERS_FILES = False  # most runs need no file there, and so no folder for it
     _requires_connection = True
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = self._task.args
         ignored = list(given.get("ignored", ()))
@@ -58,9 +56,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             result = self._bring(archive.name, arguments, task_vars)
         return {**result, "drift": drift}
 
-    def _bring(
-        self, archive: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def _bring(self, archive: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """With the module's arguments if it is small: a file takes four more commands there."""
         if os.path.getsize(archive) <= SMALL:
             with open(archive, "rb") as file:
@@ -72,12 +68,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
 
-    def _execute(
-        self, module: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        done: dict[str, Any] = self._execute_module(
-            module, module_args=arguments, task_vars=task_vars
-        )
+    def _execute(self, module: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        done: dict[str, Any] = self._execute_module(module, module_args=arguments, task_vars=task_vars)
         return done
 
     def _send(self, local: str) -> str:

@@ -19,15 +19,11 @@ PACK_BYTES = 64 * 1024 * 1024
 class ActionModule(ActionBase):  # type: ignore[misc]
     _requires_connection = True
 
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = dict(self._task.args)
         source, receiver = os.path.expanduser(given.pop("source")), given.pop("receiver")
-        result: dict[str, Any] = self._execute_module(
-            "orch_wheels", module_args=given, task_vars=task_vars
-        )
+        result: dict[str, Any] = self._execute_module("orch_wheels", module_args=given, task_vars=task_vars)
         if result.get("failed") or self._task.check_mode:
             return result
         parts = {wheel["file"]: "." + wheel["sha256"] for wheel in given["wheels"]}

@@ -6,6 +6,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
+import tempfile
 import time
 from typing import Any, TextIO
 
@@ -18,7 +20,8 @@ description:
   - The lock is the file .lock in orch's folder. Whoever has the same token has the same lock, so
     that a controller that was interrupted carries on at once.
   - A lock of another fails the task, unless it was not renewed for so long that its holder must be
-    gone. That time is the kernel's since its boot, which no setting of a clock changes.
+    gone. That time is the kernel's since its boot, which no setting of a clock changes. If another
+    machine that shares the folder holds the lock, it is that of the file system.
   - Never counts as a change.
 options:
   root: {description: Folder of orch on the node., type: path, required: true}
@@ -87,7 +90,7 @@ def take(path: str, owner: dict[str, Any], seconds: int) -> str:
     with guarded(path, os.O_RDWR | os.O_CREAT) as file:
         holder = read(file)
         foreign = holder is not None and holder["token"] != owner["token"]
-        age = age_of(holder, file) if holder else 0.0
+        age = age_of(holder, path) if holder else 0.0
         if holder and foreign and age < seconds:
             raise Held(f"{described(holder)}; if it is gone, remove {path}")
         write(file, owner)
@@ -108,14 +111,29 @@ def renew(path: str, owner: dict[str, Any]) -> None:
         pass
 
 
-def age_of(holder: dict[str, Any], file: TextIO) -> float:
-    """Seconds since its holder has last said that it lives. Before the last boot nobody counted,
-    and since then nobody has."""
-    if "boot" not in holder:  # of an older orch
-        return time.time() - os.fstat(file.fileno()).st_mtime
+def age_of(holder: dict[str, Any], path: str) -> float:
+    """Return the seconds since the holder renewed its lock.
+
+    A reboot of this machine starts the count anew. Other machines that share the folder, such as
+    login nodes, have another uptime: the clock of the file system counts for their locks.
+    """
     boot, now = since_boot()
     renewed = holder.get("renewed")
-    return now - renewed if holder["boot"] == boot and isinstance(renewed, float) else now
+    if holder.get("boot") == boot and isinstance(renewed, float):
+        return now - renewed
+    if all(this_machine()) and holder.get("machine") == this_machine():
+        return now
+    with tempfile.NamedTemporaryFile(prefix=NAME, dir=os.path.dirname(path)) as probe:
+        return os.fstat(probe.fileno()).st_mtime - os.stat(path).st_mtime
+
+
+def this_machine() -> list[str]:
+    """Return the host name and the id of the installation, which survive a reboot."""
+    try:
+        with open("/etc/machine-id") as file:
+            return [socket.gethostname(), file.read().strip()]
+    except OSError:
+        return [socket.gethostname(), ""]
 
 
 def since_boot() -> tuple[str, float]:
@@ -137,7 +155,7 @@ def release(path: str, owner: dict[str, Any]) -> None:
 def guarded(path: str, flags: int) -> TextIO:
     """The file, shut to others that take, take over or release the lock in this moment."""
     while True:
-        file = os.fdopen(os.open(path, flags, 0o644), "r+")
+        file = os.fdopen(os.open(path, flags | os.O_NOFOLLOW, 0o644), "r+")
         fcntl.flock(file, fcntl.LOCK_EX)
         if is_named(path, file):
             return file
@@ -165,7 +183,8 @@ def write(file: TextIO, owner: dict[str, Any], since: str | None = None) -> None
     boot, now = since_boot()
     file.seek(0)
     file.truncate()
-    json.dump({**owner, "started": started, "boot": boot, "renewed": now}, file)
+    renewal = {"boot": boot, "renewed": now, "machine": this_machine()}
+    json.dump({**owner, "started": started, **renewal}, file)
     file.flush()
     os.fchmod(file.fileno(), 0o644)  # whatever the umask: whoever it keeps out may read why
 

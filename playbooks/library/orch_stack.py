@@ -107,9 +107,7 @@ def main() -> None:
     elif not wrong and not module.check_mode:
         environment.remember()
     told = bool(wrong) and (module.check_mode or not module.params["compare_only"])
-    module.exit_json(
-        changed=told, drift=drift(wrong), wrong=len(wrong), needed=environment.needed(wrong)
-    )
+    module.exit_json(changed=told, drift=drift(wrong), wrong=len(wrong), needed=environment.needed(wrong))
 
 
 class Failed(Exception):
@@ -245,7 +243,8 @@ class Environment:
 
     def repair(self, wrong: list[tuple[str, str, str]]) -> None:
         os.makedirs(os.path.join(self.root, "stacks"), exist_ok=True)
-        with open(os.path.join(self.root, "stacks", ".lock"), "w") as guard:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+        with open(os.open(os.path.join(self.root, "stacks", ".lock"), flags, 0o644), "w") as guard:
             # An interrupted provision may have left an installation running.
             fcntl.flock(guard, fcntl.LOCK_EX)
             self.install_uv()
@@ -343,9 +342,21 @@ class Environment:
         source = [*self.source(), "--find-links", self.wheels]
         # uv may link files out of its cache: without one, an altered file cannot come back from it.
         try:
-            self.run("pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall",
-                     "--require-hashes", *where, "--python", self.python, *source,
-                     "--requirement", listing)  # fmt: skip
+            self.run(
+                "pip",
+                "install",
+                "--quiet",
+                "--no-cache",
+                "--no-deps",
+                "--reinstall",
+                "--require-hashes",
+                *where,
+                "--python",
+                self.python,
+                *source,
+                "--requirement",
+                listing,
+            )
         except Failed:
             self.drop_damaged()
             raise
@@ -362,9 +373,7 @@ class Environment:
 
     def drop_damaged(self) -> None:
         """uv checked the hashes of what had arrived, and stopped: find the culprits."""
-        wheels = {
-            wheel["file"]: wheel["sha256"] for wheel in [*self.lock.values(), self.given["uv"]]
-        }
+        wheels = {wheel["file"]: wheel["sha256"] for wheel in [*self.lock.values(), self.given["uv"]]}
         present = [name for name in os.listdir(self.wheels) if name in wheels]
         damaged = [n for n in present if sha256(os.path.join(self.wheels, n)) != wheels[n]]
         for name in damaged:

@@ -77,9 +77,7 @@ def main() -> None:
             apply(given, found)
         except (OSError, tarfile.TarError, ValueError) as error:
             module.fail_json(msg="{}: {}".format(given["root"], error), drift=found["drift"])
-    module.exit_json(
-        changed=bool(work), drift=found["drift"], missing=found["missing"], complete=bool(complete)
-    )
+    module.exit_json(changed=bool(work), drift=found["drift"], missing=found["missing"], complete=bool(complete))
 
 
 def compare(given: dict[str, Any]) -> dict[str, list[Any]]:
@@ -95,11 +93,7 @@ def compare(given: dict[str, Any]) -> dict[str, list[Any]]:
     extra = [path for folder in given["mirrored"] for path in strangers(root, folder, given)]
     extra += [path for path in given["absent"] if os.path.lexists(os.path.join(root, path))]
     drift += [{"what": path, "is": "present", "should": "absent"} for path in extra]
-    folders = [
-        path
-        for path, mode in sorted(given["folders"].items())
-        if mode_of(os.path.join(root, path)) != mode
-    ]
+    folders = [path for path, mode in sorted(given["folders"].items()) if mode_of(os.path.join(root, path)) != mode]
     drift += [
         {
             "what": (path or root) + "/",
@@ -108,13 +102,7 @@ def compare(given: dict[str, Any]) -> dict[str, list[Any]]:
         }
         for path in folders
     ]
-    return {
-        "missing": missing,
-        "modes": modes,
-        "extra": extra,
-        "folders": folders,
-        "drift": drift,
-    }
+    return {"missing": missing, "modes": modes, "extra": extra, "folders": folders, "drift": drift}
 
 
 def compare_file(path: str, wanted: dict[str, str]) -> tuple[str, str, str]:

@@ -1,0 +1,131 @@
+"""The lock of a stack: exact versions and SHA-256 hashes of its packages, in stacks/locks.
+
+`make locks` writes it with `uv pip compile`, for each stack whose bindings orch builds. It has
+every package that comes from PyPI: the stack's requirements, what they depend on, the tools that
+install and build them. It does not have torch, whose CPU build comes from PyTorch's own index, nor
+the bindings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from orchestrator.errors import RequestError
+from orchestrator.paths import STACKS
+from orchestrator.provisioning.plan import Platform
+from orchestrator.versions.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
+
+LOCKS = STACKS / "locks"
+HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+UNLOCKED = frozenset({canonicalize_name(TORCH), canonicalize_name(BINDINGS)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedPackage:
+    """A package version, and the environments that its marker selects."""
+
+    requirement: Requirement
+    hashes: tuple[str, ...]  # SHA-256, hexadecimal, of its wheels and its sdist
+
+    @property
+    def name(self) -> str:
+        return canonicalize_name(self.requirement.name)
+
+    def fits(self, platform: Platform) -> bool:
+        """Return whether nodes of this platform install it."""
+        marker = self.requirement.marker
+        return marker is None or marker.evaluate(
+            {
+                "python_version": platform.python,
+                "python_full_version": f"{platform.python}.0",
+                "platform_machine": platform.machine,
+                "sys_platform": "linux",
+                "platform_system": "Linux",
+                "os_name": "posix",
+                "implementation_name": "cpython",
+                "platform_python_implementation": "CPython",
+            }
+        )
+
+    @property
+    def pin(self) -> str:
+        """Return the package and its version without the marker, for example `numpy==2.4.6`."""
+        return f"{self.requirement.name}{self.requirement.specifier}"
+
+    @property
+    def line(self) -> str:
+        """Return the line of a requirements file for pip --require-hashes."""
+        return " ".join([self.pin, *(f"--hash=sha256:{digest}" for digest in self.hashes)])
+
+
+def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ...]:
+    """Return the packages of a stack for a platform; none if the stack has no lock.
+
+    Raises:
+        RequestError: if the lock is damaged, or is for other versions than the stack has.
+    """
+    path = LOCKS / f"{stack.name}.txt"
+    if not path.exists():
+        return ()
+    packages = [package for package in parse_lock(path) if package.fits(platform)]
+    check_lock(path, packages, stack)
+    unused = {name for name in MPI_WHEELS if name not in stack.requirements}
+    return tuple(package for package in packages if package.name not in unused)
+
+
+def parse_lock(path: Path) -> list[LockedPackage]:
+    """Return the packages of a requirements file with hashes.
+
+    Raises:
+        RequestError: if a line is not a pinned requirement with SHA-256 hashes.
+    """
+    text = re.sub(r"\s*\\\n\s*", " ", path.read_text())
+    lines = (line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#")
+    return [parse_line(path, line) for line in lines]
+
+
+def parse_line(path: Path, line: str) -> LockedPackage:
+    """Return the package of one logical line. Raises RequestError as parse_lock does."""
+    hashes = tuple(HASH.findall(line))
+    try:
+        requirement = Requirement(line.partition(" --hash=")[0])
+    except InvalidRequirement:
+        requirement = None
+    if requirement is None or not hashes or not str(requirement.specifier).startswith("=="):
+        raise RequestError(
+            f"{path}: expected NAME==VERSION --hash=sha256:..., found {line[:80]!r}.",
+            hint="Write it again with `make locks`.",
+        )
+    return LockedPackage(requirement=requirement, hashes=hashes)
+
+
+def check_lock(path: Path, packages: list[LockedPackage], stack: Stack) -> None:
+    """Raise RequestError if a requirement of the stack is not in the lock in the same version."""
+    pins = {package.name: package.requirement.specifier for package in packages}
+    for name, version in stack.requirements.items():
+        specifier = pins.get(canonicalize_name(name))
+        if canonicalize_name(name) in UNLOCKED:
+            continue
+        if specifier is None or not specifier.contains(version, prereleases=True):
+            raise RequestError(
+                f"{path} has {name}{specifier or ' not at all'}, stack '{stack.name}' requires {version}.",
+                hint="Write the lock again with `make locks`.",
+            )
+
+
+@contextmanager
+def pip_options(packages: tuple[LockedPackage, ...]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield pip's options that install the lock, and those that hold other packages to it."""
+    with TemporaryDirectory(prefix="orch-lock-") as folder:
+        hashed, constraints = Path(folder, "requirements.txt"), Path(folder, "constraints.txt")
+        hashed.write_text("".join(f"{package.line}\n" for package in packages))
+        constraints.write_text("".join(f"{package.pin}\n" for package in packages))
+        yield (["--no-deps", "--require-hashes", "--requirement", str(hashed)], ["--constraint", str(constraints)])

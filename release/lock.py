@@ -1,0 +1,94 @@
+"""Write the locks of the stacks that orch builds: `make locks`.
+
+Packages that only a CUDA build of torch needs are left out. A lock with the content of another
+one is a link to it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from orchestrator import load
+from orchestrator.operations.setup import OF_CUDA, TOOLS
+from orchestrator.provisioning.lock import LOCKS, UNLOCKED, LockedPackage, parse_lock
+from orchestrator.provisioning.wheelhouse import UV
+from orchestrator.versions.matrix import own_bindings
+from orchestrator.versions.stack import MPI_WHEELS, Stack
+
+HEADER = """\
+# Written by `make locks`: exact versions and SHA-256 hashes of a stack's packages.
+# Without torch: its CPU build is on PyTorch's own index, whose files `make locks` does not read.
+"""
+
+
+def oldest_python(stack: Stack) -> str:
+    """Return the lower bound of the Python versions that a stack runs on."""
+    return next(bound.version for bound in SpecifierSet(stack.python) if bound.operator == ">=")
+
+
+def compile_lock(lines: list[str], python: str, *options: str) -> str:
+    """Return the output of `uv pip compile` for these requirements."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "requirements.in")
+        source.write_text("".join(f"{line}\n" for line in lines))
+        command = [
+            *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal"),
+            *("--generate-hashes", "--no-annotate", "--no-header"),
+            *(f"--python-version={python}", *options, str(source)),
+        ]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        return "".join(f"{line}\n" for line in done.stdout.splitlines() if not line.startswith("#"))
+
+
+def write_lock(stack: Stack) -> Path:
+    """Write the lock of one stack."""
+    versions = {**stack.requirements, **MPI_WHEELS}
+    pins = [
+        f"{name}=={version}"
+        for name, version in versions.items()
+        if canonicalize_name(name) not in UNLOCKED - {"torch"}
+    ]
+    alone = [pin for pin in pins if pin.partition("==")[0] in stack.without_dependencies]
+    python = oldest_python(stack)
+    text = compile_lock([*(pin for pin in pins if pin not in alone), *TOOLS, UV], python)
+    if alone:
+        text += compile_lock(alone, python, "--no-deps")
+    path = LOCKS / f"{stack.name}.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    packages = [
+        package for package in parse_lock(path) if package.name not in UNLOCKED and not package.name.startswith(OF_CUDA)
+    ]
+    packages.sort(key=lambda package: (package.name, package.pin))
+    path.write_text(HEADER + "".join(map(render, packages)))
+    return path
+
+
+def link_equal_locks(paths: list[Path]) -> None:
+    """Replace each lock that has the content of an earlier one with a link to that."""
+    first_with: dict[str, Path] = {}
+    for path in paths:
+        first = first_with.setdefault(path.read_text(), path)
+        if first != path:
+            path.unlink()
+            path.symlink_to(first.name)
+
+
+def render(package: LockedPackage) -> str:
+    """Return the lines of one package, one hash per line."""
+    lines = [str(package.requirement), *(f"    --hash=sha256:{h}" for h in package.hashes)]
+    return " \\\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    stacks = [stack for stack in load.all_stacks() if own_bindings(stack)]
+    paths = [write_lock(stack) for stack in stacks]
+    link_equal_locks(paths)
+    print(*paths, sep="\n")
