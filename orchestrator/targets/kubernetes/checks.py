@@ -10,37 +10,15 @@ from typing import Any
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.targets.kubernetes.default_kind import PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests import wishes
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
+from orchestrator.targets.kubernetes.rights import Right, describe_rules
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 Json = Mapping[str, Any]
-# (verb, group, resource, what for). `patch` makes objects, too: server-side apply.
-RIGHTS = (
-    ("create", "", "configmaps", "the run's files"),
-    ("patch", "", "configmaps", "the run's files"),
-    ("list", "", "configmaps", "orch runs --inventory k8s"),
-    ("delete", "", "configmaps", "orch stop"),
-    ("get", "", "pods", "orch fetch"),
-    ("list", "", "pods", "watching a run"),
-    ("watch", "", "pods", "watching a run"),
-    ("get", "", "pods/log", "logs and progress"),
-    ("list", "", "events", "why a pod waits"),
-    ("create", "", "pods", "orch fetch"),
-    ("patch", "", "pods", "orch fetch"),
-    ("delete", "", "pods", "orch fetch"),
-    ("create", "", "pods/exec", "orch fetch"),
-    ("get", "", "pods/exec", "orch fetch"),
-    ("get", "", "persistentvolumeclaims", "orch k8s check"),
-)
-SERVICE_VERBS = ("create", "patch", "list", "delete")
-JOB_VERBS = ("create", "patch", "get", "list", "delete")
 # As Node Feature Discovery labels nodes.
-BF16_LABELS = (
-    "feature.node.kubernetes.io/cpu-cpuid.AVX512BF16",
-    "feature.node.kubernetes.io/cpu-cpuid.AMXBF16",
-)
-
+BF16_LABELS = ("feature.node.kubernetes.io/cpu-cpuid.AVX512BF16", "feature.node.kubernetes.io/cpu-cpuid.AMXBF16")
+ROLE = "`orch k8s role | kubectl apply -f -`, by an administrator, makes a Role; bind it to you."
 
 SIGNS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
@@ -58,16 +36,6 @@ class Finding:
     def describe(self) -> str:
         line = f"{SIGNS[self.state]}  {self.topic}: {self.words}"
         return f"{line}\n      cure: {self.cure}" if self.cure else line
-
-
-def rights_for(kind: Kind) -> tuple[tuple[str, str, str, str], ...]:
-    own = tuple((verb, kind.group, kind.plural, f"a {kind.kind}") for verb in JOB_VERBS)
-    if kind.launcher == "job":
-        return (*own, *((verb, "", "services", "names of its pods") for verb in SERVICE_VERBS))
-    if kind.launcher != "trainjob":
-        return own
-    verbs = (verb for verb in JOB_VERBS if verb != "get")
-    return (*own, *((verb, kind.group, "trainingruntimes", "its runtime") for verb in verbs))
 
 
 def in_question(served: Mapping[str, tuple[str, ...]], wanted: str | None) -> list[str]:
@@ -107,26 +75,33 @@ def default_finding(served: Mapping[str, tuple[str, ...]]) -> Finding:
     return Finding(topic="default", state="ok", words=f"--launcher {found.value}: {told.reason}")
 
 
-def rights_finding(denied: Iterable[tuple[str, str, str, str]], who: str) -> Finding:
+def rights_finding(denied: Iterable[Right], namespace: str) -> Finding:
     missing = list(denied)
     if not missing:
         return Finding(topic="rights", state="ok", words="all that orch needs")
-    lacks = ", ".join(f"{verb} {resource} ({why})" for verb, _, resource, why in missing)
     return Finding(
-        topic="rights", state="miss", words=f"not allowed in {who}: {lacks}",
-        cure=f"A Role in {who} with: {role_rules(missing)}",
-    )  # fmt: skip
-
-
-def role_rules(missing: Iterable[tuple[str, str, str, str]]) -> str:
-    """The verbs for each resource, as a Role has them."""
-    rules: dict[tuple[str, str], list[str]] = {}
-    for verb, group, resource, _ in missing:
-        rules.setdefault((group, resource), []).append(verb)
-    return "; ".join(
-        f"apiGroups [{group or chr(34) * 2}] resources [{resource}] verbs [{', '.join(verbs)}]"
-        for (group, resource), verbs in rules.items()
+        topic="rights",
+        state="miss",
+        words=f"not allowed in {namespace}: {describe_rights(missing)}",
+        cure=f"{ROLE} It has: {describe_rules(missing)}",
     )
+
+
+def init_finding(denied: Iterable[Right], *, needed: bool) -> Finding:
+    """Return whether `orch k8s init --apply` is allowed; runs only need what it has made."""
+    missing = list(denied)
+    if not missing:
+        return Finding(topic="init", state="ok", words="orch k8s init --apply is allowed")
+    return Finding(
+        topic="init",
+        state="miss" if needed else "absent",
+        words=f"not allowed: {describe_rights(missing)}",
+        cure=f"{ROLE} Or an administrator runs `orch k8s init --apply`." if needed else "",
+    )
+
+
+def describe_rights(rights: Iterable[Right]) -> str:
+    return ", ".join(f"{verb} {resource} ({purpose})" for verb, _, resource, purpose in rights)
 
 
 def claim_unseen(error: OrchError) -> Finding:
@@ -153,9 +128,7 @@ def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Find
         )
         return Finding(topic="volume", state="miss", words=words, cure=cure)
     if pods > 1 and "ReadWriteMany" not in modes:
-        words = (
-            f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
-        )
+        words = f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
         return Finding(topic="volume", state="miss", words=words, cure=init)
     return Finding(topic="volume", state="ok", words=f"claim {settings.claim} is bound")
 
@@ -172,10 +145,12 @@ def nodes_finding(nodes: list[Json] | None, settings: KubeSettings, pods: int) -
         return Finding(topic="nodes", state="ok", words=f"{words}, if nothing else runs there")
     largest = max((cpus_of(node) for node in nodes), default=Fraction(0))
     return Finding(
-        topic="nodes", state="miss", words=f"{words}; the run needs {pods}",
+        topic="nodes",
+        state="miss",
+        words=f"{words}; the run needs {pods}",
         cure=f"Smaller pods (--k8s cpu=..., the largest node has {plain(largest)} CPUs to give), "
         "fewer of them, or other nodes (node_selector, node_affinity, tolerations).",
-    )  # fmt: skip
+    )
 
 
 def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
@@ -183,15 +158,19 @@ def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
     able = [node for node in fitting if any(label in labels(node) for label in BF16_LABELS)]
     if not able:
         return Finding(
-            topic="BF16", state="unknown", words="no label tells which nodes have instructions",
+            topic="BF16",
+            state="unknown",
+            words="no label tells which nodes have instructions",
             cure="Node Feature Discovery labels nodes; each pod checks for itself in any case.",
-        )  # fmt: skip
+        )
     if len(able) == len(fitting):
         return Finding(topic="BF16", state="ok", words=f"on all {len(able)} nodes that fit")
     return Finding(
-        topic="BF16", state="miss", words=f"on {len(able)} of {len(fitting)} nodes that fit",
+        topic="BF16",
+        state="miss",
+        words=f"on {len(able)} of {len(fitting)} nodes that fit",
         cure=f"--k8s node_selector.{BF16_LABELS[0]}=true, or --precision fp32.",
-    )  # fmt: skip
+    )
 
 
 def labels(node: Json) -> Mapping[str, str]:
@@ -204,9 +183,7 @@ def fits(node: Json, settings: KubeSettings) -> bool:
         return False
     tolerated = [wishes.toleration(one) for one in settings.tolerations]
     for taint in node.get("spec", {}).get("taints") or ():
-        if taint["effect"] in ("NoSchedule", "NoExecute") and not wishes.tolerates(
-            tolerated, taint
-        ):
+        if taint["effect"] in ("NoSchedule", "NoExecute") and not wishes.tolerates(tolerated, taint):
             return False
     own = labels(node)
     chosen = all(own.get(key) == value for key, value in settings.node_selector.items())

@@ -24,6 +24,7 @@ from orchestrator.targets.kubernetes.follow import ReadLine, of_now
 from orchestrator.targets.kubernetes.log_lines import Position, parse
 from orchestrator.targets.kubernetes.objects import STOPPED
 from orchestrator.targets.kubernetes.outcome import nodes_of, outcome
+from orchestrator.targets.kubernetes.rewritten import CopyState, RewrittenLines
 from orchestrator.targets.kubernetes.status import JobState, PodState
 
 POSITIONS = "kube.json"
@@ -39,6 +40,7 @@ class RunCopy:
         self.ranks = ranks
         self.files = Below(folder)
         self.positions: dict[str, Position] = {}
+        self.rewritten = RewrittenLines(self.files, {})
         self.lock: IO[bytes] | None = None
         self.began = time.time()
 
@@ -55,7 +57,9 @@ class RunCopy:
         except OSError:  # a file system without locks
             pass
         self.lock = lock
-        self.positions = read_positions(self.folder)
+        state = read_state(self.folder)
+        self.positions = dict(state.pods)
+        self.rewritten = RewrittenLines(self.files, dict(state.sizes))
         return True
 
     def release(self) -> None:
@@ -67,24 +71,31 @@ class RunCopy:
     def keep_positions(self) -> None:
         if self.lock is None:
             return
-        kept = {pod: asdict(position) for pod, position in self.positions.items()}
-        write_json(self.folder / POSITIONS, kept)
+        state = CopyState(pods=self.positions, sizes=self.rewritten.saved_sizes())
+        write_json(self.folder / POSITIONS, asdict(state))
 
     def write(self, line: ReadLine) -> Event | None:
-        """A line of a pod's log; -> the event that it is."""
+        """Copy a line of a pod's log; -> the event that it is, unless it was copied before."""
         found = parse(line.text, ranks=self.ranks)
-        if not isinstance(found.event, Heartbeat):
-            self.append(found.file, found.text)
+        written = isinstance(found.event, Heartbeat) or self.append(found.file, found.text)
         self.positions[line.pod] = line.position
-        return found.event
+        return found.event if written else None
 
     def add_event(self, event: Event) -> None:
         self.append(files.EVENTS, render(event).decode().rstrip("\n"))
 
-    def append(self, name: str, text: str) -> None:
-        """Raises ExecuteError."""
+    def append(self, name: str, text: str) -> bool:
+        """Append a line, and return whether it was not there already.
+
+        Raises:
+            ExecuteError: if the file cannot be written.
+        """
+        line = text.encode(errors="replace")
         try:
-            self.files.append(name, f"{text}\n".encode(errors="replace"))
+            if self.rewritten.take(name, line):
+                return False
+            self.files.append(name, line + b"\n")
+            return True
         except OSError as error:
             raise ExecuteError(
                 f"{self.folder / name} cannot be written: {error.strerror}.",
@@ -103,9 +114,7 @@ class RunCopy:
         ended = max(job.ended, last) if job.ended else time.time()
         ending = outcome(events, pods, job, began=began, now=ended)
         if job.state == FAILED and (self.folder / STOPPED).exists():
-            ending = replace(
-                ending, state=STOPPED_STATE, first_failure=None, problem=None, nodes={}
-            )
+            ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None, nodes={})
         event = replace(of_now(Finished(state=ending.state)), time=round(ended, 3))
         self.add_event(event)
         write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
@@ -116,16 +125,13 @@ class RunCopy:
 def relocate(run: store.Run, events: Iterable[Event]) -> None:
     """torchrun chooses which pod has which rank: plan.json says it as it was."""
     told = nodes_of(events)
-    layout = tuple(
-        replace(place, node=told.get(place.rank, place.node)) for place in run.record.layout
-    )
+    layout = tuple(replace(place, node=told.get(place.rank, place.node)) for place in run.record.layout)
     store.keep(replace(run.record, layout=layout), run.folder, run.origin)
 
 
-def read_positions(folder: Path) -> dict[str, Position]:
-    """Where the file cannot be read, all logs are read anew."""
-    found = read_json(folder / POSITIONS) or {}
+def read_state(folder: Path) -> CopyState:
+    """Return how far the run is copied; all logs are read anew if that cannot be read."""
     try:
-        return {pod: values.read(Position, value, POSITIONS) for pod, value in found.items()}
+        return values.read(CopyState, read_json(folder / POSITIONS), POSITIONS)
     except ProtocolError:
-        return {}
+        return CopyState()

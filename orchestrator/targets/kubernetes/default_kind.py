@@ -32,8 +32,7 @@ def default_kind(installed: Installed, *, elastic: bool = False) -> Choice[str]:
         kinds = " nor ".join(KINDS[one].kind for one in wanted)
         raise PlanError(
             f"The cluster has no {kinds}.",
-            hint=f"{KINDS[wanted[0]].comes_with} brings {KINDS[wanted[0]].kind}; "
-            "`orch k8s check` looks.",
+            hint=f"{KINDS[wanted[0]].comes_with} brings {KINDS[wanted[0]].kind}; `orch k8s check` looks.",
         )
     return told(found, why(found, installed, elastic=elastic))
 

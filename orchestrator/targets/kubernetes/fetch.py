@@ -13,14 +13,10 @@ from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.volume import reader
 
 
-def fetch(
-    cluster: Kube, record: RunRecord, folder: Path, wanted: Wanted, listener: FetchListener
-) -> Collected:
+def fetch(cluster: Kube, record: RunRecord, folder: Path, wanted: Wanted, listener: FetchListener) -> Collected:
     """Raises RequestError for another node than there is, ExecuteError for what fails."""
     if wanted.node:
-        raise RequestError(
-            "--node is for nodes behind SSH: all pods share one volume.", hint="Leave --node out."
-        )
+        raise RequestError("--node is for nodes behind SSH: all pods share one volume.", hint="Leave --node out.")
     target = wanted.to or folder.absolute() / "output"
     with reader(cluster, record) as pod:
         return collect(pod, wanted.source, target, only=wanted.only, listener=listener)

@@ -11,7 +11,7 @@ from orch_node.protocol import values
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import OrchError, RequestError, did_you_mean
+from orchestrator.errors import OrchError
 from orchestrator.runs import store
 from orchestrator.runs.rows import row_of
 from orchestrator.runs.state_files import PLAN
@@ -48,9 +48,7 @@ def cluster_of(inventory: str) -> Kube:
 
 def ask_cluster(cluster: Kube) -> Asked:
     """The runs of the namespace, as far as they can be read and followed."""
-    settings = replace(
-        kube_settings(None, []), context=cluster.context, namespace=cluster.namespace
-    )
+    settings = replace(kube_settings(None, []), context=cluster.context, namespace=cluster.namespace)
     found: list[RunRecord] = []
     unfollowed: dict[str, OrchError] = {}
     damaged: list[str] = []
@@ -69,21 +67,15 @@ def ask_cluster(cluster: Kube) -> Asked:
             unfollowed[record.run_id] = error
         found.append(record)
     ordered = sorted(found, key=lambda record: (record.created, record.run_id))
-    return Asked(
-        cluster=cluster, records=tuple(ordered), unfollowed=unfollowed, damaged=tuple(damaged)
-    )
+    return Asked(cluster=cluster, records=tuple(ordered), unfollowed=unfollowed, damaged=tuple(damaged))
 
 
 def find(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
     """A run by its id, or `last`; -> its record, and its folder here. Raises OrchError."""
     asked = ask_cluster(cluster_of(inventory))
     known = {record.run_id: record for record in asked.records}
-    wanted = list(known)[-1] if name == "last" and known else name
-    if wanted not in known:
-        raise RequestError(
-            f"There is no run '{name}' in {inventory}.",
-            hint=did_you_mean(name, list(known)[-10:]) if known else "",
-        )
+    is_last = name == "last" and known
+    wanted = list(known)[-1] if is_last else store.match_id(name, list(known), f"in {inventory}")
     if why := asked.unfollowed.get(wanted):
         raise why
     folder = base / wanted
@@ -108,9 +100,7 @@ def list_runs(inventory: str) -> Listed:
         for record in asked.records
     )
     damaged = (f"a run is damaged and left out: {words}" for words in asked.damaged)
-    return Listed(
-        rows=tuple(rows), warnings=(*damaged, *(one.message for one in asked.unfollowed.values()))
-    )
+    return Listed(rows=tuple(rows), warnings=(*damaged, *(one.message for one in asked.unfollowed.values())))
 
 
 def state_in(cluster: Kube, record: RunRecord) -> str:

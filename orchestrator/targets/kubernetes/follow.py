@@ -45,6 +45,7 @@ class Follower:
         self.readers: dict[str, threading.Thread] = {}
         self.deleted: set[str] = set()  # a pod of the same name may follow: its log is not theirs
         self.said: dict[str, str] = {}
+        self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
         self.ended = threading.Event()
 
     def begin(self) -> None:
@@ -53,10 +54,20 @@ class Follower:
     def reading(self) -> bool:
         return any(reader.is_alive() for reader in self.readers.values())
 
-    def tell_once(self, about: str, words: str) -> None:
-        if words and self.said.get(about) != words:
-            self.said[about] = words
+    def tell_once(self, about: str, words: str, *, same: str = "") -> None:
+        """Report a message unless the last one about this is the same, or has the same `same`."""
+        identity = same or words
+        if words and self.said.get(about) != identity:
+            self.said[about] = identity
+            self.messages[about] = words
             self.items.put(of_now(NodeNews(text=words)))
+
+    def reasons_to_wait(self) -> str:
+        """Return what the cluster has last reported about pods that wait, and about the job."""
+        pods = [pod for pod in self.pods.values() if pod.state == "waiting" and pod.words]
+        about_job = (self.messages.get(about) for about in ("job", "pods", "queue"))
+        reasons = [*(f"{pod.node}: {pod.words}" for pod in pods), *filter(None, about_job)]
+        return "; ".join(reasons) or "the cluster gives no reason"
 
     def watch(self) -> None:
         """Every change of the run's pods, until the end; watches that end are begun anew."""
@@ -82,7 +93,8 @@ class Follower:
         if change == "DELETED":
             self.deleted.add(uid)
             gone = self.pods.get(uid)
-            if gone and gone.state in ("waiting", "running") and not self.ended.is_set():
+            ended = gone is None or gone.state not in ("waiting", "running")
+            if gone and not ended and not gone.lost and not self.ended.is_set():
                 self.tell_once(uid, f"{gone.node}: {DELETED}")
             return
         state = pod_state(pod, self.pod_events(pod))

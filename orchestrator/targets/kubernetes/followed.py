@@ -43,6 +43,7 @@ def followed(record: RunRecord, settings: KubeSettings, *, label: str) -> RunRec
         pull_secrets=settings.pull_secrets,
         service_account=settings.service_account,
         tolerations=settings.tolerations,
+        wait_limit=None,  # a record of somebody else ends no run
     )
     runs = f"{said.mount}/runs"
     return replace(

@@ -55,6 +55,9 @@ class KubeHandle:
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         return logs.log_lines(self.watch, rank=rank, follow=follow)
 
+    def discard(self) -> None:
+        """Keep the files: a job has claimed its nodes before its ranks can be refused."""
+
     def stop(self) -> CleanupReport:
         return cleanup.stop(self.watch)
 

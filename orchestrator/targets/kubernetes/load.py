@@ -10,13 +10,15 @@ import yaml
 from pydantic import Field
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.files import StrictModel, read_toml
+from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
 from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 FILE = Path("orch-k8s.toml")
 NAMES = tuple(field.name for field in fields(KubeSettings))
 NUMBERS = ("uid", "ssh_port", "min_nodes", "ttl")
+SWITCHES = {"true": True, "false": False}  # values of those that are on or off
+SWITCHED = ("share_cores",)
 TABLES = ("node_selector", "env", "secret_env")  # of a name each, as --k8s env.NAME=VALUE
 LISTS = ("pull_secrets", "tolerations", "volumes")  # written with commas
 GROWING = ("node_affinity",)  # which have commas of their own: one with each --k8s
@@ -60,6 +62,7 @@ class KubeFile(StrictModel):
     volumes: list[str] | None = None
     env: dict[str, str] = Field(default_factory=dict)
     secret_env: dict[str, str] = Field(default_factory=dict)
+    share_cores: bool | None = None
 
 
 def kube_settings(path: Path | None, pairs: list[str]) -> KubeSettings:
@@ -68,10 +71,9 @@ def kube_settings(path: Path | None, pairs: list[str]) -> KubeSettings:
     Raises RequestError.
     """
     found = KubeSettings()
-    source = path or (FILE if FILE.exists() else None)
-    if source is not None:
-        values = read_toml(source, KubeFile).model_dump(exclude_none=True)
-        found = replace(found, **as_tuples(values))
+    values = read_toml(path, KubeFile) if path else read_current_folder_toml(FILE, KubeFile, "--k8s-file")
+    if values is not None:
+        found = replace(found, **as_tuples(values.model_dump(exclude_none=True)))
     for pair in pairs:
         found = with_pair(found, pair)
     return found
@@ -121,6 +123,10 @@ def with_pair(settings: KubeSettings, pair: str) -> KubeSettings:
 def parse(name: str, text: str) -> Any:
     if name in LISTS:
         return tuple(one for one in text.split(",") if one)
+    if name in SWITCHED:
+        if text not in SWITCHES:
+            raise RequestError(f"--k8s {name}={text}: expected true or false.")
+        return SWITCHES[text]
     if name not in NUMBERS:
         return text
     try:

@@ -31,6 +31,7 @@ class JobLocation:
     pull_secrets: tuple[str, ...]
     service_account: str | None = None  # older records tell of neither this nor the next
     tolerations: tuple[str, ...] = ()
+    wait_limit: int | None = None  # seconds until the ranks must have started
 
 
 def render(location: JobLocation) -> dict[str, Any]:

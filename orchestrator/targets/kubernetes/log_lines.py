@@ -66,9 +66,7 @@ class Position:
 def split_time(line: str) -> tuple[str, str]:
     """(time, text) of a line that the API was asked to stamp: 2026-01-01T12:00:00.123456789Z ..."""
     stamp, _, text = line.partition(" ")
-    return (stamp, text) if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)", stamp) else (
-        "", line
-    )  # fmt: skip
+    return (stamp, text) if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)", stamp) else ("", line)
 
 
 class Reader:

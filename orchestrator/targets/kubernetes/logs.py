@@ -101,10 +101,7 @@ def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None) -> Iterato
             *whole, _ = file.read().split(b"\n")
         sizes[path] = sizes.get(path, 0) + sum(len(line) + 1 for line in whole)
         for line in whole:
-            yield LogLine(
-                rank=of, node=nodes.get(of, "?"),
-                text=line.decode(errors="replace"),
-            )  # fmt: skip
+            yield LogLine(rank=of, node=nodes.get(of, "?"), text=line.decode(errors="replace"))
 
 
 def number(path: Path) -> int | None:

@@ -74,8 +74,7 @@ def give_owner(cluster: Kube, at: JobLocation, others: Iterable[Object]) -> None
 def adopt(cluster: Kube, at: JobLocation, run_id: str) -> None:
     """What somebody has made with kubectl is no job's, and would outlive its own."""
     selector = names.selector(run_id)
-    found = [{**one, "apiVersion": "v1", "kind": "ConfigMap"}
-             for one in cluster.objects("ConfigMap", selector)]  # fmt: skip
+    found = [{**one, "apiVersion": "v1", "kind": "ConfigMap"} for one in cluster.objects("ConfigMap", selector)]
     if at.launcher == "job":
         services = cluster.objects("Service", selector)
         found += [{**one, "apiVersion": "v1", "kind": "Service"} for one in services]
@@ -98,10 +97,8 @@ def check_ours(one: Object, run_id: str) -> None:
     labels = one["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in names.labels(run_id).items()):
         raise ExecuteError(
-            f"{one['metadata']['name']} does not have the labels of run {run_id}; it is left "
-            "alone.",
-            hint="Somebody else has made or changed it: `kubectl delete` removes it, if you know "
-            "what it is.",
+            f"{one['metadata']['name']} does not have the labels of run {run_id}; it is left alone.",
+            hint="Somebody else has made or changed it: `kubectl delete` removes it, if you know what it is.",
         )
 
 

@@ -10,10 +10,12 @@ from typing import ClassVar
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeOptions:
     """`k8s`: settings as KEY=VALUE; `k8s_file`: the file with the others;
-    `k8s_patch`: a file with changes to the objects."""
+    `k8s_patch`: a file with changes to the objects; `wait_limit`: seconds until the ranks must have
+    started."""
 
     on: ClassVar[str] = "k8s"
 
     k8s: tuple[str, ...] = ()
     k8s_file: Path | None = None
     k8s_patch: Path | None = None
+    wait_limit: int | None = None

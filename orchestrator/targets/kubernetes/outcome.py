@@ -5,35 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orch_node.protocol import failures
-from orch_node.protocol.events import (
-    Event,
-    Exited,
-    OutcomeTold,
-    Preempted,
-    Refused,
-    Stalled,
-    Started,
-)
+from orch_node.protocol.events import Event, Exited, OutcomeTold, Preempted, Refused, Stalled, Started
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
-from orchestrator.targets.kubernetes.status import DELETED, JobState, PodState
+from orchestrator.targets.kubernetes.status import BEING_DELETED, DELETED, JobState, PodState
+
+SIGTERM_CODE = 128 + 15  # of a program that a shell has started
+CONSEQUENCES = ("exited with", DELETED, BEING_DELETED)  # of pods: something else was the cause
 
 
-def outcome(
-    events: Iterable[Event], pods: Iterable[PodState], job: JobState, *, began: float, now: float
-) -> Outcome:
+def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *, began: float, now: float) -> Outcome:
     """How a run ended: the supervisor's own word where there is one (MPI)."""
     told, known = list(events), list(pods)
     own = [one.outcome for one in told if isinstance(one, OutcomeTold) and one.outcome]
-    if own:
+    if own and not (job.gone and own[-1].state == FAILED and not own[-1].first_failure):
         return own[-1]
     state = DONE if job.state == "done" else FAILED
     failure = first_failure(told, known) if state == FAILED else None
+    if failure and job.gone and (failure.signal == "SIGTERM" or failure.code == SIGTERM_CODE):
+        failure = None  # the deletion of the job has ended it
     room = made_room(told) if state == FAILED and failure is None else None
+    preempted = bool(room) and not job.gone
+    reason = None if state == DONE or preempted else problem(told, known, job, failure)
     return Outcome(
-        state=PREEMPTED if room else state,
+        state=PREEMPTED if preempted else state,
         first_failure=failure,
-        problem=room or (None if state == DONE else problem(told, known, job, failure)),
+        problem="; ".join(filter(None, [reason, room])) or None,
         launcher_code=None,
         attempts=1 + restarts(told),
         started=began,
@@ -76,9 +73,13 @@ def killed_for_memory(events: Iterable[Event], pods: Iterable[PodState]) -> Iter
     for event in events:
         if isinstance(event, Started) and event.node in killed:
             yield Exited(
-                rank=event.rank, time=event.time, node=event.node, code=137, signal="SIGKILL",
+                rank=event.rank,
+                time=event.time,
+                node=event.node,
+                code=137,
+                signal="SIGKILL",
                 oom=killed[event.node].words,
-            )  # fmt: skip
+            )
 
 
 def last_start(events: Sequence[Event]) -> int:
@@ -94,17 +95,17 @@ def last_start(events: Sequence[Event]) -> int:
     return begin
 
 
-def problem(
-    events: Sequence[Event], pods: Sequence[PodState], job: JobState, failure: Failure | None
-) -> str | None:
+def problem(events: Sequence[Event], pods: Sequence[PodState], job: JobState, failure: Failure | None) -> str | None:
     """What happened, where no rank says it: a pod refused, was evicted, never started."""
     if refused := [one.text for one in events if isinstance(one, Refused)]:
         return "; ".join(dict.fromkeys(refused))
     if stalled := [one.text for one in events if isinstance(one, Stalled)]:
         return "; ".join(stalled)
-    own = [pod for pod in pods if pod.state == "failed"]
-    told = [pod for pod in own if not pod.words.startswith(("exited with", DELETED))]
-    if failure and not told:
+    ended_pods = [pod for pod in pods if pod.state == "failed" or pod.lost]
+    causes = [pod for pod in ended_pods if not pod.words.startswith(CONSEQUENCES)]
+    if failure and not causes:
         return None
-    words = [f"{pod.node}: {pod.words}" for pod in told or own]
+    if job.gone and not causes:
+        return job.words
+    words = [f"{pod.node}: {pod.words}" for pod in causes or ended_pods]
     return "; ".join(words) or job.words or "the job failed"

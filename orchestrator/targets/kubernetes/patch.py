@@ -19,9 +19,19 @@ OURS = ("apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.l
 OF_CONTAINERS = ("command", "args")
 # What says how many pods and ranks there are, and how they find each other.
 WHOLE = (
-    "completionMode", "completions", "parallelism", "subdomain", "replicas", "nprocPerNode",
-    "slotsPerWorker", "numNodes", "numProcPerNode", "runtimeRef", "clusterIP", "selector",
-)  # fmt: skip
+    "completionMode",
+    "completions",
+    "parallelism",
+    "subdomain",
+    "replicas",
+    "nprocPerNode",
+    "slotsPerWorker",
+    "numNodes",
+    "numProcPerNode",
+    "runtimeRef",
+    "clusterIP",
+    "selector",
+)
 HINT = "Settings (--k8s KEY=VALUE) change what orch has to know of."
 
 
@@ -45,11 +55,7 @@ def patched(objects: tuple[Object, ...], operations: Sequence[Operation]) -> tup
 def tell_patch(operations: Sequence[Operation]) -> tuple[Decision, ...]:
     """No manifest is other than orch makes it without a word."""
     return tuple(
-        Decision(
-            topic="patch",
-            value=f"{one.get('op')} {one.get('path')} of {one.get('kind')}",
-            reason="--k8s-patch",
-        )
+        Decision(topic="patch", value=f"{one.get('op')} {one.get('path')} of {one.get('kind')}", reason="--k8s-patch")
         for one in operations
     )
 

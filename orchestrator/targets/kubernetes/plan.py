@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orch_node.protocol import values
 from orch_node.protocol.environment import ALWAYS, defaults
 from orch_node.protocol.record import RunNode
 
@@ -19,6 +20,7 @@ from orchestrator.planning.training import (
     Home,
     choose_output,
     origin_of,
+    run_precision,
     run_record,
     script_command,
     tell_restarts,
@@ -30,6 +32,7 @@ from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.files import Files
 from orchestrator.targets.kubernetes.manifests.job import KubeJob, config_map
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.patch import patched, tell_patch
 from orchestrator.targets.kubernetes.resolve import Inputs, Resolved, resolve
 from orchestrator.targets.kubernetes.settings import KubeSettings
@@ -49,17 +52,13 @@ class KubeSite:
     contents: Mapping[str, bytes]
 
 
-def plan_kube(
-    request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Resume | None = None
-) -> Plan:
+def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Resume | None = None) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
-    chosen = resolve(request, inputs)
-    training, home = chosen.training, home_of(site.run_id, chosen)
+    chosen = resolve(request, inputs, resume)
+    training, home = chosen.training, home_of(site.run_id, chosen, request)
     output = choose_output(training.recipe, home.run_dir, resume)
     files = Files.of(site.contents, training.recipe, site.train_here, chosen.kube)
-    script = script_command(
-        request, training, files.paths_of(training.recipe, training.settings), output.value
-    )
+    script = script_command(request, training, files.paths_of(training.recipe, training.settings), output.value)
     key = key_of(request, chosen)
     decisions = (
         Decision(topic="run", value=site.run_id),
@@ -88,9 +87,7 @@ def in_queue(job: Object, queue: str | None) -> Object:
     return {**job, "metadata": {**job["metadata"], "labels": labels}}
 
 
-def job_of(
-    request: TrainRequest, plan: Plan, chosen: Resolved, *, script: tuple[str, ...], files: Files
-) -> KubeJob:
+def job_of(request: TrainRequest, plan: Plan, chosen: Resolved, *, script: tuple[str, ...], files: Files) -> KubeJob:
     layout = plan.layout
     return KubeJob(
         run_id=plan.run.run_id,
@@ -123,15 +120,17 @@ def key_of(request: TrainRequest, chosen: Resolved) -> str:
     )
 
 
-def home_of(run_id: str, chosen: Resolved) -> Home:
+def home_of(run_id: str, chosen: Resolved, request: TrainRequest) -> Home:
     kube = chosen.kube
+    at = location(run_id, chosen.launcher.value, kube)
+    wait_limit = request.own(KubeOptions).wait_limit
     return Home(
         nodes=tuple(RunNode(node=node) for node in chosen.layout.value.nodes),
         run_dir=f"{kube.mount}/runs/{run_id}",
         train=f"{kube.root}/train",
         python=kube.python,
         target="kubernetes",
-        location=locations.render(location(run_id, chosen.launcher.value, kube)),
+        location=locations.render(replace(at, wait_limit=wait_limit)),
     )
 
 
@@ -159,6 +158,7 @@ def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
 def pod_config(request: TrainRequest, plan: Plan, chosen: Resolved) -> dict[str, Any]:
     """pod.json: what a pod needs to know, once, for all pods."""
     kube, backend, first = chosen.kube, chosen.backend.value, plan.layout.places[0]
+    precision = run_precision(chosen.training, plan.run.output_dir)
     return {
         "schema": CONFIG_SCHEMA,
         "run_id": plan.run.run_id,
@@ -172,15 +172,12 @@ def pod_config(request: TrainRequest, plan: Plan, chosen: Resolved) -> dict[str,
         "backend": backend.name,
         "backend_module": backend.module,
         "timeout_seconds": TIMEOUT_SECONDS,
-        "env": {
-            **ALWAYS,
-            **dict(backend.env),
-            **defaults(chosen.training.recipe.environment),
-        },
+        "env": {**ALWAYS, **dict(backend.env), **defaults(chosen.training.recipe.environment)},
         "preload": list(chosen.stack.value.preload),
         "stack": plan.origin.stack,
         "needs_bf16": plan.run.precision == "bf16" and not request.allow_slow_bf16,
         "stall_timeout": request.stall_timeout,
         "max_restarts": request.max_restarts,
+        **({"precision": values.record(precision)} if precision else {}),
         "ssh": {"folder": kube.ssh_folder, "port": kube.ssh_port},
     }

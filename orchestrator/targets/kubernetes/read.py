@@ -10,6 +10,7 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.sent_files import named_files
 from orchestrator.runs.resume import plan_or_resume
 from orchestrator.targets.identity import new_identity
 from orchestrator.targets.kubernetes import installed
@@ -33,7 +34,7 @@ def plan(request: TrainRequest) -> Plan:
 def read(request: TrainRequest) -> Inputs:
     own = request.own(KubeOptions)
     kube = kube_settings(own.k8s_file, list(own.k8s))
-    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)))
+    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     return Inputs(
         recipe=recipe,
         stack=load.stack(request.stack),
@@ -44,9 +45,7 @@ def read(request: TrainRequest) -> Inputs:
     )
 
 
-def chosen_settings(
-    pairs: tuple[str, ...], recipe: Recipe, settings: KubeSettings
-) -> dict[str, Value]:
+def chosen_settings(pairs: tuple[str, ...], recipe: Recipe, settings: KubeSettings) -> dict[str, Value]:
     """--set, where a path may also be one on the volume."""
     there = {
         name: text
@@ -59,14 +58,12 @@ def chosen_settings(
 
 def new_site(recipe: Recipe, values: dict[str, Value], settings: KubeSettings) -> KubeSite:
     new = new_identity()
-    data = (str(values[name]) for name in recipe.paths if name in values)
-    paths = dict.fromkeys([recipe.script, *recipe.files, *data])
     return KubeSite(
         run_id=names.run_id(new.stamp, recipe.name, new.suffix),
         train_here=str(TRAIN),
         started_by=new.started_by,
         created=new.created,
-        contents={path: content(path) for path in paths if is_own(path, settings)},
+        contents={path: content(path) for path in named_files(recipe, values) if is_own(path, settings)},
     )
 
 

@@ -11,8 +11,8 @@ from orchestrator.model.layout import Layout, alike
 from orchestrator.model.process_group import TRANSPORT_NAMES, TRANSPORTS, Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, launch
-from orchestrator.planning import precision as precisions
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.precision import choose_precision
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.training import Training
 from orchestrator.targets.kubernetes.default_kind import Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
@@ -59,7 +59,7 @@ class Resolved:
     training: Training
 
 
-def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
+def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
     """Raises PlanError, RequestError."""
     check_numbers(request)
     kube = with_flags(request, inputs.kube)
@@ -67,7 +67,7 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
     launcher, mpi = choose_launcher(request.launcher, kube, inputs.installed)
     name = launcher.value
     stack, backend = choose_stack(request, inputs, hydra=mpi == MPI["intel"])
-    precision = choose_precision(inputs.recipe, request)
+    precision = pods_precision(inputs.recipe, request, resume)
     layout = choose_layout(request, name, kube)
     return Resolved(
         kube=kube,
@@ -80,10 +80,9 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
         precision=precision,
         preload=checks.leave_preload(stack.value, "what of it the image has"),
         training=training_of(
-            request, inputs, stack.value, backend.value, precision=precision.value,
-            layout=layout.value,
+            request, inputs, stack.value, backend.value, precision=precision.value, layout=layout.value
         ),
-    )  # fmt: skip
+    )
 
 
 def check_numbers(request: TrainRequest) -> None:
@@ -118,14 +117,10 @@ def check_once(request: TrainRequest, flag: str, name: str) -> None:
         raise PlanError(f"{flag} and --k8s {name} are the same.", hint="Leave one of them out.")
 
 
-def choose_launcher(
-    asked: str | None, kube: KubeSettings, installed: Installed
-) -> tuple[Choice[str], str | None]:
+def choose_launcher(asked: str | None, kube: KubeSettings, installed: Installed) -> tuple[Choice[str], str | None]:
     """The kind of the job, and the MPI that starts its ranks, if it is one. Raises PlanError."""
     if asked is not None and asked not in KINDS:
-        raise PlanError(
-            f"--launcher {asked} does not run on Kubernetes.", hint=did_you_mean(asked, KINDS)
-        )
+        raise PlanError(f"--launcher {asked} does not run on Kubernetes.", hint=did_you_mean(asked, KINDS))
     if kube.mpi and (asked is None or asked in TORCHRUN_ONLY):
         which = f"of a {KINDS[asked].kind}" if asked else "unless --launcher is given"
         raise PlanError(
@@ -138,18 +133,15 @@ def choose_launcher(
     told = Decision(
         topic="launcher",
         value=f"{kind.kind} {kind.group}/{kind.version}",
-        reason="; ".join(
-            [f"{mpi} MPI" if mpi else "torchrun", *(d.reason for d in found.decisions)]
-        ),
+        reason="; ".join([f"{mpi} MPI" if mpi else "torchrun", *(d.reason for d in found.decisions)]),
     )
     return Choice(found.value, (told,)), mpi
 
 
-def choose_stack(
-    request: TrainRequest, inputs: Inputs, *, hydra: bool
-) -> tuple[Choice[Stack], Choice[Backend]]:
+def choose_stack(request: TrainRequest, inputs: Inputs, *, hydra: bool) -> tuple[Choice[Stack], Choice[Backend]]:
     """Raises PlanError. Which of it the image has, only the pods will know."""
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
+    checks.check_script_arguments(request.script_args, inputs.stack)
     chosen = launch.choose_backend(inputs.stack, (), request.backend, {})
     backend = for_pods(chosen, hydra=hydra)
     return checks.fit_stack(inputs.stack, chosen, ()), launch.tell_backend(backend)
@@ -165,35 +157,34 @@ def for_pods(backend: Backend, *, hydra: bool) -> Backend:
     return replace(backend, summary=words, env=tuple(env.items()))
 
 
-def choose_precision(recipe: Recipe, request: TrainRequest) -> Choice[str]:
-    """As on nodes, but nothing is known of the CPUs yet: each pod looks, and refuses."""
-    found = precisions.choose_precision(
-        recipe, (), asked=request.precision, allow_slow=request.allow_slow_bf16
-    )
-    if found.value != "bf16":
-        return found
-    what = "emulated where it must be" if request.allow_slow_bf16 else "a pod without it refuses"
-    (told,) = found.decisions
-    return Choice(found.value, (replace(told, reason=f"{told.reason}; {what}"),))
+def pods_precision(recipe: Recipe, request: TrainRequest, resume: Resume | None) -> Choice[str]:
+    """Return the precision, with what pods without BF16 instructions will do."""
+    precision = choose_precision(recipe, (), request, resume)
+    if precision.value != "bf16":
+        return precision
+    slow = "emulated by pods without BF16 instructions"
+    refused = "pods without BF16 instructions refuse it"
+    (decision,) = precision.decisions
+    reason = f"{decision.reason}; {slow if request.allow_slow_bf16 else refused}"
+    return Choice(precision.value, (replace(decision, reason=reason),))
 
 
 def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> Choice[Layout]:
     """Equal shares of each pod's CPUs; which CPUs these are, only the pod will know."""
     nodes, ppn = int(request.nodes or 1), 1 if request.ppn is None else request.ppn
-    if not 1 <= ppn <= kube.cpus:
+    if ppn < 1 or (ppn > kube.cpus and not kube.share_cores):
         raise PlanError(
             f"--ppn {ppn}, but a pod has {plain(kube.cpus)} CPUs.",
-            hint=f"--k8s cpu={max(ppn, 1)} or more, or fewer ranks with --ppn.",
+            hint=f"--k8s cpu={max(ppn, 1)} or more, or fewer ranks with --ppn. On a small test "
+            "cluster --k8s share_cores=true lets ranks share cores.",
         )
     word = "node" if launcher == "trainjob" else "worker"
-    threads = int(kube.cpus // ppn)
+    threads = max(1, int(kube.cpus // ppn))
     layout = alike(word=word, nodes=nodes, ppn=ppn, threads=threads)
     return Choice(layout, tell_pods(layout, kube))
 
 
-def least_nodes(
-    recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int, name: str
-) -> int:
+def least_nodes(recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int, name: str) -> int:
     """How few pods an elastic run goes on with. Raises PlanError."""
     least = kube.min_nodes
     if least is None:
@@ -204,9 +195,7 @@ def least_nodes(
             hint=f"Leave --min-nodes and min_nodes out, or --launcher {name}.",
         )
     if not 1 <= least <= nodes:
-        raise PlanError(
-            f"min_nodes = {least}, but --nodes is {nodes}.", hint=f"It is 1 to {nodes}."
-        )
+        raise PlanError(f"min_nodes = {least}, but --nodes is {nodes}.", hint=f"It is 1 to {nodes}.")
     if not (recipe.elastic or recipe.own_script):
         raise PlanError(
             f"min_nodes: recipe '{recipe.name}' needs all of its ranks.",
@@ -221,39 +210,41 @@ def least_nodes(
     return least
 
 
+def describe_cores(kube: KubeSettings, *, ppn: int) -> str:
+    """Return whether the ranks of a pod have cores for themselves."""
+    if ppn > kube.cpus:
+        return "ranks share cores, which is slow"
+    if kube.cpus.denominator == 1:
+        return "guaranteed"
+    return "guaranteed, but no whole cores: they are never its own"
+
+
 def tell_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
-    whole = kube.cpus.denominator == 1
     size = f"{kube.cpu} CPUs, {kube.memory}"
-    why = "guaranteed" if whole else "guaranteed, but no whole cores: they are never its own"
-    labels = ", ".join(
-        [*(f"{key}={value}" for key, value in kube.node_selector.items()), *kube.node_affinity]
-    )
+    why = describe_cores(kube, ppn=layout.places[0].local_world_size)
+    labels = ", ".join([*(f"{key}={value}" for key, value in kube.node_selector.items()), *kube.node_affinity])
     return (
         Decision(
-            topic="pods", value=f"{len(layout.nodes)}, each with {size}",
+            topic="pods",
+            value=f"{len(layout.nodes)}, each with {size}",
             reason=f"{why}; on nodes with {labels}" if labels else why,
         ),
         Decision(topic="image", value=kube.image),
         Decision(
-            topic="volume", value=f"{kube.claim} at {kube.mount}",
+            topic="volume",
+            value=f"{kube.claim} at {kube.mount}",
             reason=f"data, checkpoints and outputs; /dev/shm has {kube.shm}",
         ),
         Decision(
-            topic="ranks", value=str(layout.world_size),
-            reason=f"{layout.places[0].local_world_size} in each pod, "
-            f"threads of each: {layout.places[0].threads}",
+            topic="ranks",
+            value=str(layout.world_size),
+            reason=f"{layout.places[0].local_world_size} in each pod, threads of each: {layout.places[0].threads}",
         ),
-    )  # fmt: skip
+    )
 
 
 def training_of(
-    request: TrainRequest,
-    inputs: Inputs,
-    stack: Stack,
-    backend: Backend,
-    *,
-    precision: str,
-    layout: Layout,
+    request: TrainRequest, inputs: Inputs, stack: Stack, backend: Backend, *, precision: str, layout: Layout
 ) -> Training:
     """Raises PlanError, RequestError."""
     recipe = inputs.recipe

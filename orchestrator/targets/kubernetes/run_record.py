@@ -12,9 +12,8 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.model.layout import alike
 from orchestrator.targets.kubernetes.manifests import names
 
-CHANGED = ("layout", "nodes", "target", "location")
+CHANGED = ("layout", "nodes")
 MOST_RANKS = 100_000
-LOCATION = "kube"  # as before there was a choice of targets: all versions of orch find the run
 
 
 def short(record: RunRecord) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def short(record: RunRecord) -> dict[str, Any]:
         "ppn": first.local_world_size,
         "threads": first.threads,
     }
-    return {**kept, LOCATION: record.location, "pods": numbers}
+    return {**kept, "pods": numbers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

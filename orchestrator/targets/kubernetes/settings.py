@@ -62,6 +62,7 @@ class KubeSettings:
     volumes: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict)
+    share_cores: bool = False  # more ranks than CPUs in a pod, for small test clusters
 
     @property
     def cpus(self) -> Fraction:
@@ -77,11 +78,12 @@ class KubeSettings:
             amount(getattr(self, name), name)
         if not self.image or any(letter.isspace() for letter in self.image):
             raise PlanError(
-                "No image is given for the pods." if not self.image else
-                f"image = {self.image!r} is no name of an image.",
+                "No image is given for the pods."
+                if not self.image
+                else f"image = {self.image!r} is no name of an image.",
                 hint="`--k8s image=registry.example/orch:current`, or image in orch-k8s.toml; "
                 "`orch image build` makes one.",
-            )  # fmt: skip
+            )
         self.check_names()
         if self.mpi not in (None, "Intel", "OpenMPI"):
             raise PlanError(f"mpi = {self.mpi!r}.", hint="It is Intel or OpenMPI.")
@@ -90,12 +92,16 @@ class KubeSettings:
 
     def check_names(self) -> None:
         given = {
-            "namespace": self.namespace, "claim": self.claim, "token_secret": self.token_secret,
-            "service_account": self.service_account, "priority_class": self.priority_class,
-            "storage_class": self.storage_class, "queue": self.queue,
+            "namespace": self.namespace,
+            "claim": self.claim,
+            "token_secret": self.token_secret,
+            "service_account": self.service_account,
+            "priority_class": self.priority_class,
+            "storage_class": self.storage_class,
+            "queue": self.queue,
             "runtime_class": self.runtime_class,
             **{f"pull_secrets[{i}]": name for i, name in enumerate(self.pull_secrets)},
-        }  # fmt: skip
+        }
         for what, name in given.items():
             if name is not None and not names.is_subdomain(name):
                 raise PlanError(
@@ -110,12 +116,10 @@ class KubeSettings:
                 raise PlanError(f"{what} = {label!r} is no label of nodes.", hint=LABELS)
         if self.spread and self.spread == self.pack:
             raise PlanError(
-                f"spread and pack are both {self.pack}: pods cannot do both.",
-                hint="Leave one of the two out.",
+                f"spread and pack are both {self.pack}: pods cannot do both.", hint="Leave one of the two out."
             )
         for what, path in (("mount", self.mount), ("root", self.root), ("files", self.files)):
             if not path.startswith("/") or ":" in path or ".." in path.split("/"):
                 raise PlanError(
-                    f"{what} = {path!r} is no absolute path.",
-                    hint="It begins with /, and has no colon and no `..`.",
+                    f"{what} = {path!r} is no absolute path.", hint="It begins with /, and has no colon and no `..`."
                 )

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.planning.manifest import Object, as_yaml
-from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.interface import Tell, silent
+from orchestrator.targets.kubernetes import checks, image_probe, kueue, quota, rights
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.checks import Finding
 from orchestrator.targets.kubernetes.installed import versions
-from orchestrator.targets.kubernetes.manifests import names, security, setup
+from orchestrator.targets.kubernetes.manifests import setup
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from orchestrator.targets.kubernetes.manifests.pods import optional, where
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
+from orchestrator.targets.kubernetes.rights import Right
 from orchestrator.targets.kubernetes.settings import KubeSettings
-from orchestrator.targets.kubernetes.status import pod_state
-from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigterm
 
-PROBE = "orch-image-check"
 TRIAL = "orch-check"  # never made: a dry run
-PULL_SECONDS = 300.0
-POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +33,13 @@ class CheckRequest:
 
 
 def check(
-    connected: Callable[[], Kube], settings: KubeSettings, request: CheckRequest
+    connected: Callable[[], Kube], settings: KubeSettings, request: CheckRequest, notify: Tell = silent
 ) -> Iterator[Finding]:
-    """What was found, as it is found; where the API cannot be asked, only that."""
+    """Yield each finding as soon as it is known; only one if the API does not respond.
+
+    Args:
+        notify: called with what the check waits for.
+    """
     try:
         cluster = connected()
         version = cluster.get("/version").get("gitVersion", "an unknown version")
@@ -57,21 +55,29 @@ def check(
     yield from checks.kinds_findings(served, request.launcher)
     if request.launcher is None:
         yield checks.default_finding(served)
-    yield checks.rights_finding(denied(cluster, request, served), cluster.namespace)
-    yield claim(cluster, settings, request.pods)
+    launchers = checks.in_question(served, request.launcher)
+    needed = [
+        *rights.RIGHTS,
+        *(right for launcher in launchers for right in rights.rights_for(KINDS[launcher])),
+        *(rights.KUEUE_RIGHTS if settings.queue else ()),
+    ]
+    yield checks.rights_finding(denied(cluster, needed), cluster.namespace)
+    volume = claim(cluster, settings, request.pods)
+    yield volume
+    unbound = volume.state == "miss"
+    yield checks.init_finding(denied(cluster, rights.INIT_RIGHTS), needed=unbound)
+    yield quota.quota_finding(listed_quotas(cluster), settings, request.pods)
+    if settings.queue:
+        yield kueue.queue_finding(cluster, settings, launchers)
     nodes = listed_nodes(cluster)
     yield checks.nodes_finding(nodes, settings, request.pods)
     yield checks.flags_finding(nodes, settings)
-    yield image(cluster, settings, pull=request.pull)
+    yield image_probe.image(cluster, settings, notify, pull=request.pull)
 
 
-def denied(
-    cluster: Kube, request: CheckRequest, served: dict[str, tuple[str, ...]]
-) -> list[tuple[str, str, str, str]]:
-    """The rights that are needed and not there."""
-    launchers = checks.in_question(served, request.launcher)
-    wanted = [*checks.RIGHTS, *(r for one in launchers for r in checks.rights_for(KINDS[one]))]
-    return [right for right in wanted if not allowed(cluster, *right[:3])]
+def denied(cluster: Kube, needed: Iterable[Right]) -> list[Right]:
+    """Return the rights that the user does not have."""
+    return [right for right in needed if not allowed(cluster, *right[:3])]
 
 
 def allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
@@ -108,103 +114,20 @@ def claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
         return checks.claim_unseen(error)
 
 
+def listed_quotas(cluster: Kube) -> list[Any] | None:
+    """Return the ResourceQuotas of the namespace, or None if they may not be listed."""
+    path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
+    try:
+        return list(cluster.get(path).get("items") or [])
+    except OrchError:
+        return None
+
+
 def listed_nodes(cluster: Kube) -> list[Any] | None:
     try:
         return list(cluster.get("/api/v1/nodes").get("items") or [])
     except Refused:
         return None
-
-
-def image(cluster: Kube, settings: KubeSettings, *, pull: bool) -> Finding:
-    """Whether the image can be pulled: by a pod that does nothing."""
-    if not settings.image:
-        cure = "`orch image build` makes one; image in orch-k8s.toml names it."
-        return Finding(topic="image", state="miss", words="none is given", cure=cure)
-    if not pull:
-        cure = "Without --no-pull a pod tries it."
-        return Finding(topic="image", state="unknown", words=settings.image, cure=cure)
-    with ending_at_sigterm():
-        return pulled(cluster, settings)
-
-
-def pulled(cluster: Kube, settings: KubeSettings) -> Finding:
-    path = f"{cluster.core_path('Pod')}/{PROBE}"
-    made: Object | None = None
-    try:
-        remove(cluster, path)
-        made = cluster.applied(probe_pod(settings))
-        return await_pull(cluster, path, settings)
-    except OrchError as error:
-        return Finding(topic="image", state="unknown", words=error.message, cure=error.hint)
-    finally:
-        if made is not None:
-            with contextlib.suppress(OrchError):  # that one may not, the check of rights tells
-                cluster.delete(path, made["metadata"]["uid"])
-
-
-def probe_pod(settings: KubeSettings) -> Object:
-    small = {"cpu": "100m", "memory": "64Mi"}
-    pull = [{"name": name} for name in settings.pull_secrets]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": PROBE, "labels": {names.OWNER: names.MANAGER}},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": security.of_pod(settings.uid),
-            **({"imagePullSecrets": pull} if pull else {}),
-            **optional("serviceAccountName", settings.service_account),
-            **where(replace(settings, spread=None, pack=None), {}),
-            "containers": [
-                {
-                    "name": "probe",
-                    "image": settings.image,
-                    "command": [settings.python, f"{settings.root}/train/node.py"],
-                    "resources": {"requests": dict(small), "limits": small},
-                    "securityContext": security.of_container(),
-                }
-            ],
-        },
-    }
-
-
-def await_pull(cluster: Kube, path: str, settings: KubeSettings) -> Finding:
-    """node.py without arguments says how it is used and ends with 2: then it is there."""
-    deadline = time.monotonic() + PULL_SECONDS
-    while True:
-        found = pod_state(cluster.get(path), cluster.events_of(PROBE))
-        if found.code == 2:
-            return Finding(topic="image", state="ok", words=f"{settings.image} has orch's programs")
-        if found.state in ("failed", "done"):
-            words = (
-                f"{settings.image} can be pulled, but {settings.root}/train/node.py {found.words}"
-            )
-            cure = "`orch image build` makes an image that has it; root names another folder."
-            return Finding(topic="image", state="miss", words=words, cure=cure)
-        if "cannot be pulled" in found.words or time.monotonic() > deadline:
-            cure = (
-                "Is the name right, and does the registry let the nodes in? pull_secrets names "
-                "secrets of type kubernetes.io/dockerconfigjson."
-            )
-            words = found.words or "the pod did not start in time"
-            return Finding(topic="image", state="miss", words=words, cure=cure)
-        time.sleep(POLL_SECONDS)
-
-
-def remove(cluster: Kube, path: str) -> None:
-    """The probe of before, if it is ours: until it is gone, for one that ends takes no changes."""
-    deadline = time.monotonic() + END_SECONDS
-    try:
-        pod = cluster.get(path)
-        while (pod["metadata"].get("labels") or {}).get(names.OWNER) == names.MANAGER:
-            cluster.delete(path, pod["metadata"]["uid"])
-            if time.monotonic() > deadline:
-                return
-            time.sleep(POLL_SECONDS)
-            pod = cluster.get(path)
-    except OrchError:  # none there, or no right to it: the check says that elsewhere
-        pass
 
 
 def init_objects(settings: KubeSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:

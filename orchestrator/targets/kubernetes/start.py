@@ -15,8 +15,10 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
+from orchestrator.targets.kubernetes.kueue import check_queue
 from orchestrator.targets.kubernetes.leftovers import remove_expired
 from orchestrator.targets.kubernetes.location import JobLocation, location_of
+from orchestrator.targets.kubernetes.manifests.names import QUEUE
 from orchestrator.targets.kubernetes.objects import delete_job, delete_rest, give_owner
 
 
@@ -24,6 +26,8 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     """Make the run's objects; -> its record. It lives on without this program."""
     cluster = connect(plan.run.location["context"], namespace_asked(plan))
     plan = seen(plan, cluster)
+    if queue := queue_of(plan):
+        check_queue(cluster, queue)
     record = plan.run
     store.create(plan, folder)
     remove_expired(cluster)
@@ -43,6 +47,13 @@ def seen(plan: Plan, cluster: Kube) -> Plan:
     here = {"namespace": cluster.namespace, "context": cluster.context}
     run = replace(plan.run, location={**plan.run.location, **here})
     return replace(plan, run=run)
+
+
+def queue_of(plan: Plan) -> str | None:
+    """Return the queue of Kueue that the job is for."""
+    (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
+    queue: str | None = step.objects[-1]["metadata"].get("labels", {}).get(QUEUE)
+    return queue
 
 
 def namespace_asked(plan: Plan) -> str | None:

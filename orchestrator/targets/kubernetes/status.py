@@ -12,6 +12,7 @@ Json = Mapping[str, Any]
 
 PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 DELETED = "its pod was deleted"
+BEING_DELETED = "its pod is being deleted"
 CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 DONE = ("Succeeded", "Complete")
 # Events of a pod that say why it does not start.
@@ -21,7 +22,8 @@ TELLING = ("FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreat
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
     """`state`: waiting, running, done or failed; `words`: why, in one line. `oom`: killed for
-    memory. `started`: its container has something to say."""
+    memory. `started`: its container has something to say. `lost`: its node does not respond, or
+    the pod is being deleted, although it has not ended."""
 
     pod: str
     node: str
@@ -30,6 +32,7 @@ class PodState:
     oom: bool = False
     code: int | None = None
     started: bool = False
+    lost: bool = False
 
 
 def node_of(pod: str) -> str:
@@ -55,12 +58,42 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
         return failed(make, pod, ended or last_end(containers[0]))
     if phase == "Succeeded" or ended:
         return make(state="done", code=0, started=True)
-    if status.get("reason") == "NodeLost" or phase == "Unknown":
-        return make(state="waiting", words="its node does not answer", started=True)
+    running = state.get("running") is not None
+    unreachable = is_node_lost(status)
+    if loss := describe_loss(pod, unreachable=unreachable):
+        readable = running and not unreachable  # its log comes from the kubelet
+        return make(state="running" if readable else "waiting", words=loss, started=running or unreachable, lost=True)
     if waiting := waiting_words(pod, state, tuple(events)):
         return make(state="waiting", words=waiting, started=bool(last_end(containers[0])))
-    running = state.get("running") is not None
     return make(state="running" if running else "waiting", started=running)
+
+
+def is_node_lost(status: Json) -> bool:
+    """Return whether the control plane has lost contact with the pod's node.
+
+    The node controller sets `Ready` to False and leaves `ContainersReady` as the kubelet has
+    written it; the kubelet itself never makes the two differ, because orch's pods have no readiness
+    gates. Kubernetes before 1.13 wrote the reason NodeLost.
+    """
+    if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
+        return True
+    not_ready = condition(status, "Ready", wanted="False")
+    return bool(not_ready and condition(status, "ContainersReady"))
+
+
+def describe_loss(pod: Json, *, unreachable: bool) -> str:
+    """Return why a pod that has not ended is about to be lost, or an empty string."""
+    reasons = []
+    if unreachable:
+        node = pod.get("spec", {}).get("nodeName")
+        reasons.append(f"its node {node} does not respond" if node else "its node does not respond")
+    disrupted = condition(pod.get("status", {}), "DisruptionTarget")
+    if disrupted:
+        message = disrupted.get("message") or disrupted.get("reason")
+        reasons.append(f"the cluster deletes the pod: {message}")
+    elif pod["metadata"].get("deletionTimestamp"):
+        reasons.append(BEING_DELETED)
+    return "; ".join(reasons)
 
 
 class Maker:
@@ -132,8 +165,11 @@ def waiting_words(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
         return f"starts again and again: {message or reason}"
     if state.get("running") is not None:
         return ""
-    told = [event for event in events if event.get("reason") in TELLING]
-    return f"{told[-1]['reason']}: {told[-1].get('message', '')}" if told else ""
+    # Events stay for an hour: those about scheduling are out of date once the pod has a node.
+    outdated = "FailedScheduling" if pod.get("spec", {}).get("nodeName") else ""
+    reasons = [reason for reason in TELLING if reason != outdated]
+    failures = [event for event in events if event.get("reason") in reasons]
+    return f"{failures[-1]['reason']}: {failures[-1].get('message', '')}" if failures else ""
 
 
 def condition(status: Json, kind: str, wanted: str = "True") -> Json | None:
@@ -146,11 +182,12 @@ def condition(status: Json, kind: str, wanted: str = "True") -> Json | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
     """`state`: running, suspended, done or failed; `words`: the operator's, if it failed; `ended`:
-    when it was done or failed, by the cluster's clock."""
+    when it was done or failed, by the cluster's clock; `gone`: the cluster has no such job."""
 
     state: str
     words: str = ""
     ended: float | None = None
+    gone: bool = False
 
 
 def job_state(job: Json) -> JobState:

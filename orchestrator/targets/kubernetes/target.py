@@ -34,8 +34,7 @@ class KubeTarget:
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
-            "There is no folder to fill: pods have their stack from an image.",
-            hint="`orch image build` makes one.",
+            "There is no folder to fill: pods have their stack from an image.", hint="`orch image build` makes one."
         )
 
     def list_runs(self, where: str) -> Listed:

@@ -10,24 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from orch_node.protocol import files
-from orch_node.protocol.events import Ended, Event, Heartbeat, Launched, NodesLost
+from orch_node.protocol.events import Ended, Event, Heartbeat, Launched, NodeNews, NodesLost, Started
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Tell
-from orchestrator.targets.kubernetes import patience
+from orchestrator.targets.kubernetes import patience, refusals
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import Follower, of_now
-from orchestrator.targets.kubernetes.kueue import why_suspended
+from orchestrator.targets.kubernetes.kueue import describe_unmanaged, why_suspended
 from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
-from orchestrator.targets.kubernetes.objects import STOPPED
+from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects
 from orchestrator.targets.kubernetes.status import (
+    BEING_DELETED,
+    DELETED,
     JobState,
     job_state,
     made_at,
@@ -40,7 +42,6 @@ GIVE_UP_SECONDS = 300.0
 DRAIN_SECONDS = 20.0
 UNSEEN_SECONDS = 20.0
 FOLLOW_SECONDS = 0.5
-REFUSING = ("FailedCreatePod", "FailedCreate")  # reasons of events
 
 
 class KubeWatch:
@@ -57,6 +58,9 @@ class KubeWatch:
         self.follower = Follower(cluster, self.selector)
         self.began = time.time()
         self.lost_since: float | None = None
+        self.queue_checked = False
+        self.ranks_started = False
+        self.job_made: float | None = None
         self.watched = False  # by somebody of this process, who writes what comes into the folder
 
     def started(self) -> None:
@@ -101,6 +105,7 @@ class KubeWatch:
             events = run.events()
             yield from events[told:]
             told = len(events)
+            self.ranks_started = any(isinstance(event, Started) for event in events)
             if run.outcome is not None:
                 return
             if held:
@@ -115,7 +120,7 @@ class KubeWatch:
             yield from self.take_items(FOLLOW_SECONDS)
             yield of_now(Heartbeat())  # who follows the logs looks again
             if time.monotonic() - looked > POLL_SECONDS:
-                state, looked = self.look(), time.monotonic()
+                state, looked = self.look() or self.end_late_start(), time.monotonic()
         yield from self.drain()
         yield self.finish_with(state)
 
@@ -135,33 +140,45 @@ class KubeWatch:
             job = self.job()
         except NotThere:
             words = f"the job {self.at.job} is gone: somebody deleted it, or its time was over"
-            return JobState(state="failed", words=words)
+            return JobState(state="failed", words=words, gone=True)
         except (ConnectionLost, Refused) as error:
             self.note_loss(error)
             return None
         if self.lost_since is not None:
             self.tell(f"the API answers again after {time.monotonic() - self.lost_since:.0f} s")
             self.lost_since = None
+        self.job_made = made_at(job)
         found = job_state(job)
         there = len(self.follower.pods)
-        if there < len(self.record.nodes) and (words := self.refusal()):
+        if there < len(self.record.nodes) and (words := refusals.refusal_of(self.cluster, self.at.job)):
             which = "some of its pods" if there else "its pods"
-            self.follower.tell_once("pods", f"{which} are not admitted: {words}")
+            self.follower.tell_once("pods", f"{which} are not admitted: {words}", same=refusals.without_pod(words))
         elif unseen(job) and time.time() - self.began > UNSEEN_SECONDS:
             words = f"no operator has taken up {self.at.job}: is it running?"
             self.follower.tell_once("job", f"{words} `orch k8s check` looks")
+        if time.time() - self.began > UNSEEN_SECONDS and not self.queue_checked:
+            self.queue_checked = True
+            self.follower.tell_once("queue", describe_unmanaged(self.cluster, job))
         if found.state == "suspended":
             self.follower.tell_once("job", why_suspended(self.cluster, job) or found.words)
         return found if found.state in ("done", "failed") else None
 
-    def refusal(self) -> str:
-        """Why the cluster takes no pods of the job: what its operator, or a Job of it, has told."""
-        try:
-            told = [one for reason in REFUSING for one in self.cluster.events(f"reason={reason}")]
-        except OrchError:  # one may not read them
-            return ""
-        own = [one for one in told if is_of(self.at.job, one.get("involvedObject") or {})]
-        return str(own[-1].get("message", "")) if own else ""
+    def end_late_start(self) -> JobState | None:
+        """Delete the run's objects if its ranks have not started within its wait limit.
+
+        Raises:
+            ExecuteError: if they cannot be deleted.
+        """
+        limit = self.at.wait_limit
+        if limit is None or self.ranks_started or self.job_made is None:
+            return None
+        if time.time() - self.job_made <= limit:
+            return None
+        reasons = self.follower.reasons_to_wait()
+        self.follower.ended.set()  # do not report the deletion of its pods
+        delete_objects(self.cluster, self.at, self.record.run_id)
+        message = f"its ranks have not started within {limit} s (--wait-limit): {reasons}"
+        return JobState(state="failed", words=message, gone=True)
 
     def note_loss(self, error: ExecuteError) -> None:
         now = time.monotonic()
@@ -183,15 +200,20 @@ class KubeWatch:
             if isinstance(item, OrchError):
                 raise item
             if isinstance(item, Event):
-                self.copy.add_event(item)
-                yield item
+                if not self.of_the_stop(item):
+                    self.copy.add_event(item)
+                    yield item
             elif (event := self.copy.write(item)) is not None and not self.of_the_stop(event):
+                self.ranks_started = self.ranks_started or isinstance(event, Started)
                 yield event
         self.copy.keep_positions()
 
     def of_the_stop(self, event: Event) -> bool:
         """Whether it tells that a pod is lost which `orch stop` has deleted."""
-        return isinstance(event, NodesLost | Ended) and (self.folder / STOPPED).exists()
+        about_pods = isinstance(event, NodesLost | Ended) or (
+            isinstance(event, NodeNews) and event.text.endswith((DELETED, BEING_DELETED))
+        )
+        return about_pods and (self.folder / STOPPED).exists()
 
     # The end.
 
@@ -257,8 +279,3 @@ class KubeWatch:
                 self.finish_with(state)
         except OrchError as error:
             self.tell(error.message)
-
-
-def is_of(job: str, involved: dict[str, Any]) -> bool:
-    """Whether an event is about this job, or an object that its operator has made of it."""
-    return f"{involved.get('name', '')}-".startswith(f"{job}-")

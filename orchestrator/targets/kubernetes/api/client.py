@@ -10,14 +10,7 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.api.errors import (
-    Expired,
-    NotThere,
-    connection_errors,
-    passing,
-    pause,
-    words,
-)
+from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, connection_errors, passing, pause, words
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
 
 Result = TypeVar("Result")
@@ -26,13 +19,19 @@ STREAM_SECONDS = 300  # after which a watch is begun anew
 QUIET_SECONDS = 330.0
 TRIES = 5
 CORE = {
-    "ConfigMap": "configmaps", "Secret": "secrets", "Pod": "pods",
-    "PersistentVolumeClaim": "persistentvolumeclaims", "Service": "services",
-}  # fmt: skip
+    "ConfigMap": "configmaps",
+    "Secret": "secrets",
+    "Pod": "pods",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Service": "services",
+}
 CUSTOM = {
-    "PyTorchJob": "pytorchjobs", "MPIJob": "mpijobs", "TrainJob": "trainjobs",
-    "TrainingRuntime": "trainingruntimes", "Job": "jobs",
-}  # fmt: skip
+    "PyTorchJob": "pytorchjobs",
+    "MPIJob": "mpijobs",
+    "TrainJob": "trainjobs",
+    "TrainingRuntime": "trainingruntimes",
+    "Job": "jobs",
+}
 
 
 class Kube:
@@ -46,24 +45,29 @@ class Kube:
         self.context = context
         self.tries = TRIES
         self.custom = kubernetes.CustomObjectsApi(client)
-        self.failures: tuple[type[Exception], ...] = (
-            kubernetes.ApiException,
-            *connection_errors(),
-        )
+        self.failures: tuple[type[Exception], ...] = (kubernetes.ApiException, *connection_errors())
 
     # Reading.
 
     def request(
-        self, method: str, path: str, *, query: dict[str, str] | None = None,
-        body: Object | None = None, content_type: str = "application/json",
+        self,
+        method: str,
+        path: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
         timeout: tuple[float, float] = TIMEOUT,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """A raw response. Raises what the client raises; `attempt` makes words of it."""
         serialized = self.client.param_serialize(
-            method, path, query_params=list((query or {}).items()), body=body,
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            body=body,
             header_params={"Accept": "application/json", "Content-Type": content_type},
             auth_settings=["BearerToken"],
-        )  # fmt: skip
+        )
         response = self.client.call_api(*serialized[:4], _request_timeout=timeout)
         if not 200 <= response.status < 300:
             raise self.failed(response)
@@ -98,10 +102,9 @@ class Kube:
     def list_custom(self, group: str, version: str, plural: str, selector: str) -> list[Object]:
         found: Any = self.attempt(
             lambda: self.custom.list_namespaced_custom_object(
-                group, version, self.namespace, plural, label_selector=selector,
-                _request_timeout=TIMEOUT,
+                group, version, self.namespace, plural, label_selector=selector, _request_timeout=TIMEOUT
             )
-        )  # fmt: skip
+        )
         return list(found.get("items") or [])
 
     def events_of(self, name: str) -> list[Object]:
@@ -122,10 +125,12 @@ class Kube:
         for pod in listed.get("items") or ():
             yield "ADDED", pod
         query = {
-            "labelSelector": selector, "watch": "true", "allowWatchBookmarks": "true",
+            "labelSelector": selector,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
             "resourceVersion": str(listed["metadata"]["resourceVersion"]),
             "timeoutSeconds": str(STREAM_SECONDS),
-        }  # fmt: skip
+        }
         for line in self.lines(path, query):
             change = json.loads(line)
             if change["type"] == "ERROR":
@@ -176,13 +181,10 @@ class Kube:
         body = {**made, "metadata": {**made["metadata"], "namespace": self.namespace}}
         with self.naming(made):
             return self.attempt(
-            lambda: as_json(
-                self.request(
-                    "PATCH", path, query=query, body=body,
-                    content_type="application/apply-patch+yaml",
+                lambda: as_json(
+                    self.request("PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml")
                 )
             )
-        )  # fmt: skip
 
     @contextmanager
     def naming(self, made: Object) -> Iterator[None]:
@@ -203,8 +205,12 @@ class Kube:
 
     def delete(self, path: str, uid: str) -> None:
         """Delete that very object, and what it owns; one that is gone is no error."""
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background",
-                "preconditions": {"uid": uid}}  # fmt: skip
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        }
         try:
             self.attempt(lambda: self.request("DELETE", path, body=body).release_conn())
         except NotThere:

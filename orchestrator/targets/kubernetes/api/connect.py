@@ -14,8 +14,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kube:
         import kubernetes.config
     except ImportError:
         raise RequestError(
-            "--on k8s needs the package `kubernetes`, which is not installed.",
-            hint="pip install 'kubernetes>=37,<38'",
+            "--on k8s needs the package `kubernetes`, which is not installed.", hint="pip install 'kubernetes>=37,<38'"
         ) from None
     config: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()

@@ -17,6 +17,10 @@ ADMISSION = (
 ADMITTING = "A policy of the cluster says so: its administrator knows what it asks for."
 
 
+# failed calling webhook "NAME": failed to call webhook: Post "https://SERVICE.NAMESPACE.svc:443/...
+WEBHOOK = re.compile(r'failed calling webhook ".*https://(?P<service>[-\w]+)\.(?P<namespace>[-\w]+)\.svc\b')
+
+
 class NotThere(ExecuteError):
     """The API has no such object."""
 
@@ -53,11 +57,25 @@ def words(error: Exception, where: str) -> ExecuteError:
     if status == 410:
         return Expired(f"{message}.")
     if not status or status in PASSING:
-        return ConnectionLost(f"The API of {where} fails: {message}.")
+        if webhook := WEBHOOK.search(message):
+            return webhook_failed(message, webhook)
+        return ConnectionLost(
+            f"The API of {where} fails: {message}.",
+            hint="Try again when it responds. Runs that have started are not affected.",
+        )
     return ExecuteError(
         f"The API refuses it: {message}.",
-        hint="`orch train ... --dry-run -o yaml` shows what it is given, `kubectl explain` what "
-        "it takes.",
+        hint="`orch train ... --dry-run -o yaml` shows what it is given, `kubectl explain` what it takes.",
+    )
+
+
+def webhook_failed(message: str, webhook: re.Match[str]) -> ExecuteError:
+    """Return the error for an object that an operator should have judged, but does not respond."""
+    service, namespace = webhook["service"], webhook["namespace"]
+    return ExecuteError(
+        f"An operator of the cluster does not respond: {message}.",
+        hint=f"Nothing was created. `kubectl -n {namespace} get pods` shows whether the operator "
+        f"behind the service {service} runs; its administrator restarts it.",
     )
 
 

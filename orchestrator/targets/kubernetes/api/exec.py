@@ -42,13 +42,9 @@ class PodExec:
                 if channel in said:
                     said[channel] += data
                 if sum(map(len, said.values())) > LARGEST_ANSWER:
-                    raise ExecuteError(
-                        f"The answer of {self.pod} has no end, and was cut off.", hint=BUSY
-                    )
+                    raise ExecuteError(f"The answer of {self.pod} has no end, and was cut off.", hint=BUSY)
                 if time.monotonic() > deadline:
-                    raise ExecuteError(
-                        f"{program(argv)} has not answered for {seconds:.0f} s.", hint=BUSY
-                    )
+                    raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.", hint=BUSY)
             code = channels.code()
         out, err = (text.decode(errors="replace") for text in said.values())
         return Answer(code=code, out=out, err=err)
@@ -94,11 +90,17 @@ class PodExec:
         found = self.cluster.attempt(
             lambda: stream(
                 core.connect_get_namespaced_pod_exec,
-                self.pod, self.cluster.namespace, command=list(argv),
-                stdin=False, stdout=True, stderr=True, tty=False,
-                binary=True, _preload_content=False,
+                self.pod,
+                self.cluster.namespace,
+                command=list(argv),
+                stdin=False,
+                stdout=True,
+                stderr=True,
+                tty=False,
+                binary=True,
+                _preload_content=False,
             )
-        )  # fmt: skip
+        )
         return Channels(found.sock, self.pod)
 
     def close(self) -> None:

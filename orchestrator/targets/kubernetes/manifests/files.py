@@ -20,19 +20,9 @@ class Files:
     train: str
 
     @staticmethod
-    def of(
-        contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubeSettings
-    ) -> Files:
-        paths = {
-            path: f"{settings.files}/files/{recipe.place_of(path, index)}"
-            for index, path in enumerate(contents)
-        }
-        return Files(
-            paths=paths,
-            contents=contents,
-            train_here=train_here,
-            train=f"{settings.root}/train",
-        )
+    def of(contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubeSettings) -> Files:
+        paths = {path: f"{settings.files}/files/{recipe.place_of(path, index)}" for index, path in enumerate(contents)}
+        return Files(paths=paths, contents=contents, train_here=train_here, train=f"{settings.root}/train")
 
     def there(self, path: str) -> str:
         """A file that came along, one of the image, or a path that is the pod's already."""

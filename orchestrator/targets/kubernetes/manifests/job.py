@@ -66,6 +66,23 @@ class KubeJob:
         return ["--", *map(literal, self.script)]
 
 
+def trial_job(settings: KubeSettings, name: str = "orch-check") -> KubeJob:
+    """Return a run of one pod without files, for objects that belong to no run."""
+    return KubeJob(
+        run_id=name,
+        settings=settings,
+        nodes=1,
+        ppn=1,
+        min_nodes=1,
+        threads=max(1, int(settings.cpus)),
+        max_restarts=0,
+        script=(),
+        config={},
+        record={},
+        files={},
+    )
+
+
 def literal(text: str) -> str:
     """Text as a container's argument or variable: Kubernetes expands $(NAME), and $$ to $."""
     return text.replace("$", "$$")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from typing import Any
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services want it
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -57,6 +58,12 @@ def job_name(run: str) -> str:
         return base
     digest = hashlib.sha256(run.encode()).hexdigest()[:6]
     return f"{base[: JOB_MAX - 7].rstrip('-')}-{digest}"
+
+
+def metadata_of_namespace(name: str, namespace: str | None) -> dict[str, Any]:
+    """Return the metadata of an object that belongs to a namespace and to no run."""
+    place = {"namespace": namespace} if namespace else {}
+    return {"name": name, **place, "labels": {OWNER: MANAGER}}
 
 
 def labels(run: str) -> dict[str, str]:

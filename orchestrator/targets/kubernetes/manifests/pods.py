@@ -19,12 +19,10 @@ def pod_template(job: KubeJob, container: Object) -> Object:
         "spec": {
             "containers": [container],
             "volumes": volumes(job),
-            "securityContext": {
-                **security.of_pod(settings.uid),
-                "fsGroupChangePolicy": "OnRootMismatch",
-            },
+            "securityContext": {**security.of_pod(settings.uid), "fsGroupChangePolicy": "OnRootMismatch"},
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "enableServiceLinks": False,
+            **security.NO_TOKEN,
             **(
                 {"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]}
                 if settings.pull_secrets
@@ -45,11 +43,7 @@ def where(settings: KubeSettings, labels: dict[str, str]) -> Object:
         **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
         **({"affinity": affinity} if affinity else {}),
         **({"tolerations": tolerations} if tolerations else {}),
-        **(
-            {"topologySpreadConstraints": wishes.spread(settings.spread, labels)}
-            if settings.spread
-            else {}
-        ),
+        **({"topologySpreadConstraints": wishes.spread(settings.spread, labels)} if settings.spread else {}),
         **optional("runtimeClassName", settings.runtime_class),
     }
 
@@ -121,13 +115,10 @@ def volumes(job: KubeJob) -> list[Object]:
         {
             "name": "orch-secrets",
             # mode 0440: fsGroup makes the group the pod's own
-            "secret": {
-                "secretName": settings.token_secret, "optional": True, "defaultMode": 0o440,
-                "items": [token],
-            },
+            "secret": {"secretName": settings.token_secret, "optional": True, "defaultMode": 0o440, "items": [token]},
         },
         *(wishes.volume(text, number)[0] for number, text in enumerate(settings.volumes)),
-    ]  # fmt: skip
+    ]
 
 
 def mounts(job: KubeJob) -> list[Object]:

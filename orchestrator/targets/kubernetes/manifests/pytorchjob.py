@@ -48,10 +48,7 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
 
 def run_policy(job: KubeJob) -> Object:
     """Pods that have ended stay for their logs until the job's time to live is over."""
-    return {
-        "cleanPodPolicy": "Running",
-        "ttlSecondsAfterFinished": job.settings.ttl,
-    }
+    return {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": job.settings.ttl}
 
 
 def limit(job: KubeJob) -> Object:

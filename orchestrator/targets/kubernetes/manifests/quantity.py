@@ -9,23 +9,31 @@ from orchestrator.errors import PlanError
 
 # apimachinery's pkg/api/resource: decimal suffixes, binary ones, or an exponent.
 UNITS = {
-    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
     **{unit: Fraction(1000 ** (power + 1)) for power, unit in enumerate("kMGTPE")},
     **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
-}  # fmt: skip
+}
 GRAMMAR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
 
 def amount(text: str, what: str) -> Fraction:
     """The exact value of a quantity; `what` names it in the error. Raises PlanError."""
-    match = GRAMMAR.fullmatch(text)
-    value = number(match) if match else Fraction(0)
-    if value <= 0:
+    value = value_of(text)
+    if value is None or value <= 0:
         raise PlanError(
             f"{what} = {text!r} is no quantity above 0.",
             hint="Write it as Kubernetes does: 16 or 500m for CPUs, 64Gi or 512Mi for memory.",
         )
     return value
+
+
+def value_of(text: object) -> Fraction | None:
+    """Return the exact value of a quantity, which may be 0, or None if it is not a quantity."""
+    match = GRAMMAR.fullmatch(str(text))
+    return number(match) if match else None
 
 
 def number(match: re.Match[str]) -> Fraction:

@@ -16,5 +16,9 @@ def of_pod(uid: int) -> Object:
     }
 
 
+# No pod of orch asks the API for anything, and neither do the operators' launchers, which use ssh.
+NO_TOKEN = {"automountServiceAccountToken": False}
+
+
 def of_container() -> Object:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -8,15 +8,13 @@ from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.settings import TOKEN, KubeSettings
 
-LABELS = {names.OWNER: names.MANAGER}
-
 
 def volume(settings: KubeSettings) -> Object:
     """All pods of a run write to it, wherever they are."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": settings.claim, "labels": dict(LABELS)},
+        "metadata": names.metadata_of_namespace(settings.claim, settings.namespace),
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "resources": {"requests": {"storage": settings.storage}},
@@ -30,7 +28,7 @@ def token(settings: KubeSettings, value: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": settings.token_secret, "labels": dict(LABELS)},
+        "metadata": names.metadata_of_namespace(settings.token_secret, settings.namespace),
         "type": "Opaque",
         "data": {TOKEN: base64.b64encode(value.encode()).decode()},
     }

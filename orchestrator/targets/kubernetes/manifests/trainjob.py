@@ -11,7 +11,7 @@ from dataclasses import replace
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import KubeJob
+from orchestrator.targets.kubernetes.manifests.job import KubeJob, trial_job
 from orchestrator.targets.kubernetes.manifests.mpijob import launcher, worker
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template, resources
 from orchestrator.targets.kubernetes.settings import KubeSettings
@@ -31,11 +31,7 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
 
 
 def train_job(job: KubeJob) -> Object:
-    trainer: Object = {
-        "image": job.settings.image,
-        "numNodes": job.nodes,
-        "numProcPerNode": job.ppn,
-    }
+    trainer: Object = {"image": job.settings.image, "numNodes": job.nodes, "numProcPerNode": job.ppn}
     if job.settings.mpi is None:
         trainer["resourcesPerNode"] = resources(job.settings.cpu, job.settings.memory)
     return {
@@ -43,11 +39,7 @@ def train_job(job: KubeJob) -> Object:
         "kind": "TrainJob",
         "metadata": job.metadata_to_expire(),
         "spec": {
-            "runtimeRef": {
-                "apiGroup": "trainer.kubeflow.org",
-                "kind": "TrainingRuntime",
-                "name": job.name,
-            },
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job.name},
             "trainer": trainer,
         },
     }
@@ -81,21 +73,15 @@ def shared_runtime(settings: KubeSettings, name: str = "orch-torch") -> Object:
 
     Runs of orch bring one each, with their files.
     """
-    job = KubeJob(
-        run_id=name, settings=settings, nodes=1, ppn=1, min_nodes=1, threads=int(settings.cpus),
-        max_restarts=0, script=(), config={}, record={}, files={},
-    )  # fmt: skip
-    made = training_runtime(replace(job, settings=replace(settings, mpi=None)))
-    made["metadata"] = {"name": name, "labels": {names.OWNER: names.MANAGER}}
+    made = training_runtime(trial_job(replace(settings, mpi=None), name))
+    made["metadata"] = names.metadata_of_namespace(name, settings.namespace)
     (node,) = made["spec"]["template"]["spec"]["replicatedJobs"]
     pod = node["template"]["spec"]["template"]
     pod["metadata"] = {"labels": {names.OWNER: names.MANAGER}}
     pod["spec"]["volumes"] = [one for one in pod["spec"]["volumes"] if "configMap" not in one]
     (container,) = pod["spec"]["containers"]
     del container["command"], container["args"]
-    container["volumeMounts"] = [
-        one for one in container["volumeMounts"] if one["name"] != "orch-files"
-    ]
+    container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] != "orch-files"]
     return made
 
 
@@ -116,16 +102,10 @@ def mpi_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:
     ready = [{"name": "node", "status": "Ready"}]
     start = replicated("launcher", job, launcher(job, "node"), labels=STEP) | {"dependsOn": ready}
     jobs = [replicated("node", job, worker(job, "node")), start]
-    return (
-        policy,
-        jobs,
-        {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]}},
-    )
+    return (policy, jobs, {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]}})
 
 
-def replicated(
-    name: str, job: KubeJob, node: Object, labels: dict[str, str] | None = None
-) -> Object:
+def replicated(name: str, job: KubeJob, node: Object, labels: dict[str, str] | None = None) -> Object:
     template = pod_template(job, node)
     template["spec"]["restartPolicy"] = "Never"
     return {

@@ -25,6 +25,7 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
             "restartPolicy": "Never",
             "activeDeadlineSeconds": LIVES_SECONDS,
             "terminationGracePeriodSeconds": 1,
+            **security.NO_TOKEN,
             "securityContext": security.of_pod(place.uid),
             **({"imagePullSecrets": pull} if pull else {}),
             **({"serviceAccountName": place.service_account} if place.service_account else {}),
@@ -35,9 +36,7 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
                     "image": place.image,
                     "command": [place.python, "-c", sleep],
                     "resources": {"requests": dict(small), "limits": small},
-                    "volumeMounts": [
-                        {"name": "orch-data", "mountPath": place.mount, "readOnly": True}
-                    ],
+                    "volumeMounts": [{"name": "orch-data", "mountPath": place.mount, "readOnly": True}],
                     "securityContext": security.of_container(),
                 }
             ],

@@ -13,9 +13,7 @@ from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-EXPRESSION = re.compile(
-    r"(?P<not>!)?\s*(?P<key>\S+?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?"
-)
+EXPRESSION = re.compile(r"(?P<not>!)?\s*(?P<key>\S+?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?")
 MOUNTED = {"claim": "persistentVolumeClaim", "secret": "secret", "configmap": "configMap"}
 NAMED_BY = {"claim": "claimName", "secret": "secretName", "configmap": "name"}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,9 +33,7 @@ def toleration(text: str) -> Object:
             f"tolerations: {text!r} is no taint.",
             hint=f"KEY=VALUE:EFFECT or KEY:EFFECT; the effects are {', '.join(EFFECTS)}.",
         )
-    found = {"key": key, "operator": "Equal", "value": value} if equals else {
-        "key": key, "operator": "Exists",
-    }  # fmt: skip
+    found = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
     return found | ({"effect": effect} if effect else {})
 
 
@@ -45,10 +41,7 @@ def expression(text: str) -> Object:
     """KEY in (A, B), KEY notin (A), KEY or !KEY, as label selectors write it. Raises PlanError."""
     match = EXPRESSION.fullmatch(text.strip())
     if not match or not names.is_label_key(match["key"]) or (match["not"] and match["how"]):
-        raise PlanError(
-            f"node_affinity: {text!r} is no condition.",
-            hint="KEY in (A, B), KEY notin (A), KEY, or !KEY.",
-        )
+        raise PlanError(f"node_affinity: {text!r} is no condition.", hint="KEY in (A, B), KEY notin (A), KEY, or !KEY.")
     if not match["how"]:
         return {"key": match["key"], "operator": "DoesNotExist" if match["not"] else "Exists"}
     values = [one.strip() for one in match["values"].split(",") if one.strip()]
@@ -144,6 +137,5 @@ def secret_variable(name: str, text: str) -> Object:
 def check_variable(name: str) -> None:
     if not VARIABLE.fullmatch(name):
         raise PlanError(
-            f"env: {name!r} is no name of a variable.",
-            hint="It has letters, digits and `_`, and begins with no digit.",
+            f"env: {name!r} is no name of a variable.", hint="It has letters, digits and `_`, and begins with no digit."
         )

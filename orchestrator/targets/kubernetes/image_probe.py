@@ -1,0 +1,164 @@
+"""Whether the image of a run can be pulled and has orch's programs: a pod tries it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, replace
+
+from orchestrator.errors import OrchError
+from orchestrator.planning.manifest import Object
+from orchestrator.targets.interface import Tell
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.checks import Finding
+from orchestrator.targets.kubernetes.manifests import names, security
+from orchestrator.targets.kubernetes.manifests.pods import optional, where
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.status import pod_state
+from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigterm
+
+PROBE = "orch-image-check"
+PULL_SECONDS = 300.0
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A reason why a pod does not start."""
+
+    message_part: str  # of Kubernetes
+    seconds: float  # how long to wait, because the cluster may recover
+    cure: str
+
+
+TROUBLES = (
+    Trouble(
+        message_part="cannot be pulled",
+        seconds=0.0,
+        cure="Is the name right, and does the registry let the nodes in? pull_secrets names "
+        "secrets of type kubernetes.io/dockerconfigjson.",
+    ),
+    Trouble(
+        message_part="FailedCreatePodSandBox",
+        seconds=30.0,
+        cure="The image was not tried: the node's container runtime or pod network does not work. "
+        "`kubectl describe node` and its administrator; node_selector chooses other nodes.",
+    ),
+    Trouble(
+        message_part="cannot be made",
+        seconds=10.0,
+        cure="The image was not tried: the node cannot create the container.",
+    ),
+    Trouble(
+        message_part="waits for a node",
+        seconds=PULL_SECONDS,
+        cure="The image was not tried: no node takes the pod. node_selector, node_affinity and "
+        "tolerations choose nodes.",
+    ),
+)
+NOT_STARTED = Trouble(
+    message_part="",
+    seconds=PULL_SECONDS,
+    cure=f"`kubectl describe pod {PROBE}` shows what it waits for while it is there; a large image takes minutes.",
+)
+
+
+def image(cluster: Kube, settings: KubeSettings, notify: Tell, *, pull: bool) -> Finding:
+    """Check that nodes can pull the image, with a pod that does nothing."""
+    if not settings.image:
+        cure = "`orch image build` makes one; image in orch-k8s.toml names it."
+        return Finding(topic="image", state="miss", words="none is given", cure=cure)
+    if not pull:
+        cure = "Without --no-pull a pod tries it."
+        return Finding(topic="image", state="unknown", words=settings.image, cure=cure)
+    with ending_at_sigterm():
+        return pulled(cluster, settings, notify)
+
+
+def pulled(cluster: Kube, settings: KubeSettings, notify: Tell) -> Finding:
+    path = f"{cluster.core_path('Pod')}/{PROBE}"
+    made: Object | None = None
+    try:
+        remove(cluster, path)
+        made = cluster.applied(probe_pod(settings))
+        return await_pull(cluster, path, settings, notify)
+    except OrchError as error:
+        return Finding(topic="image", state="unknown", words=error.message, cure=error.hint)
+    finally:
+        if made is not None:
+            with contextlib.suppress(OrchError):  # that one may not, the check of rights tells
+                cluster.delete(path, made["metadata"]["uid"])
+
+
+def probe_pod(settings: KubeSettings) -> Object:
+    small = {"cpu": "100m", "memory": "64Mi"}
+    pull = [{"name": name} for name in settings.pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": PROBE, "labels": {names.OWNER: names.MANAGER}},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            **security.NO_TOKEN,
+            "securityContext": security.of_pod(settings.uid),
+            **({"imagePullSecrets": pull} if pull else {}),
+            **optional("serviceAccountName", settings.service_account),
+            **where(replace(settings, spread=None, pack=None), {}),
+            "containers": [
+                {
+                    "name": "probe",
+                    "image": settings.image,
+                    "command": [settings.python, f"{settings.root}/train/node.py"],
+                    "resources": {"requests": dict(small), "limits": small},
+                    "securityContext": security.of_container(),
+                }
+            ],
+        },
+    }
+
+
+def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Tell) -> Finding:
+    """Wait until the pod has ended, or does not start for too long.
+
+    node.py prints its usage and exits with code 2 when it has no arguments, which proves that the
+    image has it.
+    """
+    trouble, since, reported = NOT_STARTED, time.monotonic(), ""
+    while True:
+        state = pod_state(cluster.get(path), cluster.events_of(PROBE))
+        if state.code == 2:
+            return Finding(topic="image", state="ok", words=f"{settings.image} has orch's programs")
+        if state.state in ("failed", "done"):
+            program = f"{settings.root}/train/node.py"
+            words = f"{settings.image} can be pulled, but {program} {state.words}"
+            cure = "`orch image build` makes an image that has it; root names another folder."
+            return Finding(topic="image", state="miss", words=words, cure=cure)
+        if (seen := trouble_of(state.words)) != trouble:
+            trouble, since = seen, time.monotonic()
+        if time.monotonic() - since >= trouble.seconds:
+            words = state.words or "the pod did not start in time"
+            return Finding(topic="image", state="miss", words=words, cure=trouble.cure)
+        if state.words and state.words != reported:
+            reported = state.words
+            notify(f"image: {reported}; waiting up to {trouble.seconds:.0f} s")
+        time.sleep(POLL_SECONDS)
+
+
+def trouble_of(words: str) -> Trouble:
+    return next((trouble for trouble in TROUBLES if trouble.message_part in words), NOT_STARTED)
+
+
+def remove(cluster: Kube, path: str) -> None:
+    """Delete our leftover probe pod and wait for its end: a terminating pod cannot be updated."""
+    deadline = time.monotonic() + END_SECONDS
+    try:
+        pod = cluster.get(path)
+        while (pod["metadata"].get("labels") or {}).get(names.OWNER) == names.MANAGER:
+            cluster.delete(path, pod["metadata"]["uid"])
+            if time.monotonic() > deadline:
+                return
+            time.sleep(POLL_SECONDS)
+            pod = cluster.get(path)
+    except OrchError:  # none there, or no right to it: the check says that elsewhere
+        pass

@@ -1,0 +1,69 @@
+"""ResourceQuotas of a namespace: whether a run fits into the remaining quota. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from orchestrator.targets.kubernetes.checks import Finding
+from orchestrator.targets.kubernetes.manifests.quantity import amount, plain, value_of
+from orchestrator.targets.kubernetes.settings import KubeSettings
+
+Json = Mapping[str, Any]
+# As a ResourceQuota names them -> what a run needs. orch's requests equal its limits.
+CPU = ("cpu", "requests.cpu", "limits.cpu")
+MEMORY = ("memory", "requests.memory", "limits.memory")
+PODS = ("pods", "count/pods")
+
+
+def quota_finding(quotas: Iterable[Json] | None, settings: KubeSettings, pods: int) -> Finding:
+    """Return whether so many pods fit; `quotas` is None if they may not be listed."""
+    if quotas is None:
+        return Finding(topic="quota", state="unknown", words="ResourceQuotas may not be listed")
+    unscoped = [quota for quota in quotas if not is_scoped(quota)]
+    needs = needs_of(settings, pods)
+    shortages = [text for quota in unscoped for text in shortages_of(quota, needs)]
+    if shortages:
+        return Finding(
+            topic="quota",
+            state="miss",
+            words="; ".join(shortages),
+            cure="Smaller or fewer pods, or a larger quota from the administrator. A run waits "
+            "for quota that other pods give back, but not for what exceeds the quota itself.",
+        )
+    names = ", ".join(str(quota["metadata"]["name"]) for quota in unscoped)
+    words = f"the run fits into ResourceQuota {names}" if names else "no ResourceQuota limits pods"
+    return Finding(topic="quota", state="ok", words=words)
+
+
+def is_scoped(quota: Json) -> bool:
+    """Return whether the quota counts only some pods, which orch cannot tell."""
+    spec = quota.get("spec") or {}
+    return bool(spec.get("scopes") or spec.get("scopeSelector"))
+
+
+def needs_of(settings: KubeSettings, pods: int) -> dict[str, Fraction]:
+    cpu, memory = settings.cpus * pods, amount(settings.memory, "memory") * pods
+    return {**dict.fromkeys(CPU, cpu), **dict.fromkeys(MEMORY, memory), **dict.fromkeys(PODS, Fraction(pods))}
+
+
+def shortages_of(quota: Json, needs: Mapping[str, Fraction]) -> list[str]:
+    """Return a sentence for each resource of which too little is left."""
+    status = quota.get("status") or {}
+    hard, used = status.get("hard") or {}, status.get("used") or {}
+    found = []
+    for resource, need in needs.items():
+        if resource not in hard:
+            continue
+        limit, taken = value_of(hard[resource]), value_of(used.get(resource, "0"))
+        if limit is not None and taken is not None and need > limit - taken:
+            found.append(
+                f"ResourceQuota {quota['metadata']['name']}: {resource}: {used.get(resource, 0)} "
+                f"of {hard[resource]} used, the run needs {readable(resource, need)}"
+            )
+    return found
+
+
+def readable(resource: str, need: Fraction) -> str:
+    return f"{float(need) / 2**30:g}Gi" if resource in MEMORY else plain(need)
