@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from orch_node.protocol.outcome import PREEMPTED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -20,9 +22,11 @@ from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
 from orchestrator.targets.slurm.run_folder import run_folder_of
+from orchestrator.targets.slurm.scheduler import AWAY
 from orchestrator.targets.slurm.states import JobState
 
 PREFIX = "orch-"
+ENDING_SECONDS = 60.0  # for a job to end after its outcome, or to go back into the queue
 TARGET = "slurm"
 
 
@@ -57,35 +61,58 @@ def list_runs(where: str) -> Listed:
     user that are recorded elsewhere, in words."""
     found = list(recorded(Path(RUNS_DIR).absolute()))
     asked = login_of(where)
-    logins = dict.fromkeys([asked, *(login for run in found if (login := followed_at(run)))])
-    seen = {login: Looked(login) for login in logins}
-    rows = [row(run, seen.get(location_of(run.record).login)) for run in found]
-    elsewhere = [f"job {job.job} ({name}, {job.state}) is recorded in another folder"
-                 for name, job in seen[asked].jobs.items() if not job.ended]  # fmt: skip
-    silent = tuple(one.problem for one in seen.values() if one.problem)
+    clusters = dict.fromkeys([(asked, ""), *(key for run in found if any(key := followed_at(run)))])
+    by_cluster = {cluster: Looked(*cluster) for cluster in clusters}
+    rows = [row(run, by_cluster.get(cluster_of(run))) for run in found]
+    elsewhere = [
+        f"job {job.job} ({name}, {job.state}) is recorded in another folder"
+        for name, job in by_cluster[asked, ""].jobs.items()
+        if not job.ended
+    ]
+    silent = tuple(looked.problem for looked in by_cluster.values() if looked.problem)
     return Listed(rows=tuple(rows), silent=silent, warnings=tuple(elsewhere))
 
 
-def followed_at(run: Run) -> str:
-    """The login node that knows more of it; empty where none does."""
-    return location_of(run.record).login if run.outcome is None else ""
+def cluster_of(run: Run) -> tuple[str, str]:
+    """Return the login node and the cluster that a run is at; '' for those of this host."""
+    location = location_of(run.record)
+    return location.login, location.cluster
+
+
+def followed_at(run: Run) -> tuple[str, str]:
+    """Return where more is known of a run, as cluster_of(); empty if nothing more is."""
+    may_go_on = run.outcome is None or run.outcome.state == PREEMPTED
+    return cluster_of(run) if may_go_on else ("", "")
 
 
 class Looked:
     """What the Slurm of one host says of this user's jobs; `problem`: why it says nothing."""
 
-    def __init__(self, login: str) -> None:
+    def __init__(self, login: str, cluster: str = "") -> None:
         self.host = host_at(login)
+        self.scheduler = scheduler_at(self.host, cluster)
         self.problem = ""
         self.jobs: dict[str, JobState] = {}
         try:
-            self.jobs = scheduler_at(self.host).named(PREFIX)
+            self.jobs = self.scheduler.named(PREFIX)
         except ExecuteError as error:
             self.problem = f"Slurm: {error.message}"
 
+    def job_of(self, run: Run) -> JobState | None:
+        """Return the job of a run, or its step in an allocation while it may run."""
+        location = location_of(run.record)
+        if "." not in location.job:
+            return self.jobs.get(location.name)
+        try:
+            return None if run.outcome else self.scheduler.state(location.job)
+        except ExecuteError as error:
+            self.problem = f"Slurm: {error.message}"
+            return None
+
     def renewed(self, run: Run) -> Run:
         """As its files are now."""
-        if self.problem or run.outcome is not None:
+        job = self.job_of(run)
+        if self.problem or (run.outcome is not None and (job is None or job.ended)):
             return run
         try:
             run_folder_of(run.record, run.folder, self.host, silent).refresh()
@@ -98,15 +125,17 @@ class Looked:
 def row(run: Run, looked: Looked | None) -> RunRow:
     """`looked`: at the host that knows it, unless it need not be asked."""
     run = looked.renewed(run) if looked else run
-    job = looked.jobs.pop(location_of(run.record).name, None) if looked else None
+    job = looked.job_of(run) if looked else None
+    if looked:
+        looked.jobs.pop(location_of(run.record).name, None)
     state = run.state if looked is None or looked.problem else state_of(run, job)
-    words = states.waiting_words(job) if job and job.waits else progress_words(run.progress())
+    words = progress_words(run.progress())
+    if job is not None and job.waits:
+        words = states.waiting_words(job)
+    elif job is not None and job.suspended:
+        words = states.suspended_message(job.job)
     return row_of(
-        run.record,
-        state=state,
-        nodes=(one.node for one in run.record.nodes),
-        progress=words,
-        folder=str(run.folder),
+        run.record, state=state, nodes=(one.node for one in run.record.nodes), progress=words, folder=str(run.folder)
     )
 
 
@@ -118,23 +147,54 @@ def state_of(run: Run, job: JobState | None) -> str:
     return "killed" if job is None or job.ended else "running"
 
 
+def is_leftover(run: Run, job: JobState) -> bool:
+    """Return whether a job holds nodes although its run has ended.
+
+    A job that waits resumes later, and one that has just written its outcome is about to end.
+    """
+    if run.outcome is None or job.ended or state_of(run, job) == "waiting":
+        return False
+    return time.time() - run.outcome.ended > ENDING_SECONDS
+
+
+def clean_cluster(slurm: Looked, runs: list[Run], *, look: bool) -> list[JobState]:
+    """Cancel the leftover jobs of one cluster, unless `look`; return them.
+
+    Raises:
+        ExecuteError: if Slurm does not answer.
+    """
+    if slurm.problem:
+        raise ExecuteError(slurm.problem, hint=AWAY)
+    pairs = [(slurm.renewed(run), slurm.job_of(run)) for run in runs]
+    leftovers = [job for run, job in pairs if job is not None and is_leftover(run, job)]
+    for job in leftovers if not look else ():
+        slurm.scheduler.cancel(job.job)
+    slurm.host.close()
+    return leftovers
+
+
 def clean(where: str | None, base: Path, *, look: bool) -> CleanupReport:
-    """Jobs whose runs have ended, and which Slurm still has: they are cancelled."""
+    """Cancel the jobs whose runs have ended and cannot go on, but which Slurm still has.
+
+    Raises:
+        ExecuteError: if Slurm does not answer.
+    """
     login = login_of(where)
-    host = host_at(login)
-    scheduler = scheduler_at(host)
-    jobs = scheduler.named(PREFIX)
-    places = [location_of(run.record) for run in recorded(base) if run.outcome is not None]
-    ended = {one.name for one in places if one.login == login}
-    left = [job for name, job in jobs.items() if name in ended and not job.ended]
-    for job in left if not look else ():
-        scheduler.cancel(job.job)
-    host.close()
+    runs = [run for run in recorded(base) if location_of(run.record).login == login]
+    clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
+    leftovers: list[JobState] = []
+    for cluster in clusters:
+        its_runs = [run for run in runs if cluster_of(run) == cluster]
+        leftovers += clean_cluster(Looked(*cluster), its_runs, look=look)
     nodes = tuple(
         NodeCleanup(
-            node=f"job {job.job}", state="left" if look else "clean", segments=(), problem="",
-            ended=() if look else (job.state,), left=(job.state,) if look else (),
+            node=f"job {job.job}",
+            state="left" if look else "clean",
+            segments=(),
+            problem="",
+            ended=() if look else (job.state,),
+            left=(job.state,) if look else (),
         )
-        for job in left
-    )  # fmt: skip
+        for job in leftovers
+    )
     return CleanupReport(run_id="", seconds=0.0, nodes=nodes)

@@ -18,13 +18,35 @@ NAMES = ("python", "mounts", "env-file", "arguments")
 LISTS = ("mounts", "arguments")
 # What orch itself tells Apptainer: how ranks are reached, found and ended.
 OURS = (
-    "--cleanenv", "-e", "--contain", "-c", "--containall", "-C", "--home", "-H", "--no-home",
-    "--pwd", "--cwd", "--pid", "-p", "--ipc", "-i", "--net", "-n", "--fakeroot", "-f", "--env-file",
-)  # fmt: skip
+    "--cleanenv",
+    "-e",
+    "--contain",
+    "-c",
+    "--containall",
+    "-C",
+    "--home",
+    "-H",
+    "--no-home",
+    "--pwd",
+    "--cwd",
+    "--pid",
+    "-p",
+    "--ipc",
+    "-i",
+    "--net",
+    "-n",
+    "--fakeroot",
+    "-f",
+    "--env-file",
+)
 OURS_OF_PYXIS = (
-    "--container-image", "--container-mounts", "--container-workdir", "--container-name",
-    "--no-container-mount-home", "--container-mount-home",
-)  # fmt: skip
+    "--container-image",
+    "--container-mounts",
+    "--container-workdir",
+    "--container-name",
+    "--no-container-mount-home",
+    "--container-mount-home",
+)
 WORKS = "by Apptainer or Singularity", "by Pyxis"
 
 
@@ -60,10 +82,7 @@ class Image:
                 )
         for mount in self.mounts:
             if not re.fullmatch(r"/[^:,]*:/[^:,]*(:r[ow])?", mount) or not mount.isprintable():
-                raise PlanError(
-                    f"--slurm container-mounts={mount}: it is not SOURCE:TARGET.",
-                    hint="/data:/data:ro",
-                )
+                raise PlanError(f"--slurm container-mounts={mount}: it is not SOURCE:TARGET.", hint="/data:/data:ro")
         self.check_arguments()
 
     def check_arguments(self) -> None:
@@ -94,17 +113,22 @@ class Image:
             *(word for folder in seen for word in ("--mount", bind(folder))),
             *(word for mount in self.mounts for word in ("--bind", mount)),
             *self.arguments,
-        )  # fmt: skip
+        )
 
     def file(self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...]) -> str:
         """container.json. `preload`: names of libraries, where the image has them."""
         return container.render(
             ContainerSpec(
-                image=self.path, start="rank", python=self.python, preload=preload, processes={},
-                options=self.options(folders, run_dir), env_file=self.env_file,
+                image=self.path,
+                start="rank",
+                python=self.python,
+                preload=preload,
+                processes={},
+                options=self.options(folders, run_dir),
+                env_file=self.env_file,
                 engine=self.engine,
             )
-        )  # fmt: skip
+        )
 
 
 def pair(folder: str) -> str:

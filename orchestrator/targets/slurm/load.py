@@ -11,17 +11,27 @@ from typing import Any
 from pydantic import Field
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.files import StrictModel, read_toml
+from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
 from orchestrator.targets.slurm.image import LISTS, NAMES, Image
 from orchestrator.targets.slurm.settings import FLAGS, SlurmSettings
 
 FILE = Path("orch-slurm.toml")
 CONTAINER = "container-"  # how settings of an image begin, as pairs
-OWN = ("root", "python", "local", "login", "runs", "pmi")
+TEXT_SETTINGS = ("root", "python", "local", "login", "runs", "pmi", "allocation")
+COMMAND_LINE = "asked for"  # why an option of the command line has its value
+SETUP, MAX_REQUEUES = "setup", "max-requeues"
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: those whose option has another name.
 VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
-NOT_OPTIONS = ("SBATCH_EXPORT", "SBATCH_DEBUG", "SBATCH_WAIT", "SBATCH_OUTPUT", "SBATCH_ERROR",
-               "SBATCH_JOB_NAME", "SBATCH_OPEN_MODE", "SBATCH_ARRAY_INX")  # fmt: skip
+NOT_OPTIONS = (
+    "SBATCH_EXPORT",
+    "SBATCH_DEBUG",
+    "SBATCH_WAIT",
+    "SBATCH_OUTPUT",
+    "SBATCH_ERROR",
+    "SBATCH_JOB_NAME",
+    "SBATCH_OPEN_MODE",
+    "SBATCH_ARRAY_INX",
+)
 
 
 class ContainerTable(StrictModel):
@@ -43,16 +53,15 @@ class SlurmFile(StrictModel):
     login: str | None = None
     runs: str | None = None
     pmi: str | None = None
+    allocation: str | None = None
+    setup: list[str] = Field(default_factory=list)
+    max_requeues: int | None = Field(None, alias="max-requeues", ge=0)
     container: ContainerTable = Field(default_factory=ContainerTable)
     sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
 
 
 def slurm_settings(
-    path: Path | None,
-    pairs: Iterable[str],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    image: str | None = None,
+    path: Path | None, pairs: Iterable[str], environ: Mapping[str, str] = os.environ, *, image: str | None = None
 ) -> SlurmSettings:
     """`image`: as --container says it. Raises RequestError."""
     found = SlurmSettings(image=Image(path=""))
@@ -60,17 +69,21 @@ def slurm_settings(
         if name.startswith("SBATCH_") and name not in NOT_OPTIONS:
             option = VARIABLES.get(name) or name.removeprefix("SBATCH_").lower().replace("_", "-")
             found = with_option(found, option, value, name)
-    source = path or (FILE if FILE.exists() else None)
-    if source is not None:
-        found = with_file(found, source)
+    values = read_toml(path, SlurmFile) if path else read_current_folder_toml(FILE, SlurmFile, "--slurm-file")
+    if values is not None:
+        found = with_file(found, values, path or FILE)
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if name in OWN:
+        if name in TEXT_SETTINGS:
             found = with_own(found, {name: text})
+        elif name == SETUP:
+            found = replace(found, setup=(*found.setup, text))
+        elif name == MAX_REQUEUES:
+            found = replace(found, max_requeues=requeue_limit(text))
         elif name.startswith(CONTAINER):
             found = with_container(found, name.removeprefix(CONTAINER), text)
         elif equals or name in FLAGS:
-            found = with_option(found, name, text, "asked for")
+            found = with_option(found, name, text, COMMAND_LINE)
         else:
             raise RequestError(f"--slurm {pair}: expected KEY=VALUE.", hint="--slurm time=2:00:00")
     return with_image(found, image)
@@ -102,10 +115,11 @@ def with_container(found: SlurmSettings, name: str, text: str) -> SlurmSettings:
     return replace(found, image=replace(found.image, **{field: value}))
 
 
-def with_file(found: SlurmSettings, source: Path) -> SlurmSettings:
-    values = read_toml(source, SlurmFile)
-    own = {name: getattr(values, name) for name in OWN if getattr(values, name) is not None}
+def with_file(found: SlurmSettings, values: SlurmFile, source: Path) -> SlurmSettings:
+    """Return the settings with the values of a file."""
+    own = {name: getattr(values, name) for name in TEXT_SETTINGS if getattr(values, name) is not None}
     found = with_own(found, own)
+    found = replace(found, setup=tuple(values.setup), max_requeues=values.max_requeues)
     table = values.container.model_dump(exclude_none=True)
     path = table.pop("image", "")
     if path and not found.login:
@@ -117,6 +131,12 @@ def with_file(found: SlurmSettings, source: Path) -> SlurmSettings:
             text = "" if value is True else str(value)
             found = with_option(found, name, text, str(source))
     return found
+
+
+def requeue_limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise RequestError(f"--slurm {MAX_REQUEUES}={text}: expected a number.", hint=f"--slurm {MAX_REQUEUES}=10")
+    return int(text)
 
 
 def with_option(found: SlurmSettings, name: str, value: str, why: str) -> SlurmSettings:
@@ -136,4 +156,5 @@ def with_own(found: SlurmSettings, own: dict[str, str]) -> SlurmSettings:
         login=own.get("login", found.login) or None,
         runs=own.get("runs", found.runs) or None,
         pmi=own.get("pmi", found.pmi),
+        allocation=own.get("allocation", found.allocation),
     )

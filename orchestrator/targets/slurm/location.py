@@ -13,17 +13,20 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.slurm.settings import HOST
 
-JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,9})?", re.ASCII)  # of an array with its task
+# Of an array with its task, of a run in an allocation with its step.
+JOB = re.compile(r"[0-9]{1,18}(?:[_.][0-9]{1,9})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLocation:
     """`job`: Slurm's number of it, empty until it is submitted; `name`: the job's, which no other
-    run has. `login`: the host with Slurm's programs, empty for this one."""
+    run has. `login`: the host with Slurm's programs, empty for this one. `cluster`: the one that
+    has the job, of several at a site; empty for the host's own."""
 
     name: str
     job: str = ""
     login: str = ""
+    cluster: str = ""
 
 
 def render(location: JobLocation) -> dict[str, Any]:
@@ -38,9 +41,10 @@ def location_of(record: RunRecord) -> JobLocation:
         found = values.read(JobLocation, record.location, "location")
     except ProtocolError as error:
         raise damaged(record, str(error)) from None
-    for what, text, pattern in (("job", found.job, JOB), ("host", found.login, HOST)):
+    fields = (("job", found.job, JOB), ("host", found.login, HOST), ("cluster", found.cluster, HOST))
+    for kind, text, pattern in fields:
         if text and not pattern.fullmatch(text):
-            raise damaged(record, f"{text!r:.40} is no {what}.")
+            raise damaged(record, f"{text!r:.40} is no {kind}.")
     return found
 
 
@@ -51,8 +55,9 @@ def damaged(record: RunRecord, why: str) -> ExecuteError:
     )
 
 
-def submitted(record: RunRecord, job: str) -> RunRecord:
-    return replace(record, location=render(replace(location_of(record), job=job)))
+def submitted(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
+    location = replace(location_of(record), job=job, cluster=cluster)
+    return replace(record, location=render(location))
 
 
 def at_home(record: RunRecord) -> RunRecord:

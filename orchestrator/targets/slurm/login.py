@@ -37,8 +37,8 @@ def host_at(login: str) -> Local | Ssh:
     return Ssh(login, None) if login else Local()
 
 
-def scheduler_at(host: Local | Ssh) -> Scheduler:
-    return Scheduler(host, SHELL if isinstance(host, Ssh) else ())
+def scheduler_at(host: Local | Ssh, cluster: str = "") -> Scheduler:
+    return Scheduler(host, SHELL if isinstance(host, Ssh) else (), cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +104,16 @@ def ask(host: Ssh, python: str) -> Seen:
     program = (STANDALONE / "facts.py").read_text(encoding="utf-8")
     words = (python, "-I", "-c", program, str(Path(python).parent.parent))
     answer = host.capture(words, seconds=FACTS_SECONDS)
+    if not home.out.startswith("/"):
+        raise ExecuteError(
+            f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
+            "which the command does not print.",
+            hint=QUIET,
+        )
     if answer.code in MISSING:
         raise RequestError(f"{python} is not there on {host.node}.", hint=HINT)
-    if answer.code != 0 or not home.out.startswith("/"):
-        raise ExecuteError(
-            f"{host.node}: {python} does not run: {answer.err.strip()[-300:]}", hint=HINT
-        )
+    if answer.code != 0:
+        raise ExecuteError(f"{host.node}: {python} does not run: {answer.err.strip()[-300:]}", hint=HINT)
     where = f"the facts of {host.node}"
     try:
         found = checked(NodeFacts, values.an_object(values.loads(answer.out, where), where), where)

@@ -41,3 +41,5 @@ def lines(tails: dict[int, Tail], nodes: dict[int, str], *, last: bool) -> Itera
         if last:
             rest = tail.lines(last=True)
             yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in rest)
+        elif tail.state:
+            yield LogLine(rank=rank, node=nodes[rank], text=tail.state, finished=False)

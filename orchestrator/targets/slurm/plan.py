@@ -25,14 +25,16 @@ from orchestrator.planning.training import (
     Home,
     choose_output,
     origin_of,
+    run_precision,
     run_record,
     script_command,
     tell_restarts,
 )
 from orchestrator.targets.slurm import location as locations
+from orchestrator.targets.slurm.allocation import WAY_OUT
 from orchestrator.targets.slurm.location import JobLocation
 from orchestrator.targets.slurm.resolve import SRUN, WORD, Inputs, Resolved, resolve
-from orchestrator.targets.slurm.script import render
+from orchestrator.targets.slurm.script import ROOM_SECONDS, render, time_seconds
 from orchestrator.targets.slurm.settings import SlurmSettings
 
 TARGET = "slurm"
@@ -62,21 +64,19 @@ class Decided:
     slurm: SlurmSettings
 
 
-def plan_slurm(
-    request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None
-) -> Plan:
+def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> Plan:
     """Decide how to run a request as a job. Raises PlanError, RequestError."""
     one = decide(request, inputs, site, resume)
     text = render(one.plan, one.config, one.slurm)
-    step = SubmitScript(at=login_of(one.slurm), run_dir=site.run_dir, script=text)
+    held = one.slurm.held.job if one.slurm.held else ""
+    host = login_of(one.slurm)
+    step = SubmitScript(at=host, run_dir=site.run_dir, script=text, allocation=held)
     return replace(one.plan, steps=(*sent_first(one, site), step))
 
 
-def decide(
-    request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None
-) -> Decided:
+def decide(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> Decided:
     """Raises PlanError, RequestError."""
-    chosen = resolve(request, inputs)
+    chosen = resolve(request, inputs, resume)
     output = choose_output(chosen.training.recipe, site.run_dir, resume)
     files = files_of(chosen, site)
     script = script_command(request, chosen.training, files.paths, output.value)
@@ -85,6 +85,7 @@ def decide(
         Decision(topic="run", value=site.run_id),
         *together(chosen.stack),
         *tell_job(request, chosen),
+        *describe_allocation(inputs.slurm),
         *tell_local(inputs),
         *together(chosen.layout),
         Decision(topic="launcher", value=chosen.launcher, reason=launch.summary),
@@ -93,13 +94,17 @@ def decide(
     )
     plan = Plan(
         run=run_record(
-            chosen.training, site, home_of(chosen, inputs, site, output.value),
-            key=key_of(request, chosen), decisions=decisions,
+            chosen.training,
+            site,
+            home_of(chosen, inputs, site, output.value),
+            key=key_of(request, chosen),
+            decisions=decisions,
         ),
         origin=origin_of(request, chosen.training, {inputs.facts.fingerprint: "all nodes"}),
         steps=(),
-    )  # fmt: skip
+    )
     config = config_of(request, chosen, inputs, site, launch)
+    config = replace(config, precision=run_precision(chosen.training, output.value))
     if chosen.image.value:
         config = contained(config, chosen, files, site)
     return Decided(plan=plan, config=config, files=files, slurm=chosen.slurm)
@@ -111,12 +116,10 @@ def contained(config: JobConfig, chosen: Resolved, files: Files, site: SlurmSite
     image = chosen.image.value
     assert image is not None
     base = str(PurePosixPath(site.run_dir).parent)
-    script = files.paths[chosen.training.recipe.script]
+    script = files.paths.get(chosen.training.recipe.script, "")
     folders = seen_folders(base, site.train, script, files.paths.values())
     text = image.file(folders, site.run_dir, preload=config.preload)
-    return replace(
-        config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text}
-    )  # fmt: skip
+    return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
 def sent_first(one: Decided, site: SlurmSite) -> tuple[Step, ...]:
@@ -145,9 +148,8 @@ def login_of(slurm: SlurmSettings) -> RunNode:
 
 
 def launch_of(
-    request: TrainRequest, inputs: Inputs, chosen: Resolved, site: SlurmSite,
-    script: tuple[str, ...],
-) -> Launch:  # fmt: skip
+    request: TrainRequest, inputs: Inputs, chosen: Resolved, site: SlurmSite, script: tuple[str, ...]
+) -> Launch:
     """What starts the ranks; node0's address in it is still to be filled in."""
     image = chosen.image.value
     python = image.python if image and image.engine == PYXIS else inputs.ranks_python
@@ -160,10 +162,7 @@ def launch_of(
         Job(
             nodes=chosen.nodes,
             layout=chosen.layout.value,
-            links=tuple(
-                Link(node=one.name, interface=WORD, address=NODE0, reason="")
-                for one in chosen.nodes
-            ),
+            links=tuple(Link(node=one.name, interface=WORD, address=NODE0, reason="") for one in chosen.nodes),
             run_dir=site.run_dir,
             train=site.train,
             ranks=ranks,
@@ -182,14 +181,39 @@ def tell_job(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
     nodes = str(len(chosen.nodes))
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
     options = (
-        Decision(topic=f"slurm {name}", value=value or "yes", reason=chosen.slurm.why.get(name, ""))
+        Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(chosen.slurm, name))
         for name, value in chosen.slurm.sbatch.items()
     )
+    setup = (Decision(topic="setup", value=one, reason="asked for") for one in chosen.slurm.setup)
     login = chosen.slurm.login
     return (
         *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
         Decision(topic="nodes", value=nodes + spare, reason="those that Slurm gives"),
         *options,
+        *setup,
+    )
+
+
+def describe_allocation(slurm: SlurmSettings) -> tuple[Decision, ...]:
+    """Return the allocation that the run is a step of, and the options without effect in it."""
+    if slurm.held is None:
+        return ()
+    reason = f"held already; {WAY_OUT[:-1]}"
+    held = Decision(topic="allocation", value=slurm.held.job, reason=reason)
+    unused = ", ".join(f"{name} ({slurm.why[name]})" for name in slurm.sbatch)
+    reason = "options of sbatch do not change an allocation"
+    return (held, *([Decision(topic="without", value=unused, reason=reason)] if unused else []))
+
+
+def reason_of(slurm: SlurmSettings, option: str) -> str:
+    """Return where an option of sbatch comes from; for a short time= also what that means."""
+    reason = slurm.why.get(option, "")
+    seconds = time_seconds(slurm.sbatch[option]) if option == "time" else None
+    if seconds is None or seconds > ROOM_SECONDS or "signal" in slurm.sbatch:
+        return reason
+    return (
+        f"{reason}; no time for training: {ROOM_SECONDS} s of it are reserved for a checkpoint, "
+        "unless --slurm signal=B:TERM@SECONDS says less"
     )
 
 
@@ -220,9 +244,7 @@ def key_of(request: TrainRequest, chosen: Resolved) -> str:
     return request_key(request, chosen.training, hosts=hosts, names=names)
 
 
-def config_of(
-    request: TrainRequest, chosen: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch
-) -> JobConfig:
+def config_of(request: TrainRequest, chosen: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch) -> JobConfig:
     backend = chosen.backend.value
     return JobConfig(
         run_id=site.run_id,
@@ -234,12 +256,7 @@ def config_of(
         backend_module=backend.module,
         setvars=backend.setvars,
         timeout_seconds=TIMEOUT_SECONDS,
-        env={
-            **ALWAYS,
-            **dict(backend.env),
-            **launch.environment,
-            **defaults(chosen.training.recipe.environment),
-        },
+        env={**ALWAYS, **dict(backend.env), **launch.environment, **defaults(chosen.training.recipe.environment)},
         preload=tuple(chosen.stack.value.preload),
         torch=inputs.facts.packages.get("torch"),
         needs_bf16=chosen.precision.value == "bf16" and not request.allow_slow_bf16,
@@ -249,16 +266,15 @@ def config_of(
         launcher_env=hydra_by_srun(dict(launch.command.env)),
         files={**launch.files, **launch.shared},
         options=supervision(request, chosen, launch),
-        requeue="no-requeue" not in chosen.slurm.sbatch,
+        requeue="no-requeue" not in chosen.slurm.sbatch and chosen.slurm.held is None,
+        max_requeues=chosen.slurm.max_requeues,
         local=inputs.local,
     )
 
 
 def hydra_by_srun(env: dict[str, str]) -> dict[str, str]:
     """hydra's variables, without those of ssh: many sites forbid it between their nodes."""
-    kept = {
-        name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))
-    }
+    kept = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
     return {**kept, "I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
 
 

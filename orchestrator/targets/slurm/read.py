@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,13 @@ from orchestrator.files import short_digest, sources
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.runs.resume import done as finished
 from orchestrator.runs.resume import plan_or_resume, resumed
 from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.slurm import array
-from orchestrator.targets.slurm.load import slurm_settings
+from orchestrator.targets.slurm.allocation import NEW, held_allocation
+from orchestrator.targets.slurm.load import COMMAND_LINE, slurm_settings
 from orchestrator.targets.slurm.login import HINT, Seen, local_stack, look
 from orchestrator.targets.slurm.options import SlurmOptions
 from orchestrator.targets.slurm.plan import Decided, SlurmSite, decide, plan_slurm
@@ -31,17 +35,28 @@ def plan(request: TrainRequest) -> Plan:
     slurm = slurm_settings(own.slurm_file, own.slurm, image=own.container)
     slurm.check()
     look_for_image(slurm)
+    slurm = in_allocation(slurm, os.environ, array=bool(own.array))
     python = interpreter(slurm, request.stack)
     seen = look(slurm.login or "", python)
     inputs = read(request, slurm, python, seen)
     site = new_site(inputs.recipe.name, runs_of(request, slurm, seen), slurm)
     if own.array:
-        runs = [
-            (pairs, member(request, inputs, array.site_of(site, number), pairs))
-            for number, pairs in enumerate(array.combinations(own.array))
-        ]
-        return array.plan_array(site, runs, array.at_once(own.array))
+        return plan_of_array(request, inputs, site, own.array)
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
+
+
+def in_allocation(slurm: SlurmSettings, environ: Mapping[str, str], *, array: bool = False) -> SlurmSettings:
+    """Return the settings with the allocation in which orch runs, if it runs in one.
+
+    Raises:
+        PlanError: if the command line has options that only a new job can have.
+    """
+    new = slurm.allocation == NEW or slurm.login
+    held = None if new else held_allocation(environ)
+    if held is not None:
+        options = [f"--slurm {name}" for name, reason in slurm.why.items() if reason == COMMAND_LINE]
+        held.check_options([*options, *(["--array"] if array else [])])
+    return replace(slurm, held=held)
 
 
 def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
@@ -50,9 +65,7 @@ def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
     slurm = slurm_settings(own.slurm_file, own.slurm)
     slurm.check()
     if slurm.root is None:
-        raise RequestError(
-            "Which folder do all nodes see?", hint="--slurm root=/shared/orch, or orch-slurm.toml."
-        )
+        raise RequestError("Which folder do all nodes see?", hint="--slurm root=/shared/orch, or orch-slurm.toml.")
     return SharedFolder(host=slurm.login or "", root=slurm.root, archive=bool(slurm.local))
 
 
@@ -66,18 +79,43 @@ def look_for_image(slurm: SlurmSettings) -> None:
         )
 
 
-def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.Pairs) -> Decided:
-    """One run of an array, or the unfinished one that it carries on."""
+def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: tuple[str, ...]) -> Plan:
+    """Return the plan of the array's runs, without those that are done already.
+
+    Raises:
+        RequestError: if all of them are.
+    """
+    all_runs = array.combinations(axes)
+    runs: list[tuple[array.Pairs, Decided]] = []
+    done: dict[str, array.Pairs] = {}
+    for pairs in all_runs:
+        decided = member(request, inputs, array.site_of(site, len(runs)), pairs)
+        if isinstance(decided, str):
+            done[decided] = pairs
+        else:
+            runs.append((pairs, decided))
+    if not runs:
+        raise RequestError(
+            f"All runs of this array are done already ({len(all_runs)}).",
+            hint=f"`orch report {' '.join(done)}` compares them; --fresh trains them again.",
+        )
+    return array.plan_array(site, runs, array.at_once(axes), done)
+
+
+def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.Pairs) -> Decided | str:
+    """Return one run of an array, resumed if it is unfinished, or the id of one that is done."""
     recipe = inputs.recipe
     request = array.request_of(request, pairs, own_script=recipe.own_script)
     inputs = replace(inputs, settings=load.settings(list(request.settings), recipe))
     first = decide(request, inputs, site)
+    if run_id := finished(request, first.plan.run.key):
+        return run_id
     resume = resumed(request, first.plan.run.key)
     return decide(request, inputs, site, resume) if resume else first
 
 
 def read(request: TrainRequest, slurm: SlurmSettings, python: str, seen: Seen) -> Inputs:
-    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)))
+    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     return Inputs(
         recipe=recipe,
         stack=load.stack(request.stack),

@@ -21,9 +21,7 @@ REFUSES: Mapping[str, Refusal] = {
         "is for nodes behind SSH, on which it was looked for",
         "Leave it out: ranks talk TCP over the nodes' own network.",
     ),
-    "accelerate_config": Refusal(
-        "is not read on Slurm", "Say it by flags: --nodes, --ppn, --precision."
-    ),
+    "accelerate_config": Refusal("is not read on Slurm", "Say it by flags: --nodes, --ppn, --precision."),
     "docker_image": CONTAINERS,
     "docker": CONTAINERS,
 }

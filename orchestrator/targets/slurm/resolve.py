@@ -15,11 +15,12 @@ from orchestrator.model.layout import Layout, alike
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, launch
-from orchestrator.planning import precision as precisions
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.precision import choose_precision
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.training import Training
+from orchestrator.targets.slurm.allocation import Allocation
 from orchestrator.targets.slurm.image import Image, choose_image
-from orchestrator.targets.slurm.settings import SIZES, SlurmSettings
+from orchestrator.targets.slurm.settings import MEMORY, SIZES, SlurmSettings
 from orchestrator.versions.stack import Stack
 
 SRUN = "srun"
@@ -68,23 +69,22 @@ class Resolved:
     training: Training
 
 
-def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
+def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
     """Raises PlanError, RequestError."""
-    count = check_numbers(request)
+    count = check_numbers(request, inputs.slurm.held)
     inputs.slurm.check()
     launcher, mpi = choose_launcher(request, inputs)
     nodes = tuple(unknown(number, inputs) for number in range(count))
     image = choose_image(inputs.slurm.image, launcher)
     have = nodes[:0] if image.value else nodes[:1]  # what an image has, its ranks will see
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
+    checks.check_script_arguments(request.script_args, inputs.stack)
     chosen = launch.choose_backend(inputs.stack, have, request.backend, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, chosen, have)
     contained = image.value is not None
     below = launch.below(chosen, launcher, mpi.value, contained=contained)
     backend = launch.tell_backend(below)
-    precision = precisions.choose_precision(
-        inputs.recipe, (), asked=request.precision, allow_slow=request.allow_slow_bf16
-    )
+    precision = choose_precision(inputs.recipe, (), request, resume)
     layout = choose_layout(request, count, inputs.slurm)
     return Resolved(
         slurm=sized(inputs.slurm),
@@ -95,17 +95,20 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
         stack=stack,
         backend=backend,
         precision=precision,
-        preload=checks.leave_preload(
-            stack.value, f"what of it the {'image has' if contained else 'nodes have'}"
-        ),
+        preload=checks.leave_preload(stack.value, f"what of it the {'image has' if contained else 'nodes have'}"),
         image=image,
         training=training_of(request, inputs, stack.value, backend.value, precision.value, layout),
     )
 
 
-def check_numbers(request: TrainRequest) -> int:
-    """-> how many nodes have ranks. Raises PlanError for numbers that cannot be."""
-    text = request.nodes or "1"
+def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
+    """Return how many nodes have ranks: all of an allocation that is held, else one.
+
+    Raises:
+        PlanError: for numbers that cannot be, or do not fit the allocation.
+    """
+    default = len(held.node_cpus) - request.spare_nodes if held else 1
+    text = request.nodes or str(max(1, default))
     if not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
         raise PlanError(
             f"--on slurm needs the number of nodes, not --nodes {text}.",
@@ -113,15 +116,14 @@ def check_numbers(request: TrainRequest) -> int:
         )
     numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
     if min(numbers) < 0:
-        raise PlanError(
-            "--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more."
-        )
+        raise PlanError("--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more.")
     for flag, given in (("--min-nodes", request.min_nodes), ("--spare-nodes", request.spare_nodes)):
         if given and not request.max_restarts:
             raise PlanError(
-                f"{flag} without --max-restarts: it says how a run restarts.",
-                hint="Add --max-restarts 1 or more.",
+                f"{flag} without --max-restarts: it says how a run restarts.", hint="Add --max-restarts 1 or more."
             )
+    if held is not None:
+        held.check(int(text) + request.spare_nodes, request.ppn or 1)
     return int(text)
 
 
@@ -165,11 +167,22 @@ def unknown(number: int, inputs: Inputs) -> Node:
 
 
 def sized(slurm: SlurmSettings) -> SlurmSettings:
-    """Whole nodes, where nothing is said of how much of one the job gets."""
-    if any(name in slurm.sbatch for name in SIZES):
-        return slurm
-    why = {**slurm.why, "exclusive": "nothing else is said; cpus-per-task=N shares nodes"}
-    return replace(slurm, sbatch={**slurm.sbatch, "exclusive": ""}, why=why)
+    """Request whole nodes unless an option limits the share of a node.
+
+    `--exclusive` alone gives all cores of a node, but only the site's default memory. An allocation
+    that is held has its size already.
+    """
+    if slurm.held:
+        return replace(slurm, sbatch={}, why={})
+    added = {}
+    if not any(name in slurm.sbatch for name in SIZES):
+        added["exclusive"] = ("", "the default; cpus-per-task=N shares nodes")
+    exclusive = added or slurm.sbatch.get("exclusive") == ""
+    if exclusive and not any(name in slurm.sbatch for name in MEMORY):
+        added["mem"] = ("0", "all memory of the nodes")
+    values = {name: value for name, (value, _) in added.items()}
+    reasons = {name: reason for name, (_, reason) in added.items()}
+    return replace(slurm, sbatch={**slurm.sbatch, **values}, why={**slurm.why, **reasons})
 
 
 def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Choice[Layout]:
@@ -177,7 +190,7 @@ def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Ch
     ppn = 1 if request.ppn is None else request.ppn
     if ppn < 1:
         raise PlanError(f"--ppn {ppn}: it is 1 or more.")
-    threads = slurm.number("cpus-per-task") or 1
+    threads = slurm.number("cpus-per-task") or 0  # without it the job's cores decide
     layout = alike(word=WORD, nodes=count, ppn=ppn, threads=threads)
     cores = "equal shares of the cores that the job is given"
     why = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
@@ -185,12 +198,7 @@ def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Ch
 
 
 def training_of(
-    request: TrainRequest,
-    inputs: Inputs,
-    stack: Stack,
-    backend: Backend,
-    precision: str,
-    layout: Choice[Layout],
+    request: TrainRequest, inputs: Inputs, stack: Stack, backend: Backend, precision: str, layout: Choice[Layout]
 ) -> Training:
     """Raises PlanError, RequestError."""
     recipe = inputs.recipe

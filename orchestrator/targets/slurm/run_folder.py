@@ -19,12 +19,7 @@ from orchestrator.runs.follow import LAST_WORDS
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.mirror import (
-    LARGEST_STATE,
-    Mirror,
-    MirroredNode,
-    ReconnectingMirror,
-)
+from orchestrator.targets.connections.mirror import LARGEST_STATE, Mirror, MirroredNode, ReconnectingMirror
 from orchestrator.targets.interface import Tell
 from orchestrator.targets.slurm.location import at_home
 
@@ -42,6 +37,9 @@ class RunFolder(Protocol):
 
     def write(self, name: str, text: str) -> None:
         """A file of the run, for all who look."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the job has written this file."""
 
     def said(self) -> str:
         """The last words of the job itself."""
@@ -66,6 +64,9 @@ class SeenFolder:
 
     def write(self, name: str, text: str) -> None:
         whole_files.write(self.folder / name, text)
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name).exists()
 
     def said(self) -> str:
         logs = sorted(self.folder.glob("slurm-*.out"))
@@ -124,6 +125,10 @@ class MirroredFolder(ReconnectingMirror):
     def write(self, name: str, text: str) -> None:
         self.host.put(f"{self.mirror.run_dir}/{name}", text)
         write_whole(self.mirror.folder / name, text)
+
+    def has(self, name: str) -> bool:
+        path = f"{self.mirror.run_dir}/{name}"
+        return self.attempt(lambda: self.host.read(path, 0, 1) is not None, True)
 
     def take_logs(self, ranks: Iterable[int]) -> None:
         for rank in ranks:

@@ -26,6 +26,7 @@ def render(plan: Plan, config: JobConfig, slurm: SlurmSettings) -> str:
         options=list(options(name, config, slurm)),
         decisions=[one_line(one.describe()) for one in run.decisions],
         command=shlex.join((run.python, f"{run.train}/node.py", "slurm", run.run_dir)),
+        setup=setup_commands(slurm),
         **written(plan, config),
     )
 
@@ -44,12 +45,15 @@ def render_array(
     return template("array.sh.j2").render(
         options=[*options(name, config, slurm), f"--array={tasks}"],
         decisions=[one_line(one.describe()) for one in decisions],
-        members=[
-            {"label": one_line(label), **written(*one)}
-            for label, one in zip(labels, runs, strict=True)
-        ],
+        members=[{"label": one_line(label), **written(*one)} for label, one in zip(labels, runs, strict=True)],
         program=shlex.join((first.run.python, f"{first.run.train}/node.py", "slurm")),
+        setup=setup_commands(slurm),
     )
+
+
+def setup_commands(slurm: SlurmSettings) -> list[tuple[str, str]]:
+    """Return each command of the setup, and the message that is printed if it fails."""
+    return [(one, shlex.quote(f"error: --slurm setup={one} failed")) for one in slurm.setup]
 
 
 def written(plan: Plan, config: JobConfig) -> dict[str, str]:
@@ -64,12 +68,26 @@ def written(plan: Plan, config: JobConfig) -> dict[str, str]:
 
 def template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
-        loader=TEMPLATES,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
+        loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     return environment.get_template(name)
+
+
+def time_seconds(text: str) -> int | None:
+    """Return the seconds of a time limit as sbatch reads it, or None if it is not one.
+
+    It reads MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
+    """
+    days, dash, rest = text.rpartition("-")
+    fields = [days or "0", *rest.split(":")]
+    if not all(one.isascii() and one.isdigit() and len(one) < 7 for one in fields):
+        return None
+    numbers = [int(one) for one in rest.split(":")]
+    units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
+    if len(numbers) > len(units):
+        return None
+    seconds = sum(number * unit for number, unit in zip(numbers, units, strict=False))
+    return 86_400 * int(days or "0") + seconds
 
 
 def options(name: str, config: JobConfig, slurm: SlurmSettings) -> Iterator[str]:
@@ -77,6 +95,8 @@ def options(name: str, config: JobConfig, slurm: SlurmSettings) -> Iterator[str]
     yield f"--job-name={shlex.quote(name)}"
     yield f"--nodes={config.nodes + config.spare_nodes}"
     yield f"--ntasks-per-node={config.ppn}"
+    if slurm.held:
+        return
     yield "--open-mode=append"
     if any(one.startswith("--max-restarts") for one in config.options):
         yield "--no-kill"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError
+from orchestrator.targets.slurm.allocation import HELD, NEW, Allocation
 from orchestrator.targets.slurm.image import Image
 
 # As `ssh` takes it; ports and keys are said in ~/.ssh/config.
@@ -35,15 +36,8 @@ OURS = {
 # Whose mere presence says all.
 FLAGS = ("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe")
 # How much of a node the job gets: where none of these is said, it gets whole nodes.
-SIZES = (
-    "exclusive",
-    "cpus-per-task",
-    "mem",
-    "mem-per-cpu",
-    "oversubscribe",
-    "gres",
-    "cores-per-socket",
-)
+SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +48,10 @@ class SlurmSettings:
     `login`: a host on which Slurm's programs are, reached by SSH;
     `runs`: a shared folder there, below which runs from other machines live.
     `image`: that holds the ranks. `pmi`: what `srun --mpi` is told. `sbatch`: its long options, an
-    empty text for a mere flag; `why`: option -> where it comes from.
+    empty text for a mere flag; `why`: option -> where it comes from. `setup`: shell commands that
+    the job runs first. `max_requeues`: how often a job that has written a checkpoint goes back into
+    the queue; None for no limit. `allocation`: HELD for a step of the allocation in which orch
+    runs, if it runs in one, or NEW for a job of its own; `held`: that allocation.
     """
 
     root: str | None = None
@@ -64,6 +61,10 @@ class SlurmSettings:
     runs: str | None = None
     image: Image | None = None
     pmi: str = "auto"
+    setup: tuple[str, ...] = ()
+    max_requeues: int | None = None
+    allocation: str = HELD
+    held: Allocation | None = None
     sbatch: Mapping[str, str] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,8 +76,7 @@ class SlurmSettings:
                 raise PlanError(f"--slurm {name}={path}: it is an absolute path on all nodes.")
         if self.local and (not self.root or self.python or self.image):
             raise PlanError(
-                f"--slurm local={self.local}: it is filled from what `orch provision` has packed "
-                "below root=.",
+                f"--slurm local={self.local}: it is filled from what `orch provision` has packed below root=.",
                 hint="Say root= with it, and neither python= nor --container.",
             )
         if self.login is not None and not HOST.fullmatch(self.login):
@@ -84,6 +84,12 @@ class SlurmSettings:
                 f"--slurm login={self.login}: it is a host, as in `ssh HOST`.",
                 hint="A port or a key of its own is said in ~/.ssh/config.",
             )
+        if self.allocation not in (HELD, NEW):
+            raise PlanError(
+                f"--slurm allocation={self.allocation}: there is no such choice.",
+                hint=f"--slurm allocation={HELD} or allocation={NEW}",
+            )
+        self.check_setup()
         for name, value in self.sbatch.items():
             if not OPTION.fullmatch(name):
                 raise PlanError(
@@ -91,13 +97,20 @@ class SlurmSettings:
                     hint="A long one without its dashes: --slurm partition=cpu.",
                 )
             if name in OURS:
-                raise PlanError(
-                    f"--slurm {name}: orch says that itself.", hint=f"In its place: {OURS[name]}."
-                )
+                raise PlanError(f"--slurm {name}: orch says that itself.", hint=f"In its place: {OURS[name]}.")
             if not value.isprintable():
                 raise PlanError(
                     f"--slurm {name}: its value holds what cannot be printed.",
                     hint="Type it anew: copied text may hold such characters.",
+                )
+
+    def check_setup(self) -> None:
+        """Raise PlanError for a command that is not one line."""
+        for command in self.setup:
+            if not command.strip() or not command.isprintable():
+                raise PlanError(
+                    f"--slurm setup={command!r}: it is not one line of shell.",
+                    hint="--slurm setup='module load gcc', once for each line.",
                 )
 
     def number(self, name: str) -> int | None:

@@ -16,6 +16,7 @@ from orchestrator.targets.execute import execute
 from orchestrator.targets.slurm.location import location_of, submitted
 from orchestrator.targets.slurm.login import host_at, scheduler_at
 from orchestrator.targets.slurm.run_folder import keep_there, remove_there
+from orchestrator.targets.slurm.step import StepStarter
 from orchestrator.targets.slurm.watch import keep
 
 
@@ -27,17 +28,21 @@ def start(plan: Plan, folder: Path) -> RunRecord:
         store.create(one, its)
     host = host_at(location_of(plan.run).login)
     scheduler = scheduler_at(host)
+    held = any(isinstance(step, SubmitScript) and step.allocation for step in plan.steps)
     try:
-        execute(plan, {at.node: host for step in plan.steps for at in step.nodes},
-                submitter=scheduler)  # fmt: skip
-        records = [submitted(one.run, job_of(plan, scheduler.submitted, number))
-                   for number, one in enumerate(plans)]  # fmt: skip
+        execute(
+            plan,
+            {at.node: host for step in plan.steps for at in step.nodes},
+            submitter=StepStarter(scheduler) if held else scheduler,
+        )
+        job, cluster = scheduler.submitted, scheduler.cluster
+        records = [submitted(one.run, job_of(plan, job, number), cluster) for number, one in enumerate(plans)]
         for record, its in zip(records, folders, strict=True):
             keep(record, its)
             if isinstance(host, Ssh):
                 keep_there(record, host)
     except OrchError:
-        if not scheduler.submitted:  # nothing was started
+        if not scheduler.submitted and not scheduler.uncertain:
             forget(plan, folders, host)
         raise
     finally:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SUSPENDED")
-LIVING = (*WAITING, "RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING")
+WAITING = (
+    "PENDING",
+    "CONFIGURING",
+    "POWER_UP_NODE",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESV_DEL_HOLD",
+    "SPECIAL_EXIT",
+)
+SUSPENDED = ("SUSPENDED", "STOPPED")  # the job keeps its nodes, its processes stand still
+LIVING = (
+    *WAITING,
+    *SUSPENDED,
+    "RUNNING",
+    "COMPLETING",
+    "STAGE_OUT",
+    "SIGNALING",
+    "RESIZING",
+    "EXPEDITING",
+    "UPDATE_DB",
+)
 # Of squeue(1), JOB REASON CODES: what passes by itself, in words.
 REASONS = {
     "None": "Slurm has not looked at it yet",
@@ -17,8 +38,9 @@ REASONS = {
     "Licenses": "a licence that it needs is taken",
     "Reservation": "its reservation has not begun",
     "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",
-    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions":
-        "nodes that it needs are down, drained or reserved",
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": (
+        "nodes that it needs are down, drained or reserved"
+    ),
     "JobHeldUser": "it is held: `scontrol release` lets it go",
     "JobHeldAdmin": "an administrator holds it",
     "launch_failed_requeued_held": "its start failed; `scontrol release` lets it go",
@@ -36,15 +58,17 @@ REASONS = {
     "MaxJobsPerAccount": "your account has as many jobs as it may",
     "Cleaning": "what it was before is still being cleared away",
     "PartitionDown": "its partition takes no jobs now",
-}  # fmt: skip
+}
 # What does not pass by itself -> why, and what to do.
 NEVER = {
-    "PartitionConfig": ("its partition cannot give so much", "fewer --nodes, or less time"),
+    "PartitionConfig": (
+        "its partition cannot give so much",
+        "fewer --nodes, fewer ranks on each (--ppn), or less time",
+    ),
     "PartitionNodeLimit": ("its partition gives no job so many nodes", "fewer --nodes"),
     "PartitionTimeLimit": ("its partition allows no job so long", "--slurm time=LESS"),
     "PartitionInactive": ("its partition is inactive", "--slurm partition=ANOTHER"),
-    "BadConstraints": ("no nodes can ever fulfil what it asks for", "other --slurm constraint=, "
-                       "cpus-per-task=, mem="),
+    "BadConstraints": ("no nodes can ever fulfil what it asks for", "other --slurm constraint=, cpus-per-task=, mem="),
     "InvalidAccount": ("its account is not valid", "--slurm account=ANOTHER"),
     "InvalidQOS": ("its QOS is not valid", "--slurm qos=ANOTHER"),
     "AccountNotAllowed": ("its partition does not take its account", "--slurm account=ANOTHER"),
@@ -57,9 +81,10 @@ NEVER = {
     "QOSMaxWallDurationPerJobLimit": ("its QOS allows no job so long", "--slurm time=LESS"),
     "DependencyNeverSatisfied": ("the job that it waits for has failed", "no --slurm dependency"),
     "ReservationDeleted": ("its reservation is no more", "no --slurm reservation"),
-}  # fmt: skip
+}
+STEP_ENDED = "STEP_ENDED"  # of a run inside an allocation: squeue does not show its step any more
 ENDINGS = {
-    "CANCELLED": "it was cancelled",
+    "CANCELLED": "the job was cancelled (scancel)",
     "TIMEOUT": "the job's time was over (--slurm time=)",
     "DEADLINE": "the job's deadline was over",
     "PREEMPTED": "the job was preempted",
@@ -67,8 +92,11 @@ ENDINGS = {
     "BOOT_FAIL": "a node of the job did not boot",
     "OUT_OF_MEMORY": "the job ran out of memory (--slurm mem=)",
     "COMPLETED": "the job ended, and its run has left no outcome",
+    STEP_ENDED: "its step in the allocation ended, and its run has left no outcome",
     "FAILED": "the job failed, and its run has left no outcome",
 }
+KNOWN = frozenset((*LIVING, *ENDINGS, "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"))
+STATE_WORD = re.compile(r"[A-Z]{4,}(?:_[A-Z]+)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +115,10 @@ class JobState:
         return self.state in WAITING
 
     @property
+    def suspended(self) -> bool:
+        return self.state in SUSPENDED
+
+    @property
     def ended(self) -> bool:
         return self.state not in LIVING
 
@@ -100,13 +132,29 @@ FOREIGN = ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "OUT_OF
 GONE = "GONE"  # Slurm does not know it any more
 
 
-def parse(job: str, text: str) -> JobState:
-    """A line of `squeue --format=%T|%S|%N|%r`; nothing where it knows no such job."""
-    lines = [line for line in text.splitlines() if line.count("|") >= 3]
-    if not lines:
-        return JobState(job=job, state=GONE)
-    state, start, nodes, reason = lines[0].split("|", 3)
-    return JobState(job=job, state=state, reason=reason, start=start, nodes=nodes)
+def parse(job: str, text: str) -> JobState | None:
+    """Return the state in the output of `squeue --format=%T|%S|%N|%r`, or None if it has none.
+
+    A login shell may print other lines around it, also with `|` in them, so only lines that begin
+    with a state of Slurm count.
+    """
+    for line in text.splitlines():
+        state, bar, fields = line.partition("|")
+        if state in KNOWN and bar and fields.count("|") >= 2:
+            start, nodes, reason = fields.split("|", 2)
+            return JobState(job=job, state=state, reason=reason, start=start, nodes=nodes)
+    return None
+
+
+def gone(job: str) -> JobState:
+    """Return the state of a job that Slurm does not know any more."""
+    return JobState(job=job, state=GONE)
+
+
+def unknown_state(text: str) -> str:
+    """Return the state in squeue's output that this version of orch does not know, or ''."""
+    fields = [line.split("|") for line in text.splitlines() if line.count("|") >= 3]
+    return next((one[0] for one in fields if STATE_WORD.fullmatch(one[0])), "")
 
 
 def reason_of(found: JobState) -> str:
@@ -118,13 +166,15 @@ def waiting_words(found: JobState) -> str:
     """`job 12 waits: ...`"""
     if found.state == "CONFIGURING":
         return f"job {found.job}: its nodes are being made ready"
-    if found.state == "SUSPENDED":
-        return f"job {found.job} is suspended"
     reason = reason_of(found)
     words = REASONS.get(found.reason) or REASONS.get(reason) or never(found)
     told = f"{words} ({found.reason})" if words else found.reason
     start = f"; expected to start at {found.start}" if found.start[:1].isdigit() else ""
     return f"job {found.job} waits: {told}{start}"
+
+
+def suspended_message(job: str) -> str:
+    return f"job {job} is suspended: its processes stand still until Slurm resumes it"
 
 
 def beginning_words(found: JobState) -> str:

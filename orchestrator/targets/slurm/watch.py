@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from orch_node.protocol import files, outcome
+from orch_node.protocol import files, outcome, slurm
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
@@ -19,7 +19,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
 from orchestrator.targets.interface import Tell
-from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm import accounting, states
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.run_folder import RunFolder
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
@@ -32,6 +32,10 @@ FIRST_SECONDS = 1.0
 READY_SECONDS = 3.0  # until it is told that a job that runs has no supervisor yet
 END_SECONDS = 40.0  # for a job to end, which Slurm gives 30 s between TERM and KILL
 ENDED_BY = ("SIGTERM", "SIGKILL")  # as Slurm ends what is left of a job
+UNKNOWN_CAUSE = (
+    "Slurm does not know the job any more and has no accounting of it, so orch cannot tell whether "
+    "it was cancelled, preempted or failed"
+)
 SEEN_SECONDS = 0.5  # until a shared file system shows what another host has written
 
 
@@ -46,12 +50,7 @@ class JobWatch:
     """Follows the job of a run whose files are at a place, and in a folder here."""
 
     def __init__(
-        self,
-        record: RunRecord,
-        folder: Path,
-        scheduler: Scheduler,
-        run_folder: RunFolder,
-        tell: Tell,
+        self, record: RunRecord, folder: Path, scheduler: Scheduler, run_folder: RunFolder, tell: Tell
     ) -> None:
         self.record = record
         self.folder = folder
@@ -62,6 +61,7 @@ class JobWatch:
         self.asked = -ASK_SECONDS
         self.known = JobState(job=self.job, state="PENDING")
         self.away = False
+        self.suspended = False
         self.questions = 0
 
     def state(self, *, now: bool = False) -> JobState:
@@ -89,12 +89,25 @@ class JobWatch:
 
     def lost(self, pid: int) -> bool:
         found = self.state()
+        if found.suspended and not self.suspended:
+            self.tell(states.suspended_message(self.job))
+        self.suspended = found.suspended
         return found.ended or found.waits
 
     def terminate(self, pid: int) -> None:
         """Not to make room: at SIGTERM the ranks would write a checkpoint first."""
+        self.request_stop()
+        if not self.is_step:  # without a batch script the stop file is enough
+            self.scheduler.cancel(self.job, "--batch", "--signal=INT")
+
+    @property
+    def is_step(self) -> bool:
+        """Return whether the run is a step of an allocation that the user holds."""
+        return "." in self.job
+
+    def request_stop(self) -> None:
+        """Write the file at which the supervisor ends the run, also without Slurm's controller."""
         self.run_folder.write(files.STOP, "")
-        self.scheduler.cancel(self.job, "--batch", "--signal=INT")
 
     def said(self) -> str:
         return self.run_folder.said()
@@ -117,7 +130,10 @@ class JobWatch:
             if not self.comes_again():
                 return
             if self.known.waits:
-                text = f"job {self.job} is back in the queue; it goes on from its last checkpoint"
+                text = (
+                    f"job {self.job} is back in the queue; the run resumes from its last "
+                    "checkpoint, if it has written one"
+                )
                 yield NodeNews(time=time.time(), text=text)
 
     def of_run(self) -> Iterator[Event]:
@@ -152,10 +168,11 @@ class JobWatch:
                 return
             if why := states.never(found):
                 self.scheduler.cancel(self.job)
-                raise ExecuteError(
-                    f"Slurm will never start job {self.job} ({found.reason}), so it was cancelled: "
-                    f"{why}."
-                )
+                problem = f"Slurm will never start job {self.job} ({found.reason}), so orch cancelled it: {why}."
+                now = time.time()
+                ended = Outcome(state=FAILED, problem=problem, started=now, ended=now)
+                self.run_folder.write(files.OUTCOME, outcome.render(ended))
+                raise ExecuteError(problem, hint="Change that, and start the run again.")
             words = words_of(found, waits, time.monotonic() - waited)
             if words and words != told:
                 told = words
@@ -176,11 +193,15 @@ class JobWatch:
             return
         places = tuple(
             Place(
-                rank=one.rank, node=one.node, local_rank=one.local_rank,
-                local_world_size=one.local_world_size, cpus=one.cpus, threads=one.threads,
+                rank=one.rank,
+                node=one.node,
+                local_rank=one.local_rank,
+                local_world_size=one.local_world_size,
+                cpus=one.cpus,
+                threads=one.threads,
             )
             for one in layout.ranks
-        )  # fmt: skip
+        )
         if len(places) == len(self.record.layout):
             nodes = tuple(RunNode(node=name) for name in names)
             self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=places)
@@ -190,13 +211,31 @@ class JobWatch:
         """Tell the end as Slurm knows it, where the job was ended from outside, or left no word.
 
         A supervisor whose ranks Slurm ends writes what it sees of that: why, only Slurm knows."""
-        if knows_why(outcome_in(self.folder)):
+        told = outcome_in(self.folder)
+        preempted = told is not None and told.state == PREEMPTED
+        if knows_why(told) and not preempted:
             return
+        if self.is_step and told is not None and time.time() - told.ended > END_SECONDS:
+            return  # how the allocation ended later is not how the run did
         found = self.settled()
         self.refresh()
         told = outcome_in(self.folder)
-        if found.ended and (told is None or (found.foreign and not knows_why(told))):
+        if found.state == states.GONE:
+            found = self.recorded_end(found)
+        # Ranks write a checkpoint at SIGTERM, also at that of scancel.
+        cancelled = preempted and found.state == "CANCELLED"
+        if not found.ended or (knows_why(told) and not cancelled):
+            return
+        if told is None or found.foreign:
             self.write_end(found, told)
+        elif found.state == states.GONE and UNKNOWN_CAUSE not in (told.problem or ""):
+            problem = f"{told.problem or ''}; {UNKNOWN_CAUSE}".removeprefix("; ")
+            self.run_folder.write(files.OUTCOME, outcome.render(replace(told, problem=problem)))
+
+    def recorded_end(self, found: JobState) -> JobState:
+        """Return the end of a job that the controller has forgotten, as accounting records it."""
+        record = self.run_folder.attempt(lambda: accounting.query(self.scheduler, self.job), None)
+        return replace(found, state=record.state) if record else found
 
     def settled(self) -> JobState:
         """The job once it is over, if that is soon: what it wrote last may still be on its way."""
@@ -215,17 +254,31 @@ class JobWatch:
         state = STOPPED if found.state == "CANCELLED" else FAILED
         supervisor = supervisor_of(self.folder)
         now = time.time()
-        known = told or Outcome(
-            state=state, started=supervisor.started if supervisor else now, ended=now
-        )
+        known = told or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
+        memory = slurm.memory_line(f"{self.launcher_output()}\n{self.said()}")
         words = states.ending_words(found)
+        if told is None and not found.foreign and (output := self.said().strip()):
+            words += f"; its last output: {output.splitlines()[-1]}"
+        if memory:
+            state, words = FAILED, f"job {self.job}: {slurm.OUT_OF_MEMORY}: {memory}"
+        elif found.state == "FAILED" and told is None and not self.run_folder.has(slurm.CONFIG):
+            words = (
+                f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not "
+                "see this folder, or must not write there. Choose a folder that all nodes share: "
+                "--runs-dir"
+            )
+        if told is not None and told.state == PREEMPTED and knows_why(told):
+            words = f"{words}; {told.problem}"
         ended = replace(known, state=state, problem=words, first_failure=None, nodes={})
         before = None if told or found.foreign else self.before()
         if before is not None:
-            ended = replace(
-                before, problem=f"{before.problem}, and Slurm did not put it back: {words}"
-            )
+            ended = replace(before, problem=f"{before.problem}, but Slurm did not requeue the job: {words}")
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
+
+    def launcher_output(self) -> str:
+        log = self.folder / files.LAUNCHER_LOG
+        text = log.read_text(errors="replace") if log.exists() else ""
+        return text[-follow.LAST_WORDS :]
 
     def before(self) -> Outcome | None:
         """What the job has put aside as it went back into the queue, where nothing came after."""

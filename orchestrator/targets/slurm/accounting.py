@@ -1,0 +1,84 @@
+"""What Slurm recorded of a job: by sacct, without accounting by scontrol while it knows the job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from orchestrator.errors import ExecuteError
+from orchestrator.runs.accounting import Accounting
+from orchestrator.targets.slurm import states
+from orchestrator.targets.slurm.scheduler import Scheduler
+from orchestrator.targets.slurm.script import time_seconds
+
+FIELDS = ("JobID", "State", "Elapsed", "MaxRSS", "Start", "End")
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", re.ASCII)
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+SHOWN_STATE = re.compile(r"\bJobState=(\S+)")
+SHOWN_TIME = re.compile(r"\bRunTime=(\S+)")
+
+
+def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting | None:
+    """Return the record of a job, or None if Slurm has none or cannot be reached.
+
+    Args:
+        scheduler: Slurm's programs.
+        job: the id of a job, of an array's task, or of a step (`12.3`).
+        known_state: how the controller reported the end; accounting may learn of it later.
+    """
+    options = ("--noheader", "--parsable2", f"--jobs={job.partition('.')[0]}", f"--format={','.join(FIELDS)}")
+    record = parse(job, output(scheduler, "sacct", *options))
+    if record is None and "." not in job:  # a step that has ended is shown by nothing else
+        record = parse_shown(job, output(scheduler, "scontrol", "show", "job", "--oneliner", job))
+    if record is not None and record.state in states.LIVING and known_state in states.ENDINGS:
+        record = replace(record, state=known_state)
+    return record
+
+
+def output(scheduler: Scheduler, *command: str) -> str:
+    """Return what a program prints, or '' if it fails."""
+    try:
+        result = scheduler.ask(*command)
+    except ExecuteError:
+        return ""
+    return result.out if result.code == 0 else ""
+
+
+def parse(job: str, text: str) -> Accounting | None:
+    """Return the record in sacct's output: a row for the job, and one for each of its steps."""
+    rows = [line.split("|") for line in text.splitlines()]
+    rows = [row for row in rows if len(row) == len(FIELDS)]
+    job_row = next((row for row in reversed(rows) if row[0] == job), None)
+    if job_row is None:
+        return None
+    _, state, elapsed, _, start, end = job_row
+    # The tasks of a run in an allocation are steps beside its own, in the time of that.
+    steps = [
+        row
+        for row in rows
+        if row[0].split(".")[0] == job.split(".")[0]
+        and start <= row[4]
+        and (row[5] <= end or "Unknown" in (row[5], end))
+    ]
+    sizes = [size for row in steps if (size := size_of(row[3])) is not None]
+    # sacct writes `CANCELLED by 1000`, and `CANCELLED+` where a column is narrow.
+    word, seconds = state.split(" ")[0].rstrip("+"), time_seconds(elapsed)
+    if word not in states.KNOWN or seconds is None:
+        return None
+    return Accounting(
+        source="sacct", job=job, state=word, elapsed_seconds=seconds, max_rss_bytes=max(sizes, default=None)
+    )
+
+
+def parse_shown(job: str, text: str) -> Accounting | None:
+    """Return the record in the output of `scontrol show job`, which has no memory."""
+    state, time = SHOWN_STATE.search(text), SHOWN_TIME.search(text)
+    seconds = time_seconds(time[1]) if time else None
+    if state is None or state[1] not in states.KNOWN or seconds is None:
+        return None
+    return Accounting(source="scontrol", job=job, state=state[1], elapsed_seconds=seconds)
+
+
+def size_of(text: str) -> int | None:
+    match = SIZE.fullmatch(text)
+    return int(float(match[1]) * UNITS[match[2]]) if match else None

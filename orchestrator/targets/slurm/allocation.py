@@ -1,0 +1,54 @@
+"""An allocation that the user holds already: the run is a step of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orch_node.protocol.slurm import cpu_counts
+
+from orchestrator.errors import PlanError
+
+HELD, NEW = "held", "new"  # what `--slurm allocation=` takes
+WAY_OUT = f"`--slurm allocation={NEW}` submits a new job."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A job that runs already, as the variables of its processes describe it."""
+
+    job: str
+    node_cpus: tuple[int, ...]  # CPUs of the job on each of its nodes
+
+    def check(self, nodes: int, ppn: int) -> None:
+        """Raise PlanError if the ranks do not fit."""
+        size = len(self.node_cpus)
+        if nodes > size:
+            raise PlanError(
+                f"Allocation {self.job} has {size} node{'s' * (size > 1)}, and the run needs "
+                f"{nodes} with its spare ones.",
+                hint=f"Fewer --nodes, a larger `salloc --nodes={nodes}`; or {WAY_OUT}",
+            )
+        fewest = min(self.node_cpus[:nodes])
+        if ppn > fewest:
+            raise PlanError(
+                f"Allocation {self.job} has {fewest} CPUs on a node, and --ppn is {ppn}.",
+                hint=f"Fewer --ppn, or `salloc --exclusive` for whole nodes; or {WAY_OUT}",
+            )
+
+    def check_options(self, options: Iterable[str]) -> None:
+        """Raise PlanError for options that only a new job can have."""
+        if names := ", ".join(options):
+            raise PlanError(
+                f"{names}: this cannot change allocation {self.job}, which is there already.",
+                hint=f"Leave it out; or {WAY_OUT}",
+            )
+
+
+def held_allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation in which this program runs, or None if it runs in none."""
+    job = environ.get("SLURM_JOB_ID", "")
+    counts = cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
+        return None
+    return Allocation(job=job, node_cpus=tuple(counts))

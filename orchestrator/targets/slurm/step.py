@@ -1,0 +1,111 @@
+"""Starts a run as a step of an allocation that runs already."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch_node.protocol import files
+from orch_node.slurm.words import STEP
+from orch_node.whole_files import private
+
+from orchestrator.errors import ExecuteError
+from orchestrator.planning.plan import SCRIPT, SubmitScript
+from orchestrator.targets.slurm.allocation import WAY_OUT
+from orchestrator.targets.slurm.scheduler import Scheduler, job_variables, option_of, said
+
+START_SECONDS = 60.0  # until Slurm lists a step that it starts
+TICK_SECONDS = 0.2
+END_SECONDS = 30.0  # until a run has ended at its stop file
+LAST_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarter:
+    """Starts a script as a step of its allocation, where Scheduler submits it as a job."""
+
+    scheduler: Scheduler
+
+    def submit(self, step: SubmitScript) -> None:
+        """Start the step; its id is the scheduler's `submitted`. Raises ExecuteError."""
+        self.scheduler.host.put(f"{step.run_dir}/{SCRIPT}", step.script)
+        self.scheduler.submitted = start_step(self.scheduler, step)
+
+
+def first_node(scheduler: Scheduler, nodes: str) -> str:
+    """Return the first of `n[1-3]`. Raises ExecuteError."""
+    result = scheduler.ask("scontrol", "show", "hostnames", nodes)
+    if result.code != 0 or not result.out.split():
+        raise ExecuteError(f"scontrol does not expand the allocation's nodes {nodes}: {said(result)}", hint=WAY_OUT)
+    return result.out.split()[0]
+
+
+def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
+    """Start the script as a step on the first node of the allocation; return the step's id.
+
+    The step lives on without this program, for as long as the allocation does.
+
+    Raises:
+        ExecuteError: if the allocation does not run, or srun ends before the step is there.
+    """
+    job, step_name = step.allocation, option_of(step, "job-name")
+    state = scheduler.state(job).state
+    if state != "RUNNING":
+        raise ExecuteError(
+            f"Allocation {job} (SLURM_JOB_ID) is not running: Slurm reports it as {state}.",
+            hint=f"`unset SLURM_JOB_ID`, or a new `salloc`; or {WAY_OUT}",
+        )
+    log = Path(step.run_dir, f"slurm-{job}.out")
+    node0 = first_node(scheduler, os.environ["SLURM_JOB_NODELIST"])
+    options = (*STEP, "--nodes=1", "--ntasks=1", f"--nodelist={node0}", "--mpi=none")
+    script = ("bash", f"{step.run_dir}/{SCRIPT}")
+    command = ("srun", f"--jobid={job}", *options, f"--job-name={step_name}", *script)
+    # SLURM_JOB_* describe the allocation; srun would take the others for its options.
+    unset = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
+    with open(log, "ab", opener=private) as output:
+        srun = subprocess.Popen(
+            command,
+            cwd=step.run_dir,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        step_id = wait_for_step(scheduler, srun, job, step_name)
+    except BaseException:  # also Ctrl-C: nobody would know the step
+        end_step(srun, step.run_dir)
+        raise
+    if step_id:
+        return step_id
+    end_step(srun, step.run_dir)
+    text = log.read_text(errors="replace")[-LAST_CHARACTERS:].strip()
+    reason = text.splitlines()[-1] if text else "srun has printed nothing"
+    raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=WAY_OUT)
+
+
+def wait_for_step(scheduler: Scheduler, srun: subprocess.Popen[bytes], job: str, step_name: str) -> str:
+    """Return the id of the step once Slurm lists it; '' if srun ends before, or after a minute."""
+    deadline = time.monotonic() + START_SECONDS
+    while srun.poll() is None and time.monotonic() < deadline:
+        if step_id := scheduler.steps(job).get(step_name):
+            return step_id
+        time.sleep(TICK_SECONDS)
+    return ""
+
+
+def end_step(srun: subprocess.Popen[bytes], run_dir: str) -> None:
+    """End the step, and with it the steps that it has started.
+
+    The supervisor of the run looks for the stop file. A step without one ends at srun's SIGTERM.
+    """
+    Path(run_dir, files.STOP).touch(0o600)
+    try:
+        srun.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        srun.terminate()
