@@ -29,9 +29,8 @@ def bound(store: type[Any]) -> Callable[..., Any]:
     """What makes a TCPStore of `store`, with the same arguments."""
 
     def make(
-        host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
-        *words: Any, **options: Any,
-    ) -> Any:  # fmt: skip
+        host_name: str, port: int, world_size: int | None = None, is_master: bool = False, *words: Any, **options: Any
+    ) -> Any:
         if is_master and KEYWORD not in options and is_number(host_name):
             if KEYWORD in (store.__init__.__doc__ or ""):
                 options |= listening(host_name, port)
@@ -69,7 +68,4 @@ def listening(host: str, port: int) -> dict[str, int]:
 
 
 def tell_open(port: int) -> None:
-    print(
-        f"orch: this torch cannot be told where to listen: port {port} is open on all interfaces.",
-        file=sys.stderr,
-    )
+    print(f"orch: this torch cannot be told where to listen: port {port} is open on all interfaces.", file=sys.stderr)

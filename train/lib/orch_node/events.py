@@ -25,6 +25,7 @@ MOST_COMPLAINTS = 100
 PIPE = "ORCH_EVENTS_FD"
 NOTED: dict[str, Any] = {}  # what `note` was told last
 COMPLAINTS: set[str] = set()  # each is told once
+PROGRESS_REPORTED: list[bool] = []  # not empty once the script has reported progress
 
 
 def encode(event: str, fields: dict[str, Any]) -> bytes:
@@ -48,6 +49,7 @@ def report(event: str = "", /, **fields: Any) -> None:
     supervisor, do nothing. Never raises: what cannot be sent is told in the rank's log."""
     name = event or fields.pop(HEADER[0], "")
     if name == Progress.kind:
+        PROGRESS_REPORTED[:] = [True]
         note(**{one: fields[one] for one in ("loss", "samples") if one in fields})
     if os.environ.get(PIPE) is None:
         return
@@ -64,6 +66,12 @@ def report(event: str = "", /, **fields: Any) -> None:
 def send(event: events.Event) -> None:
     """Send one of orch's own events; its rank and time are those of this process and of now."""
     _write(encode(event.kind, events.body(event)))
+
+
+def warn(text: str) -> None:
+    """Print a warning of orch's own to the rank's log, and send it to whoever follows the run."""
+    print(f"warning: {text}", file=sys.stderr)
+    send(events.Warned(text=f"warning: {text}"))
 
 
 def note(**figures: object) -> None:

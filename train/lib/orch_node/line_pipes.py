@@ -35,7 +35,10 @@ class Pipes:
         """Wait for at most this long, then hand on what is there."""
         for key, _ in self.selector.select(seconds):
             descriptor = key.fd
-            chunk = os.read(descriptor, 1 << 16)
+            try:
+                chunk = os.read(descriptor, 1 << 16)
+            except ConnectionError:  # a socket whose other end has died
+                chunk = b""
             if not chunk:
                 self.drop(descriptor)
                 continue

@@ -26,6 +26,7 @@ from orch_node import stack_signal
 from orch_node.events import send
 from orch_node.protocol.events import Preempted
 from orch_node.protocol.outcome import EX_TEMPFAIL
+from orch_node.reach import BY_STEP
 
 SECONDS = 1.0  # between two looks at the other ranks, about
 
@@ -61,6 +62,9 @@ class Agreement:
         self.listens = True
         signal.signal(number, self.take)
         signal.siginterrupt(number, False)
+        if in_slurm_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self.take)
+            signal.siginterrupt(signal.SIGTERM, False)
 
     def look(self) -> None:
         """Ask the other ranks; the slowest one's time says when to do so again."""
@@ -75,16 +79,31 @@ class Agreement:
         torch = sys.modules.get("torch")
         if torch is None or not grouped(torch):
             return told, seconds
-        both = torch.tensor([told, seconds], dtype=torch.float32)
-        torch.distributed.all_reduce(both, op=torch.distributed.ReduceOp.MAX)
+        largest = torch.tensor([told, seconds], dtype=torch.float32, device=group_device(torch))
+        torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
         self.collectives += 1
-        return float(both[0]), float(both[1])
+        return float(largest[0]), float(largest[1])
+
+
+def in_slurm_job() -> bool:
+    """Return whether Slurm sends SIGTERM to this rank when it preempts the job.
+
+    It signals all processes of a job's steps, GraceTime seconds before it ends them.
+    """
+    return BY_STEP in os.environ
 
 
 def signal_told() -> int:
     """The number that orch gives its ranks, the same to all; 0 without orch, and for none."""
     words = os.environ.get(stack_signal.PREEMPT, "")
     return int(words) if words.isdigit() else 0
+
+
+def group_device(torch: Any) -> Any:
+    """Return a device whose tensors the default group takes: the CPU wherever it does."""
+    cpu = torch.device("cpu")
+    devices = getattr(torch.distributed.group.WORLD, "_device_types", [cpu])  # torch 2.0 has none
+    return cpu if cpu in devices else devices[0]
 
 
 def grouped(torch: Any) -> bool:

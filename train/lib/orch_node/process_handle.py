@@ -71,3 +71,13 @@ def started(pid: int) -> int | None:
     except OSError:
         return None
     return int(text.rpartition(")")[2].split()[19])
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """Return whether the process with this start time exists and is not a zombie."""
+    try:
+        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return False
+    fields = text.rpartition(")")[2].split()
+    return int(fields[19]) == start and fields[0] not in "ZX"

@@ -8,11 +8,17 @@ CHUNK = 1 << 18
 
 
 class Tail:
-    """`at`: the byte up to which it has been read."""
+    """A reader of one file.
+
+    Attributes:
+        at: The byte up to which the file has been read.
+        state: What a terminal shows of the line after it, which has no end yet: a progress bar.
+    """
 
     def __init__(self, path: Path, at: int = 0) -> None:
         self.path = path
         self.at = at
+        self.state = ""
 
     def lines(self, *, last: bool = False) -> list[str]:
         """The next ones, as many as fit into a chunk; with `last` also a line without an end."""
@@ -23,8 +29,16 @@ class Tail:
         except OSError:
             return []
         end = chunk.rfind(b"\n") + 1
-        if not end and (last or len(chunk) == CHUNK):
+        if not end and len(chunk) == CHUNK:
+            end = chunk.rfind(b"\r") + 1 or CHUNK
+        elif not end and last:
             end = len(chunk)
         self.at += end
+        self.state = last_state(chunk[end:].decode(errors="replace"))
         text = chunk[:end].decode(errors="replace")
         return text.removesuffix("\n").split("\n") if text else []
+
+
+def last_state(line: str) -> str:
+    """Return what a terminal finally shows of a line that a progress bar overwrites with `\\r`."""
+    return line.rstrip("\r").rpartition("\r")[2]

@@ -33,8 +33,9 @@ def main(argv: list[str]) -> int:
         hold_to_interface()
         report = check(backend, rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
     except Exception as error:  # whatever it is, it is this node's answer
-        print(f"verify: {socket.gethostname()} rank {rank}: {type(error).__name__}: {error}",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"verify: {socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
+        )
         return 1
     if rank == 0:
         print(json.dumps(report), flush=True)
@@ -70,12 +71,7 @@ def alone_on_node() -> Iterator[None]:
 
 def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
     torch_version, bindings = load(backend)
-    report = {
-        "ranks": ranks,
-        "backend": backend,
-        "torch": torch_version,
-        "bindings": bindings,
-    }
+    report = {"ranks": ranks, "backend": backend, "torch": torch_version, "bindings": bindings}
     if rank % per_node == 0:
         report |= check_node()
     report["host_ranks"] = all_reduce(backend, rank, ranks, per_node)
@@ -145,6 +141,5 @@ def add_up(rank: int, members: range, group: object = None) -> None:
     wrong = int((tensor != sum(member + 1 for member in members)).sum())
     if wrong:
         raise ArithmeticError(
-            f"all-reduce over ranks {members.start} to {members.stop - 1}: "
-            f"{wrong} of {ELEMENTS} sums are wrong"
+            f"all-reduce over ranks {members.start} to {members.stop - 1}: {wrong} of {ELEMENTS} sums are wrong"
         )

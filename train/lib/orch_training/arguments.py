@@ -96,14 +96,8 @@ def speed_requirements(dropout_kernel: str, attention: str) -> list[tuple[bool, 
     """Of the settings that decide how fast a step is."""
     kernels, attentions = ("auto", "kernel", "torch"), ("eager", "sdpa")
     return [
-        (
-            dropout_kernel not in kernels,
-            f"--dropout_kernel must be {' or '.join(kernels)}, not {dropout_kernel!r}.",
-        ),
-        (
-            attention not in attentions,
-            f"--attn_implementation must be {' or '.join(attentions)}, not {attention!r}.",
-        ),
+        (dropout_kernel not in kernels, f"--dropout_kernel must be {' or '.join(kernels)}, not {dropout_kernel!r}."),
+        (attention not in attentions, f"--attn_implementation must be {' or '.join(attentions)}, not {attention!r}."),
     ]
 
 

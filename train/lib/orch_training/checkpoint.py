@@ -116,9 +116,7 @@ def telling_of_failure(name: str, folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         reason = write_failure(error, folder / STAGING)
-        raise RecipeError(
-            f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact."
-        ) from error
+        raise RecipeError(f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact.") from error
 
 
 def write_failure(error: BaseException, folder: Path) -> str:

@@ -18,9 +18,7 @@ def in_bf16(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
-def in_turn(
-    state: powersgd.PowerSGDState, bucket: dist.GradBucket
-) -> torch.futures.Future[torch.Tensor]:
+def in_turn(state: powersgd.PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """PowerSGD begins collectives in callbacks. Those of two buckets at once could come in one
     order on this rank and in another on the next: gloo then ends the process."""
     done = powersgd.powerSGD_hook(state, bucket)
@@ -36,7 +34,5 @@ def compress(model: Any, kind: str) -> None:
     if kind == "bf16":
         model.register_comm_hook(None, in_bf16)
         return
-    state = powersgd.PowerSGDState(
-        process_group=None, matrix_approximation_rank=RANK, start_powerSGD_iter=WHOLE_STEPS
-    )
+    state = powersgd.PowerSGDState(process_group=None, matrix_approximation_rank=RANK, start_powerSGD_iter=WHOLE_STEPS)
     model.register_comm_hook(state, in_turn)

@@ -11,15 +11,16 @@ generator, so that torch.manual_seed, and random states that are saved, decide o
 from __future__ import annotations
 
 import importlib.util
-import platform
 import socket
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.autograd import forward_ad
 
-from orch_training import ranks
+from orch_training import checkpoint, ranks
 from orch_training.errors import RecipeError
 
 CHOICES = ("auto", "kernel", "torch")
@@ -28,6 +29,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 KINDS = (torch.Tensor, torch.nn.Parameter)
 TORCHS = torch.nn.functional.dropout
 LOADED: set[Path] = set()
+FACT = "dropout"  # in a checkpoint's manifest
+MEASURED_ELEMENTS, MEASURED_CALLS = 1 << 18, 5  # about 10 ms in all on one core
 
 
 def use_kernel() -> None:
@@ -42,9 +45,7 @@ def use_torchs() -> None:
     torch.nn.functional.dropout = TORCHS
 
 
-def dropout(
-    input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> torch.Tensor:
+def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
     """torch.nn.functional.dropout; what the kernel is not for goes to torch's own."""
     if torch.jit.is_scripting():
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
@@ -96,58 +97,86 @@ def built_for(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """By one rank."""
+class Measurement:
+    """The speed of dropout on one rank.
+
+    Attributes:
+        host: The rank's host name.
+        problem: Why the kernel cannot be used there, or None.
+        torch_seconds: The time of torch's dropout of one tensor.
+        kernel_seconds: The time of the kernel for the same tensor.
+    """
 
     host: str
     problem: str | None
-    cpu: str
-    mkl: bool
+    torch_seconds: float = 0.0
+    kernel_seconds: float = 0.0
 
 
-def seen_here() -> Seen:
-    cpu = cpu_vendor()
-    mkl = cpu == "GenuineIntel" and torch.backends.mkl.is_available()
-    return Seen(socket.gethostname(), problem_with_kernel(), cpu, mkl)
+def measure() -> Measurement:
+    """Measure both implementations on this rank, without a change to torch's random state."""
+    problem = problem_with_kernel()
+    if problem:
+        return Measurement(socket.gethostname(), problem)
+    tensor = torch.ones(MEASURED_ELEMENTS)
+    with torch.random.fork_rng(devices=[]):
+        return Measurement(
+            socket.gethostname(),
+            None,
+            torch_seconds=shortest_time(lambda: TORCHS(tensor, 0.1)),
+            kernel_seconds=shortest_time(lambda: dropout(tensor, 0.1)),
+        )
 
 
-def cpu_vendor() -> str:
-    """As the kernel names it, else the architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    vendors = (line.split(":")[1].strip() for line in lines if line.startswith("vendor_id"))
-    return next(vendors, platform.machine())
+def shortest_time(call: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of several calls, which other load disturbs least."""
+    seconds = []
+    for _ in range(MEASURED_CALLS):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
-def settle(wanted: str) -> str:
-    """All ranks take the same; -> which one and why. Raises RecipeError where the kernel was asked
-    for by name and a node has none."""
-    seen = ranks.gather(seen_here())
-    kernel, why = decide(wanted, seen)
+def settle(requested: str, start: Path | None = None) -> str:
+    """Choose the same implementation on all ranks and describe the choice with its reason.
+
+    A run that resumes from the checkpoint `start` keeps the implementation that wrote it: another
+    one would draw other masks.
+
+    Raises:
+        RecipeError: if the kernel was requested and a node does not have it.
+    """
+    recorded = ranks.from_main(checkpoint.facts_of(start).get(FACT) if start else None)
+    kernel, reason = choose(requested, ranks.gather(measure()), recorded)
     if kernel:
         use_kernel()
     else:
         use_torchs()
-    return f"dropout by {'the vectorised kernel' if kernel else 'torch'} ({why})"
+    return f"{selected()} ({reason})"
 
 
-def decide(wanted: str, seen: list[Seen]) -> tuple[bool, str]:
-    """-> (whether the kernel is taken, why). ATen draws with MKL's vectors if the CPU is Intel's,
-    and one number after another on all others: which it is, and not a measurement, decides, so that
-    a run that is started again takes the same."""
-    lacking = next((one for one in seen if one.problem), None)
-    if wanted == "torch":
-        return False, "as asked"
-    if lacking and wanted == "kernel":
+def selected() -> str:
+    """Return the implementation in use, "kernel" or "torch", as checkpoints record it."""
+    return "kernel" if torch.nn.functional.dropout is dropout else "torch"
+
+
+def choose(requested: str, measurements: Sequence[Measurement], recorded: object = None) -> tuple[bool, str]:
+    """Return whether to use the kernel, and the reason; the slowest rank counts."""
+    lacking = next((rank for rank in measurements if rank.problem), None)
+    if requested == "torch":
+        return False, "as requested"
+    if lacking and requested == "kernel":
         text = f"--dropout_kernel kernel: not on {lacking.host}: {lacking.problem}."
         raise RecipeError(text, shared=True)
-    if wanted == "kernel":
-        return True, "as asked"
+    if requested == "kernel":
+        return True, "as requested"
     if lacking:
         return False, f"no kernel on {lacking.host}: {lacking.problem}"
-    slow = next((one for one in seen if not one.mkl), None)
-    if slow is None:
-        return False, "it draws with MKL on Intel's CPUs"
-    return True, f"on {slow.cpu} torch draws one number after another"
+    if recorded in ("kernel", "torch"):
+        return recorded == "kernel", "as in the checkpoint"
+    torch_seconds = max(rank.torch_seconds for rank in measurements)
+    kernel_seconds = max(rank.kernel_seconds for rank in measurements)
+    if kernel_seconds < torch_seconds:
+        return True, f"{torch_seconds / kernel_seconds:.1f} times as fast as torch's here"
+    return False, f"{kernel_seconds / torch_seconds:.1f} times as fast as the kernel here"

@@ -73,17 +73,12 @@ class Dealing:
         return found
 
 
-def global_batch(
-    *, micro: int, accumulation: int, planned: int, facts: Mapping[str, Any] | None
-) -> GlobalBatch:
-    """That of the checkpoint with these `facts`, else the one of the arguments for the `planned`
-    ranks. Checkpoints of older versions say only how many ranks have written them."""
+def global_batch(*, micro: int, accumulation: int, planned: int, facts: Mapping[str, Any] | None) -> GlobalBatch:
+    """Return the batch of the checkpoint with these facts, else that of the planned ranks."""
     if facts is None:
         return GlobalBatch(micro * planned, accumulation)
-    if "global_batch" in facts:
-        rounds = int(facts["accumulation"])
-        return GlobalBatch(int(facts["global_batch"]) // rounds, rounds)
-    return GlobalBatch(micro * int(facts["world_size"]), accumulation)
+    rounds = int(facts["accumulation"])
+    return GlobalBatch(int(facts["global_batch"]) // rounds, rounds)
 
 
 def kept(dealing: Dealing, why: str) -> str:

@@ -35,8 +35,7 @@ def hub_rows(name: str, configuration: str | None, split: str) -> Any:
         from datasets import config, load_dataset
     except ImportError as error:
         raise RecipeError(
-            "--dataset_name needs the package `datasets`; install it, or pass --train_file and "
-            "--validation_file."
+            "--dataset_name needs the package `datasets`; install it, or pass --train_file and --validation_file."
         ) from error
     if not is_known():
         config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = True  # its old name, too

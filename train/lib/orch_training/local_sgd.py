@@ -39,9 +39,7 @@ class LocalSteps:
         model.register_comm_hook(state, post_local.post_localSGD_hook)
         averager = averagers.PeriodicModelAverager(period, warmup_steps=WHOLE_STEPS)
         torchs = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        torchs.register_step_post_hook(
-            lambda *_: averager.average_parameters(iter(self.parameters))
-        )
+        torchs.register_step_post_hook(lambda *_: averager.average_parameters(iter(self.parameters)))
         decisions.tell(f"weights averaged over {len(nodes)} nodes every {period} steps")
 
     def agree(self) -> None:

@@ -13,6 +13,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol.remaining import format_seconds, remaining_seconds
+
 from orch_training import ranks
 from orch_training.checkpoint import flush
 from orch_training.events import Progress, note
@@ -26,7 +28,7 @@ class Course:
 
     def __init__(self, output_dir: Path, *, samples_per_step: int, start_step: int) -> None:
         self.samples_per_step = samples_per_step
-        self.start_step = start_step
+        self.start_step = self.first_step = start_step
         self.progress = Progress("train", 0)
         self.writers: list[Any] = []
         if ranks.is_main():
@@ -39,6 +41,7 @@ class Course:
 
     def begin(self, step: int, steps: int, phase: str = "train") -> None:
         self.steps = steps
+        self.first_step = step
         self.progress = Progress(phase, steps)
         self.began = self.logged_at = time.perf_counter()
         self.progress.tell(step, now=True)
@@ -50,16 +53,15 @@ class Course:
         done = (step - self.start_step) * self.samples_per_step
         note(step=step, samples=done // ranks.world_size())
 
-    def log(
-        self, step: int, *, epoch: float, loss: float, learning_rate: float, **more: float
-    ) -> None:
+    def log(self, step: int, *, epoch: float, loss: float, learning_rate: float, **more: float) -> None:
         self.final_loss = loss
         line = self.line(step, epoch, loss, learning_rate) | more
         if ranks.is_main():
             for writer in self.writers:
                 writer.write(line)
-            print(shown(line, self.steps), flush=True)
-            self.progress.tell(step, now=True, **{name: line[name] for name in TOLD})
+            print(shown(line, self.steps) + self.remaining(step), flush=True)
+            figures = {name: line[name] for name in TOLD}
+            self.progress.tell(step, now=True, printed=True, **figures)
 
     def line(self, step: int, epoch: float, loss: float, learning_rate: float) -> dict[str, Any]:
         now = time.perf_counter()
@@ -74,6 +76,13 @@ class Course:
             "samples_per_second": round(speed, 3),
             "time": round(time.time(), 3),
         }
+
+    def remaining(self, step: int) -> str:
+        """Return the estimated remaining time as the end of a line; empty if it is not known."""
+        seconds = remaining_seconds(
+            time.perf_counter() - self.began, first=self.first_step, step=step, steps=self.steps
+        )
+        return "" if seconds is None else f"  {format_seconds(seconds)} left"
 
     def close(self) -> None:
         for writer in self.writers:

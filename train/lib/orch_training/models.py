@@ -41,10 +41,7 @@ def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> A
     given = hub_arguments(args, args.config_name or "", args.model_name_or_path)
     try:
         config = AutoConfig.from_pretrained(
-            locate(args.config_name or place(args)),
-            attn_implementation=args.attn_implementation,
-            **settings,
-            **given,
+            locate(args.config_name or place(args)), attn_implementation=args.attn_implementation, **settings, **given
         )
         set_dropout(config, args.dropout)
         model, loaded = with_what_was_loaded(kind, place(args), config=config, **given)
@@ -86,9 +83,7 @@ def several(names: Sequence[str]) -> str:
 def load_tokenizer(args: ModelArguments) -> Any:
     name = args.tokenizer_name or args.model_name_or_path
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            locate(name), use_fast=True, **hub_arguments(args, name)
-        )
+        tokenizer = AutoTokenizer.from_pretrained(locate(name), use_fast=True, **hub_arguments(args, name))
     except (OSError, ValueError) as error:
         raise not_loaded("tokenizer", name, error) from error
     if not tokenizer.is_fast:

@@ -17,10 +17,6 @@ def chosen(kind: str, use_ipex: bool) -> str:
     return PLAIN if use_ipex else kind
 
 
-def adamw(
-    parameters: Iterable[torch.nn.Parameter], kind: str, *, lr: float, weight_decay: float
-) -> torch.optim.AdamW:
+def adamw(parameters: Iterable[torch.nn.Parameter], kind: str, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
     """`kind`: PLAIN or FUSED."""
-    return torch.optim.AdamW(
-        parameters, lr=lr, weight_decay=weight_decay, fused=True if kind == FUSED else None
-    )
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True if kind == FUSED else None)

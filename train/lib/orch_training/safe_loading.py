@@ -44,9 +44,8 @@ def options() -> dict[str, Any]:
 def numbers_only() -> Any:
     """As torch.load wants a pickle module."""
     return SimpleNamespace(
-        Unpickler=NumbersOnly, load=lambda file, **words: NumbersOnly(file, **words).load(),
-        __name__="numbers_only",
-    )  # fmt: skip
+        Unpickler=NumbersOnly, load=lambda file, **words: NumbersOnly(file, **words).load(), __name__="numbers_only"
+    )
 
 
 def read(path: Path) -> Any:

@@ -121,10 +121,7 @@ class Weighted:
 
 
 def loader(
-    rows: Sequence[Any],
-    micros: Micros,
-    collate: Callable[[list[Any]], dict[str, Any]],
-    **settings: Any,
+    rows: Sequence[Any], micros: Micros, collate: Callable[[list[Any]], dict[str, Any]], **settings: Any
 ) -> DataLoader[Any]:
     """`settings` are DataLoader's own."""
     return DataLoader(Rows(rows), batch_sampler=micros, collate_fn=Weighted(collate), **settings)

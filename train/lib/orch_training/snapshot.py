@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from orch_training import checkpoint, copies, ranks, resume
+from orch_training import checkpoint, copies, dropout, ranks, resume
 from orch_training.events import Progress
 from orch_training.safe_loading import read
 
@@ -55,7 +55,8 @@ class Snapshots:
             with ranks.together(), failing(name, self.output_dir):
                 if self.owner:
                     size = ranks.world_size()
-                    checkpoint.seal(staging / name, step=step, world_size=size, **self.facts)
+                    facts = {**self.facts, dropout.FACT: dropout.selected()}
+                    checkpoint.seal(staging / name, step=step, world_size=size, **facts)
                     checkpoint.publish(staging / name, self.output_dir / name)
                     checkpoint.rotate(self.output_dir, self.limit)
         finally:

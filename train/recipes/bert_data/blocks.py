@@ -31,10 +31,7 @@ def blocks_of(files: Sequence[Path], size: int) -> list[Block]:
         for file in files
         for start in range(0, file.stat().st_size, size)
     ]
-    return [
-        Block(number=number, file=file, start=start, end=end)
-        for number, (file, start, end) in enumerate(places)
-    ]
+    return [Block(number=number, file=file, start=start, end=end) for number, (file, start, end) in enumerate(places)]
 
 
 def text_documents(block: Block) -> Iterator[str]:

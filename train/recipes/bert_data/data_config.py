@@ -17,9 +17,7 @@ MIB = 1 << 20
 class DataOptions:
     kind: str = option("text", "text: documents between blank lines; wikipedia: a dump.")
     input_file: str | None = option(None, "A text file, or a dump as .xml or .xml.bz2.")
-    input_files: list[str] = field(
-        default_factory=list, metadata={"help": "Several, or folders of .txt files."}
-    )
+    input_files: list[str] = field(default_factory=list, metadata={"help": "Several, or folders of .txt files."})
     data_dir: str | None = option(None, "Where the data goes; default: data/ in --output_dir.")
     output_dir: str = option("", "Where results.json goes.")
     tokenizer_name: str = option("bert-large-uncased", "A folder, hub name or package:NAME/FOLDER.")
@@ -35,10 +33,8 @@ class DataOptions:
     @property
     def inputs(self) -> list[Path]:
         """The files to read, those of folders in order."""
-        named = [Path(name) for name in [*([self.input_file] if self.input_file else []),
-                                         *self.input_files]]  # fmt: skip
-        return [file for path in named for file in
-                (sorted(path.rglob("*.txt")) if path.is_dir() else [path])]  # fmt: skip
+        named = [Path(name) for name in [*([self.input_file] if self.input_file else []), *self.input_files]]
+        return [file for path in named for file in (sorted(path.rglob("*.txt")) if path.is_dir() else [path])]
 
     @property
     def sink(self) -> Path:

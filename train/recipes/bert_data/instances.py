@@ -36,9 +36,7 @@ class Recipe:
     short_seq_prob: float
 
 
-def instances(
-    documents: Sequence[Document], words: Words, recipe: Recipe, rng: random.Random
-) -> list[dict[str, Any]]:
+def instances(documents: Sequence[Document], words: Words, recipe: Recipe, rng: random.Random) -> list[dict[str, Any]]:
     return [
         masked(first, second, is_random, words, recipe, rng)
         for index in range(len(documents))
@@ -103,12 +101,7 @@ def join(chunk: Sequence[Tokens]) -> Tokens:
 
 
 def masked(
-    first: Tokens,
-    second: Tokens,
-    is_random: bool,
-    words: Words,
-    recipe: Recipe,
-    rng: random.Random,
+    first: Tokens, second: Tokens, is_random: bool, words: Words, recipe: Recipe, rng: random.Random
 ) -> dict[str, Any]:
     """One row of the data: see shards.SCHEMA."""
     ids = [words.cls, *first, words.sep, *second, words.sep]

@@ -43,9 +43,7 @@ def tell(options: DataOptions) -> None:
     ranks.join()
     owner = ranks.owner_of(Path(options.output_dir)) == ranks.rank()
     manifest = prepare(options)
-    figures = {
-        f"rows_{name}": sum(found["rows"].values()) for name, found in manifest["sets"].items()
-    }
+    figures = {f"rows_{name}": sum(found["rows"].values()) for name, found in manifest["sets"].items()}
     summary = {"data_dir": str(options.sink.resolve()), "world_size": ranks.world_size(), **figures}
     if owner and ranks.is_main():
         checkpoint.write_json(Path(options.output_dir) / "results.json", summary)
@@ -107,9 +105,7 @@ def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
     return (sink / MANIFEST).is_file()
 
 
-def make_parts(
-    options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *, owner: bool
-) -> dict[str, list[Path]]:
+def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *, owner: bool) -> dict[str, list[Path]]:
     """Data set -> a part for each block."""
     folder = options.sink / "parts"
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,9 +125,7 @@ def make_parts(
     return parts
 
 
-def make_part(
-    options: DataOptions, block: Block, tokenizer: Any, words: Words, paths: dict[str, Path]
-) -> None:
+def make_part(options: DataOptions, block: Block, tokenizer: Any, words: Words, paths: dict[str, Path]) -> None:
     documents = documents_of(options, block, tokenizer)
     for length, predictions in options.targets:
         name = name_of(length)
@@ -142,19 +136,13 @@ def make_part(
             short_seq_prob=options.short_seq_prob,
         )
         rng = random.Random(f"{options.seed} {name} {block.number}")
-        rows = [
-            row
-            for _ in range(options.dupe_factor)
-            for row in instances(documents, words, recipe, rng)
-        ]
+        rows = [row for _ in range(options.dupe_factor) for row in instances(documents, words, recipe, rng)]
         write_part(paths[name], rows, rng)
 
 
 def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Document]:
     texts = (
-        wikipedia_documents(block, options.min_article_chars)
-        if options.kind == "wikipedia"
-        else text_documents(block)
+        wikipedia_documents(block, options.min_article_chars) if options.kind == "wikipedia" else text_documents(block)
     )
     split = [sentences(text) for text in texts]
     documents = [
@@ -175,9 +163,7 @@ def words_of(tokenizer: Any) -> Words:
     )
 
 
-def make_shards(
-    options: DataOptions, parts: dict[str, list[Path]], *, owner: bool
-) -> dict[str, Any]:
+def make_shards(options: DataOptions, parts: dict[str, list[Path]], *, owner: bool) -> dict[str, Any]:
     """Data set -> its sequence length, predictions, and the rows of each of its shards."""
     todo = [(name, shard) for name in parts for shard in range(options.shards)]
     paths = [options.sink / name / f"shard-{shard:05}.parquet" for name, shard in todo]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-END = re.compile(
-    r"(?<=[.!?])[\"')\]\u201d\u2019]*\s+(?=[\"'(\[\u201c\u2018]*[A-Z0-9\u00c0-\u00de])"
-)
+END = re.compile(r"(?<=[.!?])[\"')\]\u201d\u2019]*\s+(?=[\"'(\[\u201c\u2018]*[A-Z0-9\u00c0-\u00de])")
 SHORT = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|No|vs|etc|e\.g|i\.e|cf|ca|Jr|Sr|Gen|Col|Capt|Lt|Rev|Inc|Ltd|"
     r"Co|Corp|Fig|Vol|pp|approx)|\b[A-Z])\.$"

@@ -34,9 +34,7 @@ def write(path: Path, table: Any) -> None:
     staged.replace(path)
 
 
-def write_shard(
-    path: Path, parts: Sequence[Path], number: int, shards: int, rng: random.Random
-) -> int:
+def write_shard(path: Path, parts: Sequence[Path], number: int, shards: int, rng: random.Random) -> int:
     """Its share of every part; -> rows. Shards differ by at most one row."""
     tables, before = [], 0
     for part in parts:

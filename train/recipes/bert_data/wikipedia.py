@@ -135,7 +135,5 @@ def markup_parser() -> Any:
     try:
         import mwparserfromhell
     except ImportError as error:
-        raise RecipeError(
-            "a dump needs the package `mwparserfromhell`; it is in the stack `current`."
-        ) from error
+        raise RecipeError("a dump needs the package `mwparserfromhell`; it is in the stack `current`.") from error
     return mwparserfromhell

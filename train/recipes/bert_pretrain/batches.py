@@ -29,8 +29,7 @@ class Sequences:
         manifest = manifest_of(data_dir)
         name = f"seq{length}"
         if name not in manifest["sets"]:
-            raise RecipeError(f"{data_dir} has no sequences of {length} tokens, only "
-                              f"{', '.join(manifest['sets'])}.")  # fmt: skip
+            raise RecipeError(f"{data_dir} has no sequences of {length} tokens, only {', '.join(manifest['sets'])}.")
         self.vocabulary: str = manifest["vocabulary"]
         self.rows: dict[str, int] = manifest["sets"][name]["rows"]
         self.folder, self.seed, self.length = data_dir / name, seed, length
@@ -66,9 +65,7 @@ def manifest_of(data_dir: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((data_dir / "manifest.json").read_text()))
     except (OSError, ValueError):
-        raise RecipeError(
-            f"{data_dir} holds no prepared data; `orch data prepare` makes it."
-        ) from None
+        raise RecipeError(f"{data_dir} holds no prepared data; `orch data prepare` makes it.") from None
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:

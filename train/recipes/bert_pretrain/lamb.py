@@ -47,9 +47,7 @@ class Lamb(Optimizer):
             state["square"] = torch.zeros_like(parameter)
         state["step"] += 1
         mean = state["mean"].lerp_(parameter.grad, 1 - beta1)
-        square = (
-            state["square"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
-        )
+        square = state["square"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
         root = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
         change = (mean / (1 - beta1 ** state["step"])).div_(root)
         ratio = 1.0
@@ -71,7 +69,4 @@ def groups_of(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any
     stays: list[Any] = []
     for name, parameter in model.named_parameters():
         (stays if name.endswith(NO_DECAY) else decays).append(parameter)
-    return [
-        {"params": decays, "weight_decay": weight_decay},
-        {"params": stays, "weight_decay": 0.0},
-    ]
+    return [{"params": decays, "weight_decay": weight_decay}, {"params": stays, "weight_decay": 0.0}]

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_training import ranks
-from orch_training.arguments import (
-    ATTENTION,
-    DROPOUT_KERNEL,
-    LoopArguments,
-    option,
-    parse,
-    refuse,
-    speed_requirements,
-)
+from orch_training.arguments import ATTENTION, DROPOUT_KERNEL, LoopArguments, option, parse, refuse, speed_requirements
 from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, GlobalBatch
 

@@ -21,19 +21,14 @@ def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
     place = str(own) if own.is_dir() else locate(args.config_name)
     try:
         config = AutoConfig.from_pretrained(
-            place,
-            cache_dir=args.cache_dir,
-            revision=args.model_revision,
-            attn_implementation=args.attn_implementation,
+            place, cache_dir=args.cache_dir, revision=args.model_revision, attn_implementation=args.attn_implementation
         )
     except (OSError, ValueError) as error:
         raise RecipeError(f"{args.config_name}: {' '.join(str(error).split())}") from error
     if not isinstance(config, BertConfig):
         raise RecipeError(f"{args.config_name} is no BERT, which this recipe pretrains.")
     if config.vocab_size < vocabulary:
-        raise RecipeError(
-            f"{args.config_name} knows {config.vocab_size} tokens, the tokenizer {vocabulary}."
-        )
+        raise RecipeError(f"{args.config_name} knows {config.vocab_size} tokens, the tokenizer {vocabulary}.")
     set_dropout(config, args.dropout)
     set_seed(args.seed)
     return BertForPreTraining(config)

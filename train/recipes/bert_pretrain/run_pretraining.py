@@ -57,9 +57,7 @@ def run(args: PretrainArguments) -> None:
     with ranks.together():
         tokenizer = load_tokenizer(
             ModelArguments(
-                model_name_or_path=args.tokenizer_name,
-                cache_dir=args.cache_dir,
-                model_revision=args.model_revision,
+                model_name_or_path=args.tokenizer_name, cache_dir=args.cache_dir, model_revision=args.model_revision
             )
         )
         data = [Sequences(data_dir, phase.length, args.seed) for phase in phases]
@@ -72,8 +70,6 @@ def run(args: PretrainArguments) -> None:
     if ranks.planned() != ranks.world_size():
         for phase in phases:
             resume.tell_kept(phase.dealing, f"as asked for phase {phase.number}")
-    kernels = dropout.settle(args.dropout_kernel)
-    decisions.tell(f"{args.attn_implementation} attention, {kernels}")
     summary = Pretraining(args, model, phases, data, owner=owner).run()
 
     # save
@@ -88,19 +84,11 @@ class Pretraining:
     """The loop, with what it needs to go on from any of its checkpoints."""
 
     def __init__(
-        self,
-        args: PretrainArguments,
-        model: Any,
-        phases: Sequence[Phase],
-        data: Sequence[Sequences],
-        *,
-        owner: bool,
+        self, args: PretrainArguments, model: Any, phases: Sequence[Phase], data: Sequence[Sequences], *, owner: bool
     ) -> None:
         self.args, self.phases, self.data = args, phases, data
         self.optimizer = Lamb(
-            groups_of(model, args.weight_decay),
-            lr=args.learning_rate,
-            max_grad_norm=args.max_grad_norm,
+            groups_of(model, args.weight_decay), lr=args.learning_rate, max_grad_norm=args.max_grad_norm
         )
         self.snapshots = Snapshots(
             output_dir=Path(args.output_dir),
@@ -120,9 +108,7 @@ class Pretraining:
         # All ranks would drop the same units for different sequences if they had the same seed.
         set_seed(self.args.seed + ranks.rank())
         step = self.start()
-        course = Course(
-            Path(self.args.output_dir), samples_per_step=self.phases[0].batch, start_step=step
-        )
+        course = Course(Path(self.args.output_dir), samples_per_step=self.phases[0].batch, start_step=step)
         self.model.train()
         for phase, data in zip(self.phases, self.data, strict=True):
             if step < phase.last:
@@ -151,6 +137,12 @@ class Pretraining:
                 "--init_checkpoint, or the same --output_dir.",
                 shared=True,
             )
+        decisions.report_computation(
+            bf16=self.args.bf16,
+            attention=self.args.attn_implementation,
+            optimizer="lamb",
+            dropout=dropout.settle(self.args.dropout_kernel, found),
+        )
         return step
 
     def run_phase(self, phase: Phase, data: Sequences, step: int, course: Course) -> int:
@@ -174,9 +166,7 @@ class Pretraining:
                 preemption.end(step)
         return step
 
-    def step(
-        self, phase: Phase, data: Sequences, step: int, rate: float
-    ) -> tuple[float, float, float, float]:
+    def step(self, phase: Phase, data: Sequences, step: int, rate: float) -> tuple[float, float, float, float]:
         """One step of LAMB; -> this rank's summed losses, and what they are sums over.
 
         The loss is the mean over all masked tokens of the step, however they are dealt out: so
@@ -214,9 +204,11 @@ class Pretraining:
 
     def summary(self, course: Course, step: int) -> dict[str, Any]:
         """First and last losses come from the file of metrics, which outlives a process."""
-        lines = [json.loads(line) for line in
-                 (Path(self.args.output_dir) / "metrics.jsonl").read_text().splitlines()
-                 ] if ranks.is_main() else []  # fmt: skip
+        lines = (
+            [json.loads(line) for line in (Path(self.args.output_dir) / "metrics.jsonl").read_text().splitlines()]
+            if ranks.is_main()
+            else []
+        )
         found = {
             f"loss, phase {phase.number}": [x["loss"] for x in lines if x["phase"] == phase.number]
             for phase in self.phases
@@ -242,8 +234,7 @@ class Told:
 
     def means(self, phase: int) -> dict[str, Any]:
         """Over all ranks; starts anew."""
-        words, next_, masked, sequences = (sum(part) for part in zip(*ranks.gather(self.sums),
-                                                                     strict=True))  # fmt: skip
+        words, next_, masked, sequences = (sum(part) for part in zip(*ranks.gather(self.sums), strict=True))
         self.sums = [0.0] * 4
         mlm, nsp = words / masked, next_ / sequences
         return {"loss": mlm + nsp, "mlm_loss": mlm, "nsp_loss": nsp, "phase": phase}

@@ -54,16 +54,12 @@ class Prediction:
 
 
 def predict(question: Question, scores: Sequence[Scores], search: Search) -> Prediction:
-    candidates = [
-        candidate for part in scores for candidate in window_candidates(question, part, search)
-    ]
+    candidates = [candidate for part in scores for candidate in window_candidates(question, part, search)]
     null = min((part.null for part in scores), default=0.0)
     if search.version_2_with_negative:
         candidates.append(Candidate(text="", score=null))
     best = nbest(candidates, search.n_best_size)
-    return Prediction(
-        id=question.id, text=chosen(best, null, search), nbest=with_probabilities(best)
-    )
+    return Prediction(id=question.id, text=chosen(best, null, search), nbest=with_probabilities(best))
 
 
 def window_candidates(question: Question, part: Scores, search: Search) -> list[Candidate]:

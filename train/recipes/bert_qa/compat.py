@@ -140,10 +140,7 @@ def cpu_flags(args: Argv) -> None:
 
 
 def drop_unknown_flags(args: Argv) -> None:
-    reasons = {
-        "use_ipex": "PyTorch's own oneDNN kernels are used",
-        "jit_mode_eval": "the model runs as it is",
-    }
+    reasons = {"use_ipex": "PyTorch's own oneDNN kernels are used", "jit_mode_eval": "the model runs as it is"}
     for name, instead in reasons.items():
         given = args.flag(name)
         if given and name in KNOWN:
@@ -159,10 +156,7 @@ def choose_backend(args: Argv) -> None:
         return
     if dist.is_initialized():
         if wanted != dist.get_backend():
-            note(
-                f"--ddp_backend {wanted} is ignored: the ranks are already joined by "
-                f"{dist.get_backend()}."
-            )
+            note(f"--ddp_backend {wanted} is ignored: the ranks are already joined by {dist.get_backend()}.")
         return
     if wanted == "ccl" and "ccl" not in backend_choices():
         raise ArgumentError(

@@ -69,9 +69,7 @@ class Config:
 def parse_arguments(argv: list[str]) -> Config:
     """-> Config. Raises ArgumentError for anything that can be seen before reading a file."""
     rest, extras = translate(argv)
-    model, data, run, training = parse(
-        rest, (ModelArguments, DataArguments, RunArguments, TrainingOptions)
-    )
+    model, data, run, training = parse(rest, (ModelArguments, DataArguments, RunArguments, TrainingOptions))
     config = Config(model=model, data=data, run=run, training=training, extras=extras)
     check(config)
     return config
@@ -91,14 +89,8 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         (not model.model_name_or_path, "--model_name_or_path is missing."),
         (not (training.do_train or training.do_eval), "pass --do_train, --do_eval or both."),
         (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
-        (
-            hub and bool(data.train_file or data.validation_file),
-            "pass --dataset_name or data files, not both.",
-        ),
-        (
-            training.do_train and not (hub or data.train_file),
-            "--do_train needs --train_file or --dataset_name.",
-        ),
+        (hub and bool(data.train_file or data.validation_file), "pass --dataset_name or data files, not both."),
+        (training.do_train and not (hub or data.train_file), "--do_train needs --train_file or --dataset_name."),
         (
             training.do_eval and not (hub or data.validation_file),
             "--do_eval needs --validation_file or --dataset_name.",
@@ -107,23 +99,16 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
             data.exclude_validation_ids and not (hub or data.validation_file),
             "--exclude_validation_ids needs --validation_file or --dataset_name.",
         ),
-        (
-            config.run.evaluate_before_training and not training.do_eval,
-            "--evaluate_before_training needs --do_eval.",
-        ),
+        (config.run.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
         (
             not 0 <= data.doc_stride < data.max_seq_length,
-            f"--doc_stride {data.doc_stride} must be less than --max_seq_length "
-            f"{data.max_seq_length}.",
+            f"--doc_stride {data.doc_stride} must be less than --max_seq_length {data.max_seq_length}.",
         ),
         (
             model.dropout is not None and not 0 <= model.dropout < 1,
             f"--dropout {model.dropout} must be at least 0 and less than 1.",
         ),
-        (
-            training.load_best_model_at_end,
-            "--load_best_model_at_end is not supported: the last model is kept.",
-        ),
+        (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
         *travel_requirements(config.run.gradient_compression, config.run.local_sgd),
         *model.requirements(),

@@ -50,15 +50,10 @@ def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
     began = time.perf_counter()
     mine = evaluator.questions[ranks.rank() :: ranks.world_size()]
     with ranks.together():
-        windows = make_windows(
-            mine, evaluator.tokenizer, max_length=evaluator.max_length, stride=evaluator.stride
-        )
+        windows = make_windows(mine, evaluator.tokenizer, max_length=evaluator.max_length, stride=evaluator.stride)
     with evaluating(model, bf16=evaluator.bf16):
         scored = score_windows(model, windows, evaluator, phase)
-    answered = [
-        predict(question, scored.get(index, []), evaluator.search)
-        for index, question in enumerate(mine)
-    ]
+    answered = [predict(question, scored.get(index, []), evaluator.search) for index, question in enumerate(mine)]
     gathered = in_order(ranks.gather(answered))
     seconds = time.perf_counter() - began
     scores = ranks.from_main(main_scores(gathered, evaluator.questions))
@@ -75,9 +70,7 @@ def in_order(parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
     return [parts[index % len(parts)][index // len(parts)] for index in range(total)]
 
 
-def main_scores(
-    predictions: Sequence[Prediction], questions: Sequence[Question]
-) -> dict[str, float] | None:
+def main_scores(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float] | None:
     if not ranks.is_main():
         return None
     return score({prediction.id: prediction.text for prediction in predictions}, questions)
@@ -93,9 +86,7 @@ def evaluating(model: Any, *, bf16: bool) -> Iterator[None]:
     model.train(was_training)
 
 
-def score_windows(
-    model: Any, windows: Sequence[Window], evaluator: Evaluator, phase: str
-) -> dict[int, list[Scores]]:
+def score_windows(model: Any, windows: Sequence[Window], evaluator: Evaluator, phase: str) -> dict[int, list[Scores]]:
     """Question -> its scored windows. Windows of like length share a batch: less padding."""
     ordered = sorted(windows, key=lambda window: len(window.input_ids))
     batches = range(0, len(ordered), evaluator.batch_size)
@@ -114,7 +105,4 @@ def score_batch(model: Any, batch: Sequence[Window], collate: Collator) -> list[
     del inputs["start_positions"], inputs["end_positions"]  # no loss is needed
     output = model(**inputs)
     starts, ends = output.start_logits.float().tolist(), output.end_logits.float().tolist()
-    return [
-        Scores(window=window, start=start, end=end)
-        for window, start, end in zip(batch, starts, ends, strict=True)
-    ]
+    return [Scores(window=window, start=start, end=end) for window, start, end in zip(batch, starts, ends, strict=True)]

@@ -31,9 +31,7 @@ class Window:
     end: int
 
 
-def make_windows(
-    questions: Sequence[Question], tokenizer: Any, *, max_length: int, stride: int
-) -> list[Window]:
+def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: int, stride: int) -> list[Window]:
     """`stride`: how many tokens of context two neighbouring windows share."""
     windows: list[Window] = []
     for first in range(0, len(questions), CHUNK):
@@ -53,15 +51,11 @@ def make_windows(
     return windows
 
 
-def check_room(
-    questions: Sequence[Question], tokenizer: Any, *, max_length: int, stride: int
-) -> None:
+def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int, stride: int) -> None:
     """The tokenizer cannot cut a context if question and stride leave no room for it."""
     room = max_length - stride - tokenizer.num_special_tokens_to_add(pair=True)
     texts = [question.question.strip() for question in questions]
-    for question, ids in zip(
-        questions, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True
-    ):
+    for question, ids in zip(questions, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True):
         if len(ids) >= room:
             raise RecipeError(
                 f"question {question.id!r} has {len(ids)} tokens; --max_seq_length {max_length} "
@@ -72,18 +66,12 @@ def check_room(
 def make_window(encoded: Any, row: int, question: Question, index: int) -> Window:
     parts = encoded.sequence_ids(row)
     offsets = [
-        tuple(offset) if part == 1 else None
-        for offset, part in zip(encoded["offset_mapping"][row], parts, strict=True)
+        tuple(offset) if part == 1 else None for offset, part in zip(encoded["offset_mapping"][row], parts, strict=True)
     ]
     start, end = answer_tokens(offsets, question)
     kinds = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
     return Window(
-        question=index,
-        input_ids=encoded["input_ids"][row],
-        token_type_ids=kinds,
-        offsets=offsets,
-        start=start,
-        end=end,
+        question=index, input_ids=encoded["input_ids"][row], token_type_ids=kinds, offsets=offsets, start=start, end=end
     )
 
 

@@ -31,10 +31,7 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:  # the summary at the end has none
             self.course.log(
-                state.global_step,
-                epoch=state.epoch,
-                loss=logs["loss"],
-                learning_rate=logs["learning_rate"],
+                state.global_step, epoch=state.epoch, loss=logs["loss"], learning_rate=logs["learning_rate"]
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import torch
 from evaluation import Evaluator, evaluate
-from orch_training import checkpoint, copies, ranks
+from orch_training import checkpoint, copies, dropout, ranks
 from orch_training.compression import compress
 from orch_training.errors import RecipeError
 from orch_training.events import Progress, note
@@ -137,9 +137,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             self.args.warmup_steps = math.ceil(self.warmup_ratio * num_training_steps)
         return super().create_scheduler(num_training_steps, optimizer=optimizer)
 
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any) -> Any:
         """Mean cross entropy of start and end, over real tokens only.
 
         The model's own loss counts padding as possible answers, so that it would depend on which
@@ -150,9 +148,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         padding = inputs["attention_mask"] == 0
         losses = [
             cross_entropy(logits.float().masked_fill(padding, float("-inf")), label)
-            for logits, label in zip(
-                (outputs.start_logits, outputs.end_logits), labels, strict=True
-            )
+            for logits, label in zip((outputs.start_logits, outputs.end_logits), labels, strict=True)
         ]
         loss = sum(losses) / len(losses)
         note(loss=loss.detach())
@@ -189,7 +185,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
                 if self.args.writes:
                     size = ranks.world_size()
-                    facts = self.dealing.batch.facts
+                    facts = {**self.dealing.batch.facts, dropout.FACT: dropout.selected()}
                     checkpoint.seal(staging / name, step=step, world_size=size, **facts)
                     checkpoint.publish(staging / name, output_dir / name)
                     checkpoint.rotate(output_dir, self.args.save_total_limit)

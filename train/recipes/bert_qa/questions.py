@@ -33,10 +33,7 @@ def excluding(questions: Sequence[Question], others: Sequence[Question]) -> list
     ids = {question.id for question in others}
     kept = [question for question in questions if question.id not in ids]
     if left_out := len(questions) - len(kept):
-        note(
-            f"{left_out} of {len(questions)} questions are left out of training: they are "
-            "evaluated."
-        )
+        note(f"{left_out} of {len(questions)} questions are left out of training: they are evaluated.")
     if not kept:
         raise RecipeError("no questions are left to train on: all are in the validation file.")
     return kept

@@ -120,18 +120,14 @@ def starting_point(config: Config, output_dir: Path, windows: int) -> Start:
     wanted = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
     found = start_from(wanted, output_dir, owner=training.writes)
     dealing = resume.deal(
-        found,
-        micro=training.per_device_train_batch_size,
-        accumulation=training.gradient_accumulation_steps,
+        found, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
     if training.dataloader_drop_last:
         check_enough(windows, dealing.batch)
     return Start(found, dealing)
 
 
-def scores_before(
-    model: Any, evaluator: Evaluator, output_dir: Path, start: Path | None
-) -> dict[str, float]:
+def scores_before(model: Any, evaluator: Evaluator, output_dir: Path, start: Path | None) -> dict[str, float]:
     """EM and F1 of the untrained model; a resumed run has them on file."""
     file = output_dir / "before.json"
     known = ranks.from_main(checkpoint.read_json(file) if start else None)
@@ -145,17 +141,17 @@ def scores_before(
 
 
 def train_model(
-    config: Config,
-    model: Any,
-    windows: Sequence[Window],
-    evaluator: Evaluator,
-    start: Start,
+    config: Config, model: Any, windows: Sequence[Window], evaluator: Evaluator, start: Start
 ) -> dict[str, Any]:
     """Trains `model` in place; -> speed, steps and the last loss."""
     training = config.training
     training.gradient_accumulation_steps = start.dealing.micro_batches
-    kernels, optimizer = dropout.settle(config.model.dropout_kernel), str(training.optim.value)
-    decisions.tell(f"{config.model.attn_implementation} attention, {optimizer}, {kernels}")
+    decisions.report_computation(
+        bf16=training.bf16,
+        attention=config.model.attn_implementation,
+        optimizer=str(training.optim.value),
+        dropout=dropout.settle(config.model.dropout_kernel, start.checkpoint),
+    )
     course = Course(
         Path(training.output_dir),
         samples_per_step=start.dealing.batch.size,

@@ -147,8 +147,7 @@ def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
 
 def nested_question(qa: Node, context: str, unanswerable: bool) -> Question:
     answers = [
-        checked_answer(context, answer.get("text"), answer.get("answer_start"))
-        for answer in qa.get("answers").items()
+        checked_answer(context, answer.get("text"), answer.get("answer_start")) for answer in qa.get("answers").items()
     ]
     return made_question(qa, context, answers, unanswerable)
 
@@ -158,20 +157,15 @@ def flat_question(row: Node, unanswerable: bool) -> Question:
     context = row.get("context").filled_text()
     texts, starts = (row.get("answers").get(name).items() for name in ("text", "answer_start"))
     if len(texts) != len(starts):
-        raise BadFieldError(
-            (*row.path, "answers"), f"has {len(texts)} texts but {len(starts)} answer_start values"
-        )
+        raise BadFieldError((*row.path, "answers"), f"has {len(texts)} texts but {len(starts)} answer_start values")
     answers = [checked_answer(context, *pair) for pair in zip(texts, starts, strict=True)]
     return made_question(row, context, answers, unanswerable)
 
 
-def made_question(
-    record: Node, context: str, answers: list[Answer], unanswerable: bool
-) -> Question:
+def made_question(record: Node, context: str, answers: list[Answer], unanswerable: bool) -> Question:
     if not answers and not unanswerable:
         raise BadFieldError(
-            (*record.path, "answers"),
-            "is empty; pass --version_2_with_negative if questions may have no answer",
+            (*record.path, "answers"), "is empty; pass --version_2_with_negative if questions may have no answer"
         )
     return Question(
         id=record.get("id").filled_text(),

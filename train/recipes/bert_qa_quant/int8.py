@@ -62,9 +62,7 @@ def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -
 
     quantizer = x86.X86InductorQuantizer()
     quantizer.set_global(
-        x86.get_default_x86_inductor_quantization_config(
-            is_dynamic=dynamic, reduce_range=not has_vnni()
-        )
+        x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic, reduce_range=not has_vnni())
     )
     graph = exported(Logits(model, names).eval(), names, longest).module()
     return prepare_pt2e(graph, quantizer)
@@ -81,9 +79,7 @@ def exported(module: Any, names: Sequence[str], longest: int) -> Any:
     example = tuple(torch.ones((BATCH, min(LENGTH, longest)), dtype=torch.long) for _ in names)
     shapes = tuple({0: rows, 1: tokens} for _ in names)
     with torch.no_grad():
-        return torch.export.export(
-            module, example, dynamic_shapes=(shapes,) if isinstance(module, Logits) else shapes
-        )
+        return torch.export.export(module, example, dynamic_shapes=(shapes,) if isinstance(module, Logits) else shapes)
 
 
 def merge_observers(graph: Any) -> None:

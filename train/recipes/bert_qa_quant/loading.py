@@ -17,11 +17,7 @@ from quant_config import QuantArguments
 
 
 def verified(
-    package: Path,
-    windows: Sequence[Window],
-    collate: Collator,
-    names: Sequence[str],
-    quant: QuantArguments,
+    package: Path, windows: Sequence[Window], collate: Collator, names: Sequence[str], quant: QuantArguments
 ) -> dict[str, float] | None:
     """Logits of the model loaded here and in a fresh process; raises if they are too far off."""
     difference = None

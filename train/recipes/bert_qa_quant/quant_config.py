@@ -32,10 +32,7 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
             ),
             (quant.num_calibration_samples < 1, "--num_calibration_samples must be at least 1."),
             (quant.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
-            (
-                quant.apply_quantization and not (config.training.do_eval),
-                "--apply_quantization needs --do_eval.",
-            ),
+            (quant.apply_quantization and not (config.training.do_eval), "--apply_quantization needs --do_eval."),
         ]
     )
     return config, quant

@@ -61,9 +61,7 @@ def run(config: Config, quant: QuantArguments) -> None:
         model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
         length = sequence_length(config.data.max_seq_length, tokenizer)
         used = train if config.training.do_train else train[: quant.num_calibration_samples]
-        windows = make_windows(
-            used or validation, tokenizer, max_length=length, stride=config.data.doc_stride
-        )
+        windows = make_windows(used or validation, tokenizer, max_length=length, stride=config.data.doc_stride)
     collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=LENGTH_MULTIPLE)
     evaluator = make_evaluator(config, validation, tokenizer, collate, length)
 
@@ -88,18 +86,12 @@ def run(config: Config, quant: QuantArguments) -> None:
 
 
 def compared(
-    models: dict[str, Any],
-    sizes: dict[str, float],
-    evaluator: Evaluator,
-    batches: Sequence[dict[str, Any]],
+    models: dict[str, Any], sizes: dict[str, float], evaluator: Evaluator, batches: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
     """Scores, speed and size of each precision."""
     scores = {name: scored(model, evaluator, name) for name, model in models.items()}
     fast = speeds(models, batches)
-    return {
-        name: {**scores[name], "windows_per_second": fast[name], "mb": sizes[name]}
-        for name in models
-    }
+    return {name: {**scores[name], "windows_per_second": fast[name], "mb": sizes[name]} for name in models}
 
 
 def with_report(
@@ -146,19 +138,13 @@ def measured_batches(
 
 
 def quantized(
-    quant: QuantArguments,
-    output_dir: Path,
-    evaluator: Evaluator,
-    names: Sequence[str],
-    windows: Sequence[Window],
+    quant: QuantArguments, output_dir: Path, evaluator: Evaluator, names: Sequence[str], windows: Sequence[Window]
 ) -> tuple[Path, float]:
     """-> the compiled model, on every node, and how many seconds it took to make."""
     began = time.perf_counter()
     check_alike()
     dynamic = quant.quantization_approach == "dynamic"
-    model = AutoModelForQuestionAnswering.from_pretrained(
-        output_dir / "model", attn_implementation="eager"
-    )
+    model = AutoModelForQuestionAnswering.from_pretrained(output_dir / "model", attn_implementation="eager")
     graph = prepared(model, names, dynamic=dynamic, longest=evaluator.max_length)
     # Dynamic: activations find their ranges at each call; those of the weights are taken here.
     calibrate(graph, windows[: ranks.world_size()] if dynamic else windows, evaluator, names)
@@ -181,9 +167,7 @@ def quantized(
     return folder / PACKAGE, round(time.perf_counter() - began, 3)
 
 
-def calibrate(
-    graph: Any, windows: Sequence[Window], evaluator: Evaluator, names: Sequence[str]
-) -> None:
+def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names: Sequence[str]) -> None:
     """Each rank shows the observers its share of the samples; two at least make a batch."""
     mine = windows[ranks.rank() :: ranks.world_size()]
     size = max(2, evaluator.batch_size)
@@ -196,22 +180,20 @@ def calibrate(
             progress.tell(number, now=number == len(starts))
 
 
-def finish(
-    output_dir: Path,
-    summary: dict[str, Any],
-    found: dict[str, dict[str, float]],
-) -> None:
+def finish(output_dir: Path, summary: dict[str, Any], found: dict[str, dict[str, float]]) -> None:
     if not ranks.is_main():
         return
-    summary |= {"precisions": found, "after": {
-        f"{score}, {name}": figures[score] for name, figures in found.items()
-        for score in figures
-    }}  # fmt: skip
+    summary |= {
+        "precisions": found,
+        "after": {f"{score}, {name}": figures[score] for name, figures in found.items() for score in figures},
+    }
     checkpoint.write_json(output_dir / "results.json", summary)
     report("result", units={"em": "%", "f1": "%"}, **summary)
     for name, figures in found.items():
-        print("{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB"
-              .format(name, **figures), flush=True)  # fmt: skip
+        print(
+            "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB".format(name, **figures),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

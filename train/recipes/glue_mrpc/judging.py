@@ -35,9 +35,7 @@ class Judge:
         scores = ranks.from_main(score(gathered) if ranks.is_main() else None)
         return dict(scores), len(self.rows) / (time.perf_counter() - began)
 
-    def judge(
-        self, model: Any, rows: Sequence[dict[str, Any]], phase: str
-    ) -> list[tuple[int, int]]:
+    def judge(self, model: Any, rows: Sequence[dict[str, Any]], phase: str) -> list[tuple[int, int]]:
         """(predicted, expected) for each row; rows of like length share a batch."""
         ordered = sorted(rows, key=lambda row: len(row["input_ids"]))
         starts = range(0, len(ordered), self.batch_size)

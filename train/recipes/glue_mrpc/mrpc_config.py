@@ -55,23 +55,18 @@ def parse_arguments(argv: list[str]) -> Config:
 
 def requirements(config: Config) -> list[tuple[bool, str]]:
     data, loop, hub = config.data, config.loop, config.data.dataset_name is not None
-    counts = ("per_device_train_batch_size", "per_device_eval_batch_size",
-              "gradient_accumulation_steps", "num_train_epochs")  # fmt: skip
+    counts = (
+        "per_device_train_batch_size",
+        "per_device_eval_batch_size",
+        "gradient_accumulation_steps",
+        "num_train_epochs",
+    )
     return [
         (not config.model.model_name_or_path, "--model_name_or_path is missing."),
         (not (loop.do_train or loop.do_eval), "pass --do_train, --do_eval or both."),
-        (
-            hub and bool(data.train_file or data.validation_file),
-            "pass --dataset_name or data files, not both.",
-        ),
-        (
-            loop.do_train and not (hub or data.train_file),
-            "--do_train needs --train_file or --dataset_name.",
-        ),
-        (
-            loop.do_eval and not (hub or data.validation_file),
-            "--do_eval needs --validation_file or --dataset_name.",
-        ),
+        (hub and bool(data.train_file or data.validation_file), "pass --dataset_name or data files, not both."),
+        (loop.do_train and not (hub or data.train_file), "--do_train needs --train_file or --dataset_name."),
+        (loop.do_eval and not (hub or data.validation_file), "--do_eval needs --validation_file or --dataset_name."),
         *((getattr(loop, name) < 1, f"--{name} must be at least 1.") for name in counts),
         (loop.max_steps is not None and loop.max_steps < 1, "--max_steps must be at least 1."),
         (loop.optim not in (PLAIN, FASTEST), f"--optim must be {PLAIN} or {FASTEST}."),

@@ -67,15 +67,9 @@ def pair_of(row: Mapping[str, Any], columns: Sequence[str], where: str) -> Pair:
 
 def tokenized(pairs: Sequence[Pair], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
     rows = tokenizer(
-        [pair.sentence1 for pair in pairs],
-        [pair.sentence2 for pair in pairs],
-        truncation=True,
-        max_length=max_length,
+        [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs], truncation=True, max_length=max_length
     )
-    return [
-        {**{name: rows[name][index] for name in rows}, "labels": pair.label}
-        for index, pair in enumerate(pairs)
-    ]
+    return [{**{name: rows[name][index] for name in rows}, "labels": pair.label} for index, pair in enumerate(pairs)]
 
 
 class Collator:

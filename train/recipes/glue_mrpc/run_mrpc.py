@@ -36,11 +36,7 @@ from orch_training.script import run_script
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output, start_from
 from pairs import Collator, load_pairs, tokenized
-from transformers import (
-    AutoModelForSequenceClassification,
-    get_linear_schedule_with_warmup,
-    set_seed,
-)
+from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup, set_seed
 
 
 def main() -> int:
@@ -53,9 +49,8 @@ def run(config: Config) -> None:
     ipex.settle(loop.use_ipex)
     loop.optim = chosen(loop.optim, loop.use_ipex)
     accelerator = Accelerator(
-        cpu=True, mixed_precision=loop.mixed_precision,
-        kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)],
-    )  # fmt: skip
+        cpu=True, mixed_precision=loop.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
+    )
     owner = prepare_output(output_dir)
 
     # data, model
@@ -63,9 +58,7 @@ def run(config: Config) -> None:
         tokenizer = load_tokenizer(config.model)
         length = sequence_length(config.data.max_seq_length, tokenizer)
         train, validation = load_rows(config, tokenizer, length)
-        model = load_model(
-            AutoModelForSequenceClassification, config.model, loop.seed, num_labels=2
-        )
+        model = load_model(AutoModelForSequenceClassification, config.model, loop.seed, num_labels=2)
     collate = Collator(tokenizer)
     size = loop.per_device_eval_batch_size
     judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=loop.bf16)
@@ -75,9 +68,14 @@ def run(config: Config) -> None:
     if loop.do_train:
         if loop.evaluate_before_training and loop.do_eval:
             summary["before"] = scores_before(model, judge, output_dir, loop.resume)
-        kernels = dropout.settle(config.model.dropout_kernel)
-        decisions.tell(f"{config.model.attn_implementation} attention, {loop.optim}, {kernels}")
-        summary |= Training(config.loop, accelerator, model, train, collate, owner=owner).run()
+        training = Training(loop, accelerator, model, train, collate, owner=owner)
+        decisions.report_computation(
+            bf16=loop.bf16,
+            attention=config.model.attn_implementation,
+            optimizer=loop.optim,
+            dropout=dropout.settle(config.model.dropout_kernel, training.start),
+        )
+        summary |= training.run()
 
     # save
     if loop.do_train:
@@ -91,23 +89,17 @@ def run(config: Config) -> None:
     finish(output_dir, summary)
 
 
-def load_rows(
-    config: Config, tokenizer: Any, length: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def load_rows(config: Config, tokenizer: Any, length: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What to train on and what to evaluate, as tokens."""
     train = load_pairs(config.data, "train") if config.loop.do_train else []
     validation = load_pairs(config.data, "validation") if config.loop.do_eval else []
     return (
         tokenized(train[: config.data.max_train_samples], tokenizer, length) if train else [],
-        tokenized(validation[: config.data.max_eval_samples], tokenizer, length)
-        if validation
-        else [],
+        tokenized(validation[: config.data.max_eval_samples], tokenizer, length) if validation else [],
     )
 
 
-def scores_before(
-    model: Any, judge: Judge, output_dir: Path, resume: str | None
-) -> dict[str, float]:
+def scores_before(model: Any, judge: Judge, output_dir: Path, resume: str | None) -> dict[str, float]:
     """Of the untrained model; a run that goes on from a checkpoint has them on file."""
     file = output_dir / "before.json"
     goes_on = resume != "none" and file.is_file() and bool(checkpoint.saved_in(output_dir))
@@ -137,9 +129,7 @@ class Training:
         self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
         self.start = start_from(args.resume, output_dir, owner=owner)
         self.dealing = resume.deal(
-            self.start,
-            micro=args.per_device_train_batch_size,
-            accumulation=args.gradient_accumulation_steps,
+            self.start, micro=args.per_device_train_batch_size, accumulation=args.gradient_accumulation_steps
         )
         check_enough(len(rows), self.dealing.batch)
         lengths = [len(row["input_ids"]) for row in rows]
@@ -150,9 +140,7 @@ class Training:
         self.loader = loader(rows, self.micros, collate, generator=torch.Generator())
         self.steps_per_epoch = self.micros.steps
         self.steps = args.max_steps or args.num_train_epochs * self.steps_per_epoch
-        optimizer = adamw(
-            model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay
-        )
+        optimizer = adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay)
         # Not prepared: accelerate would step it once per rank.
         self.schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_steps, self.steps)
         self.snapshots = Snapshots(
@@ -175,9 +163,7 @@ class Training:
         if self.start:
             self.snapshots.load(self.start)
         step = checkpoint.step_of(self.start) if self.start else 0
-        course = Course(
-            Path(args.output_dir), samples_per_step=self.dealing.batch.size, start_step=step
-        )
+        course = Course(Path(args.output_dir), samples_per_step=self.dealing.batch.size, start_step=step)
         course.begin(step, self.steps)
         self.model.train()
         while step < self.steps:
@@ -227,12 +213,7 @@ class Training:
         logs = saves or last or epoch_ends or step % self.args.logging_steps == 0
         if logs:
             means = ranks.gather(sum(losses) * self.dealing.micro_batches / len(losses))
-            course.log(
-                step,
-                epoch=step / self.steps_per_epoch,
-                loss=sum(means) / len(means),
-                learning_rate=rate,
-            )
+            course.log(step, epoch=step / self.steps_per_epoch, loss=sum(means) / len(means), learning_rate=rate)
         course.after_step(step, logs=logs)
         if saves or last:
             self.local_steps.agree()

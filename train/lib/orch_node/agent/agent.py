@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 from orch_node import whole_files
 from orch_node.agent import containers, make_room, processes, shared_memory, stack_traces
@@ -52,14 +53,36 @@ SILENCE_SECONDS = 30.0  # the supervisor speaks every 2 s
 RETURN_SECONDS = 15.0
 SHM_SECONDS = 10.0  # between looks at who uses /dev/shm; at once where a new name appears in it
 LISTEN_SECONDS = 0.25
+# A longer round means that this process stood still, and the supervisor may have, too.
+STANDSTILL_SECONDS = 5.0
 TERM_SECONDS = 5.0
 END_SECONDS = 8.0
+
+
+class Lines(Protocol):
+    """The encoding of lines that are sent to the supervisor and received from it."""
+
+    def seal(self, line: bytes) -> bytes: ...
+
+    def open(self, sealed: bytes) -> bytes: ...
+
+
+class PlainLines:
+    """Lines as they are: ssh and pipes protect them."""
+
+    def seal(self, line: bytes) -> bytes:
+        return line
+
+    def open(self, sealed: bytes) -> bytes:
+        return sealed
 
 
 class Agent:
     """One node of one run."""
 
-    def __init__(self, run_dir: Path, node: str, claims: Claims) -> None:
+    def __init__(self, run_dir: Path, node: str, claims: Claims, lines: Lines | None = None) -> None:
+        self.lines = lines or PlainLines()
+        self.preempted = False
         self.run_dir = run_dir
         self.node = node
         self.claims = claims
@@ -70,9 +93,9 @@ class Agent:
 
     def serve(self) -> None:
         """Answer until the supervisor is gone, then leave nothing of the run here."""
-        heard = time.monotonic()
+        heard = looked = time.monotonic()
         pending = b""
-        while time.monotonic() - heard < SILENCE_SECONDS:
+        while looked - heard < SILENCE_SECONDS:
             if select.select([0], [], [], LISTEN_SECONDS)[0]:
                 chunk = os.read(0, 65536)
                 if not chunk:
@@ -80,15 +103,21 @@ class Agent:
                 heard = time.monotonic()
                 *asked, pending = (pending + chunk).split(b"\n")
                 for line in asked:
-                    if not self.answer(parse_question(line)):
+                    if not self.answer(parse_question(self.lines.open(line + b"\n"))):
                         return
             self.note_segments()
+            now = time.monotonic()
+            if now - looked > STANDSTILL_SECONDS:
+                heard += now - looked
+            looked = now
         self.orphaned()
 
     def answer(self, question: Question) -> bool:
         """Do what is asked and say so; -> whether to go on."""
         answer = ANSWERS[type(question)](self, question)
-        os.write(1, render_answer(question, answer))
+        rest = self.lines.seal(render_answer(question, answer))
+        while rest:  # a signal may interrupt it
+            rest = rest[os.write(1, rest) :]
         return not isinstance(question, Leave)
 
     def claim(self, question: TakeClaim) -> Taken:
@@ -103,7 +132,14 @@ class Agent:
         return self.release(question)
 
     def ping(self, question: Ping) -> Alive:
-        return Alive(host=socket.gethostname(), time=time.time())
+        return Alive(host=socket.gethostname(), time=time.time(), preempted=self.preempted)
+
+    def preempt(self, number: int, frame: FrameType | None) -> None:
+        """Remember SIGTERM for the supervisor, which has all ranks write a checkpoint.
+
+        Slurm sends it to all processes of a job that it preempts, some time before it ends them.
+        """
+        self.preempted = True
 
     def take_stack_traces(self, question: TakeStackTraces) -> StackTraces:
         ranks = [one for one in self.others() if one.role == "rank" and one.rank in question.ranks]
@@ -197,7 +233,7 @@ def relieve(run_dir: str, node: str) -> None:
             processes.send(process, signal.SIGKILL)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], lines: Lines | None = None) -> int:
     if len(argv) != 3:
         print("usage: node.py agent RUN_DIR NODE CLAIMS_FOLDER", file=sys.stderr)
         return 2
@@ -208,9 +244,10 @@ def main(argv: list[str]) -> int:
     relieve(run_dir, node)
     try:
         Path(run_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        agent = Agent(Path(run_dir), node, Claims(Path(folder)))
+        agent = Agent(Path(run_dir), node, Claims(Path(folder)), lines)
+        signal.signal(signal.SIGTERM, agent.preempt)
         agent.serve()
-    except BrokenPipeError:
+    except ConnectionError:
         agent.orphaned()
     except OSError as error:  # the supervisor takes the last line for the reason
         path = error.filename or run_dir

@@ -18,13 +18,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import whole_files
+from orch_node import supervisor_state, whole_files
 from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, record
 from orch_node.agent.shared_memory import SHM, Removal
 from orch_node.protocol import cleanup, files, outcome
 from orch_node.protocol.cleanup import Cleaned, EndedAndLeft, Leftovers, RunEnded
+from orch_node.protocol.outcome import ProcessRecord
 
+ELSEWHERE_SECONDS = 4.0  # with the patience below and connecting, below 10 s
 SUPERVISOR_SECONDS = 5.0  # for the supervisor to end the run on all nodes itself
 PATIENCE_SECONDS = 2.0
 TERM_SECONDS = 2.0
@@ -48,17 +50,16 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
         lambda: (node0 and about_to_start(Path(run_dir))) or bool(processes.of_run(run_dir)),
         SUPERVISOR_SECONDS if supervisors else patience,
     )
-    ended = processes.end(
-        lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS
-    )
+    ended = processes.end(lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS)
     left = {one.key for one in ended.left}
+    elsewhere = wait_for_another_host(Path(run_dir)) if node0 and not supervisors else ()
     removed, kept = containers.clear(Path(run_dir))
     if supervisors and not ended.left:
         tell_the_end(Path(run_dir), supervisors[0].pid)
     memory = remove_segments(Path(run_dir))
     return RunEnded(
         ended=(*(record(one) for one in before if one.key not in left), *removed),
-        left=(*map(record, ended.left), *kept),
+        left=(*map(record, ended.left), *kept, *elsewhere),
         supervisor=bool(supervisors),
         segments=memory.gone,
         segments_left=memory.left,
@@ -72,13 +73,26 @@ def ask_to_stop(run_dir: Path) -> None:
         (run_dir / files.STOP).touch(0o600)
 
 
+def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
+    """Wait until a supervisor that is not visible here has ended; return it if it has not.
+
+    It looks for the file STOP every few seconds.
+    """
+    wait(lambda: supervisor_state.may_run_elsewhere(run_dir) is not None, ELSEWHERE_SECONDS)
+    supervisor = supervisor_state.may_run_elsewhere(run_dir)
+    if supervisor is None or supervisor.identity is None:
+        return ()
+    host = supervisor.identity.machine.host
+    name = f"on {host}, not visible here; it was asked to stop"
+    return (ProcessRecord(pid=supervisor.pid, role="supervisor", name=name, state="unknown"),)
+
+
 def tell_the_end(run_dir: Path, pid: int) -> None:
     """What a supervisor would have written that was ended before it could."""
     now = time.time()
     stopped = outcome.Outcome(
-        state=outcome.STOPPED, first_failure=None, problem=None, launcher_code=None, started=now,
-        ended=now,
-    )  # fmt: skip
+        state=outcome.STOPPED, first_failure=None, problem=None, launcher_code=None, started=now, ended=now
+    )
     if not (run_dir / files.SUPERVISOR).exists():
         text = outcome.render_supervisor(outcome.SupervisorProcess(pid=pid, started=now))
         whole_files.write(run_dir / files.SUPERVISOR, text)
@@ -113,13 +127,21 @@ def remove_segments(run_dir: Path) -> Removal:
 
 def look(runs_dir: str) -> Leftovers:
     """Processes of runs below `runs_dir` that neither a supervisor nor an agent watches here."""
-    runs = {run: tuple(map(record, left)) for run, left in leftovers(runs_dir).items()}
-    living = set(watched(runs_dir))
+    elsewhere = run_elsewhere(runs_dir)
+    found = leftovers(runs_dir)
+    runs = {run: tuple(map(record, left)) for run, left in found.items() if run not in elsewhere}
+    living = {*watched(runs_dir), *elsewhere}
     for run, left in contained(runs_dir, living).items():
         there = tuple(containers.record(one[:12]) for one in left)
         runs[run] = (*runs.get(run, ()), *there)
     removable, kept = segments(runs_dir, living)
     return Leftovers(runs=runs, segments=removable, segments_left=kept)
+
+
+def run_elsewhere(runs_dir: str) -> list[str]:
+    """Return the ids of the runs whose supervisors may live on hosts that are not visible here."""
+    folders = sorted(Path(runs_dir).glob("*"))
+    return [one.name for one in folders if supervisor_state.may_run_elsewhere(one) is not None]
 
 
 def contained(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
@@ -176,6 +198,7 @@ def segments(runs_dir: str, living: set[str]) -> tuple[Segments, Segments]:
 
 def clean(runs_dir: str, kept: list[str]) -> Cleaned:
     """End what `look` finds but of the runs `kept`: their supervisors live on another node."""
+    kept = [*kept, *run_elsewhere(runs_dir)]
     living = {*kept, *watched(runs_dir)}
     runs = {run: end_leftovers(runs_dir, run) for run in leftovers(runs_dir) if run not in kept}
     for run in contained(runs_dir, living):
@@ -193,9 +216,7 @@ def clean(runs_dir: str, kept: list[str]) -> Cleaned:
 
 def end_leftovers(runs_dir: str, run: str) -> EndedAndLeft:
     folder = os.path.join(os.path.abspath(runs_dir), run)
-    ended = processes.end(
-        lambda: processes.of_run(folder), term_seconds=TERM_SECONDS, seconds=END_SECONDS
-    )
+    ended = processes.end(lambda: processes.of_run(folder), term_seconds=TERM_SECONDS, seconds=END_SECONDS)
     return EndedAndLeft(ended=tuple(map(record, ended.ended)), left=tuple(map(record, ended.left)))
 
 

@@ -104,10 +104,7 @@ def entry_command(
     variables of which the engine knows nothing (`as_exports`)."""
     cpus = (*placement.cpus, *placement.worker_cpus)
     options = run_options(run_dir, spec, node=placement.node, cpus=cpus)
-    head = [
-        *(ENGINE, *options, "--rm"),
-        *(word for name in names for word in ("--env", name)),
-    ]
+    head = [*(ENGINE, *options, "--rm"), *(word for name in names for word in ("--env", name))]
     if through_shell is None:
         return [*head, spec.image, *words]
     shell = ("--interactive", "--entrypoint", "/bin/sh")

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from orch_node import supervisor_state
 from orch_node.agent import list_runs, processes
 from orch_node.protocol import listing
 from orch_node.protocol.listing import DamagedRun, SetAside
@@ -28,10 +29,10 @@ def damaged_in(base: Path) -> Iterator[DamagedRun]:
 
 def set_aside(folder: Path) -> str | None:
     """Where it is now; None where it stays, because something of the run lives."""
-    if processes.of_run(str(folder)):
+    if processes.of_run(str(folder)) or supervisor_state.may_run_elsewhere(folder):
         return None
     aside = folder.parent / ASIDE
-    aside.mkdir(exist_ok=True)
+    aside.mkdir(mode=0o700, exist_ok=True)
     target = next(path for path in names(aside / folder.name) if not path.exists())
     folder.rename(target)
     return str(target)

@@ -14,9 +14,8 @@ def answer(argv: Sequence[str], *, seconds: float) -> str:
     """What it prints. Raises ContainerError with its whole words."""
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=seconds,
-        )  # fmt: skip
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds
+        )
     except OSError as error:
         raise ContainerError(f"{argv[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:

@@ -6,10 +6,9 @@ whose record cannot be read is named, and hides no other.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from orch_node.agent import processes
+from orch_node import supervisor_state
 from orch_node.protocol import events, files, listing, outcome, record, values
 from orch_node.protocol.listing import DamagedRun, ListedRun, Listing, Standing
 from orch_node.protocol.values import ProtocolError
@@ -35,9 +34,7 @@ def folders(base: Path) -> list[Path]:
 def entry(folder: Path) -> ListedRun:
     """Raises OSError, ProtocolError for one that is damaged."""
     return ListedRun(
-        record=record.render(record_in(folder)),
-        state=state_of(folder),
-        progress=progress(folder / files.EVENTS),
+        record=record.render(record_in(folder)), state=state_of(folder), progress=progress(folder / files.EVENTS)
     )
 
 
@@ -54,22 +51,8 @@ def state_of(folder: Path) -> str | None:
         return outcome.parse((folder / files.OUTCOME).read_bytes()).state
     except (OSError, ProtocolError):
         pass
-    try:
-        pid = outcome.parse_supervisor((folder / files.SUPERVISOR).read_bytes()).pid
-    except (OSError, ProtocolError):
-        return None
-    return "running" if supervises(pid, folder) else "killed"
-
-
-def supervises(pid: int, folder: Path) -> bool:
-    argv = processes.argv_of(pid)
-    named = processes.run_named_by(argv, pid)
-    if processes.role_of(argv, pid) != "supervisor" or not named:
-        return False
-    try:
-        return os.path.samefile(named, folder)
-    except OSError:
-        return False
+    supervisor = supervisor_state.read_supervisor(folder)
+    return supervisor_state.state_of(folder, supervisor) if supervisor else None
 
 
 def progress(log: Path) -> Standing | None:

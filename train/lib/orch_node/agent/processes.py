@@ -69,9 +69,14 @@ class Ended:
 
 def record(process: Process) -> ProcessRecord:
     return ProcessRecord(
-        pid=process.pid, role=process.role, name=process.name, state=process.state,
-        rank=process.rank, parent=process.parent, start=process.start,
-    )  # fmt: skip
+        pid=process.pid,
+        role=process.role,
+        name=process.name,
+        state=process.state,
+        rank=process.rank,
+        parent=process.parent,
+        start=process.start,
+    )
 
 
 def of_run(run_dir: str) -> list[Process]:

@@ -62,8 +62,21 @@ def names() -> dict[str, int]:
         return {}
 
 
+def remove_registrations() -> None:
+    """Unlink OpenMP's registrations of this user's processes that have died.
+
+    A rank that is killed leaves its own, and an agent that is killed with it cannot remove it.
+    """
+    for name, inode in names().items():
+        match = OF_PROCESS.fullmatch(name)
+        if match and not (PROC / match[1]).exists() and still(name, inode, os.getuid()):
+            with contextlib.suppress(OSError):
+                os.unlink(SHM + name)
+
+
 def begin(path: Path) -> None:
     """Write down what lies there before the run, once: an agent may come back."""
+    remove_registrations()
     if not path.exists():
         write(path, Notes(before=names()))
 
@@ -140,8 +153,7 @@ def remove(path: Path) -> Removal:
     """Unlink what may go; the notes keep what is left."""
     if not noted(path).used:
         return Removal()
-    used = {name for folder in PROC.iterdir() if folder.name.isdigit()
-            for name in used_by(int(folder.name))}  # fmt: skip
+    used = {name for folder in PROC.iterdir() if folder.name.isdigit() for name in used_by(int(folder.name))}
     gone = []
     for name in removable(path):
         if name not in used:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from pathlib import Path
@@ -69,7 +70,9 @@ def of_main_thread(stack: str) -> str:
 def where(answer: RankStack) -> str:
     """One line for people: the innermost Python frames of the main thread, or the kernel's word."""
     main_thread = of_main_thread(answer.stack)
-    frames = [f"{Path(path).name}:{line} {name}" for path, line, name in FRAME.findall(main_thread)]
+    found = FRAME.findall(main_thread)
+    of_script = list(itertools.takewhile(lambda frame: "runpy" not in frame[0], found))
+    frames = [f"{Path(path).name}:{line} {name}" for path, line, name in of_script or found]
     kernel = answer.kernel
     if not frames:
         state, wchan = kernel.get("state", "?"), kernel.get("wchan", "?")

@@ -2,7 +2,7 @@
 
 Each line: {"rank": 3, "at": 4096, "lines": [...]}; `at` is the byte after them in the rank's log,
 so whoever lost the connection goes on with `--from 3:4096`. Lines are whole; a last line without an
-end is given when nobody writes any more.
+end is given when nobody writes any more. Until then its `state` is given, once a second at most.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from orch_node.tail import Tail
 
 POLL_SECONDS = 0.1
 LIVES_SECONDS = 1.0  # between looks at whether the run lives
+STATE_SECONDS = 1.0  # between states of a line that has not ended
 
 
 class Log(Tail):
@@ -28,13 +29,21 @@ class Log(Tail):
     def __init__(self, path: Path, rank: int, at: int) -> None:
         super().__init__(path, at)
         self.rank = rank
+        self.printed_state = ""
+        self.printed_at = time.monotonic()
 
     def give(self, *, last: bool = False) -> bool:
         """Print the lines that are new; -> whether there were any."""
         lines = self.lines(last=last)
-        if lines:
-            print(logs.render(LogChunk(self.rank, self.at, tuple(lines))))
+        if lines or self.has_new_state():
+            print(logs.render(LogChunk(self.rank, self.at, tuple(lines), self.state)))
+            self.printed_state, self.printed_at = self.state, time.monotonic()
         return bool(lines)
+
+    def has_new_state(self) -> bool:
+        """Return whether the unfinished line has changed, and was not printed within a second."""
+        changed = self.state != self.printed_state
+        return changed and time.monotonic() - self.printed_at >= STATE_SECONDS
 
 
 def find_logs(folder: Path, found: dict[int, Log], asked: argparse.Namespace) -> None:

@@ -30,8 +30,7 @@ def main(argv: list[str]) -> int:
         hold_to(fabric, int(os.environ.get("MPI_LOCALRANKID", rank)), per_node)
         report = play(backend, rank, ranks, per_node)
     except Exception as error:  # whatever it is, it is this fabric's answer
-        print(f"{socket.gethostname()} rank {rank}: {type(error).__name__}: {error}",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(f"{socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 1
     if rank == 0:
         print(json.dumps(report), flush=True)

@@ -77,9 +77,7 @@ def prove(request: Request) -> dict[str, dict[str, Proof]]:
         members = having(fabric, request.members)
         if len(members) > 1:
             note(found, fabric, members, try_rails(request, fabric, members))
-    equipped = [
-        one for one in request.members if any(proof.rails for proof in good(found[one.name]))
-    ]
+    equipped = [one for one in request.members if any(proof.rails for proof in good(found[one.name]))]
     if len(equipped) > 1:
         note(found, TCP, equipped, trial(request, TCP, equipped, 1))
     return found
@@ -91,16 +89,10 @@ def good(proofs: Mapping[str, Proof]) -> list[Proof]:
 
 def having(fabric: str, members: Sequence[Member]) -> list[Member]:
     """Those that lack nothing for it, and have a device."""
-    return [
-        one
-        for one in members
-        if one.fabrics.get(fabric) == "" and fabrics.rails(fabric, one.devices)
-    ]
+    return [one for one in members if one.fabrics.get(fabric) == "" and fabrics.rails(fabric, one.devices)]
 
 
-def note(
-    found: dict[str, dict[str, Proof]], fabric: str, members: Sequence[Member], proof: Proof
-) -> None:
+def note(found: dict[str, dict[str, Proof]], fabric: str, members: Sequence[Member], proof: Proof) -> None:
     for member in members:
         found[member.name][fabric] = proof
 
@@ -131,14 +123,18 @@ def trial(request: Request, fabric: str, members: Sequence[Member], rails: int) 
     return replace(measured, rails=rails)
 
 
-def ended(
-    command: Sequence[str], given: Mapping[str, str], seconds: float
-) -> tuple[int | None, str, str]:
+def ended(command: Sequence[str], given: Mapping[str, str], seconds: float) -> tuple[int | None, str, str]:
     """Exit code, output and errors; None for one that took too long, of which nothing is left."""
     with subprocess.Popen(
-        command, env={**os.environ, **given}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-    ) as process:  # fmt: skip
+        command,
+        env={**os.environ, **given},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
         try:
             out, err = process.communicate(timeout=seconds)
             return process.returncode, out, err

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
 
-from orch_node import program
+from orch_node import disk, program
 from orch_node.agent import make_room
 from orch_node.agent.processes import Process, look, of_run
 from orch_node.agent.stack_traces import ask
@@ -32,18 +32,10 @@ from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, say
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
-from orch_node.protocol.events import (
-    SIGNS,
-    Event,
-    Exited,
-    LeftOut,
-    Refused,
-    Stalled,
-    Started,
-    Unanswered,
-)
+from orch_node.protocol.events import SIGNS, Event, Exited, LeftOut, Refused, Stalled, Started, Unanswered
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.pod import PodConfig
+from orch_node.protocol.precision import bf16_flag
 from orch_node.standalone import facts
 from orch_node.supervisor.launcher_process import die_with_parent
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
@@ -59,9 +51,7 @@ KILL_AFTER_SECONDS = 20.0
 
 def main(argv: list[str]) -> int:
     if len(argv) < 2 or argv[0] not in MODES:
-        print(
-            "usage: node.py pod torchrun|mpirun|sshd POD_JSON [-- SCRIPT ARGS...]", file=sys.stderr
-        )
+        print("usage: node.py pod torchrun|mpirun|sshd POD_JSON [-- SCRIPT ARGS...]", file=sys.stderr)
         return 2
     config = pod.parse(Path(argv[1]).read_text())
     if problem := why_not(config, ranks=argv[0] != "mpirun"):
@@ -74,14 +64,15 @@ def why_not(config: PodConfig, *, ranks: bool) -> str | None:
     stack = os.environ.get("ORCH_STACK", config.stack)  # an image of others does not say
     if stack != config.stack:
         return f"the image has stack '{stack}', the run is planned for '{config.stack}'."
-    if ranks and config.needs_bf16 and not {"avx512_bf16", "amx_bf16"} & set(facts.cpu_flags()):
+    if ranks and config.needs_bf16 and not bf16_flag(facts.cpu_flags()):
         return (
-            "BF16 is asked for, but this pod's CPU has neither avx512_bf16 nor amx_bf16. "
-            "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have it."
+            "Precision bf16: this pod's CPU has no BF16 instructions. "
+            "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have them."
         )
     try:
         folder = Path(config.run_dir) / files.RANKS
-        folder.mkdir(parents=True, exist_ok=True)
+        for private in (folder.parent, folder):
+            private.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / f".{os.uname().nodename}").touch()
     except OSError as error:
         return (
@@ -223,7 +214,7 @@ def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
     try:
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
     except OSError as error:
-        refuse(f"the key of the run's rendezvous: {error}")
+        refuse(f"the key of the run's rendezvous: {disk.words(config.run_dir, error)}")
     try:
         meeting = indexed.options()
     except TimeoutError as error:

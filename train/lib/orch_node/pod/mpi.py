@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orch_node import disk, whole_files
 from orch_node import program as own
 from orch_node.pod.relay import say
 from orch_node.protocol import files, mpirun
@@ -38,8 +39,16 @@ TELL_SECONDS = 30.0
 IMAGE = "`orch image build`"  # what repairs a pod
 PORT = 29500  # a pod has all ports for itself
 # What Open MPI passes on only when told; hydra passes everything on.
-PASSED = ("PATH", "LD_LIBRARY_PATH", "HF_HOME", "TRANSFORMERS_CACHE", "HF_TOKEN_PATH",
-          "ORCH_RUN_DIR", "ORCH_ATTEMPT", "LOGLEVEL")  # fmt: skip
+PASSED = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "HF_HOME",
+    "TRANSFORMERS_CACHE",
+    "HF_TOKEN_PATH",
+    "ORCH_RUN_DIR",
+    "ORCH_ATTEMPT",
+    "LOGLEVEL",
+)
 
 
 class MpiError(Exception):
@@ -56,9 +65,7 @@ def node_name(host: str) -> str:
     return f"worker-{match.group(1)}" if match else host
 
 
-def rank_variables(
-    env: Mapping[str, str], preload: Sequence[str], libraries: Mapping[str, str]
-) -> dict[str, str]:
+def rank_variables(env: Mapping[str, str], preload: Sequence[str], libraries: Mapping[str, str]) -> dict[str, str]:
     """The environment of every rank, with the libraries that this image has for LD_PRELOAD."""
     found = [libraries[name] for name in preload if name in libraries]
     return {**env, **preloaded(found)}
@@ -96,8 +103,11 @@ def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, 
     hosts = read_hostfile(config.pods)
     ssh_config = write_ssh_config(config, hosts)
     await_workers(hosts, config.ssh.port)
-    for name, content in run_files(config, hosts).items():
-        (run_dir / name).write_text(content)
+    try:
+        for name, content in run_files(config, hosts).items():
+            whole_files.write(run_dir / name, content)
+    except OSError as error:
+        raise MpiError(disk.words(run_dir, error)) from None
     ranks = own.command("rank", "--run", str(run_dir), "--", *script)
     launcher = launch(config, run_dir / files.HOSTFILE, ranks)
     supervise = [
@@ -105,8 +115,9 @@ def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, 
         f"--claims={tempfile.gettempdir()}/orch-claims",
         f"--stall-timeout={config.stall_timeout:g}",
         *([f"--max-restarts={config.max_restarts}"] if config.max_restarts else []),
-        "--", *launcher,
-    ]  # fmt: skip
+        "--",
+        *launcher,
+    ]
     return supervise, os.environ | launcher_variables(ssh_config)
 
 
@@ -203,6 +214,7 @@ def layout_of(config: PodConfig, hosts: list[str]) -> RunLayout:
         backend=config.backend,
         backend_module=config.backend_module,
         timeout_seconds=config.timeout_seconds,
+        precision=config.precision,
         nodes=tuple(node_entry(host) for host in hosts),
         ranks=tuple(
             placement(config, host, rank=node * config.ppn + local, local=local)
@@ -215,9 +227,15 @@ def layout_of(config: PodConfig, hosts: list[str]) -> RunLayout:
 def node_entry(host: str) -> NodeEntry:
     """A pod, of which no more is known than its name."""
     return NodeEntry(
-        name=node_name(host), host=host.partition(".")[0], torch=None, address=None,
-        interface=None, env={}, repair=IMAGE, recorded=False,
-    )  # fmt: skip
+        name=node_name(host),
+        host=host.partition(".")[0],
+        torch=None,
+        address=None,
+        interface=None,
+        env={},
+        repair=IMAGE,
+        recorded=False,
+    )
 
 
 def placement(config: PodConfig, host: str, *, rank: int, local: int) -> Placement:
@@ -237,9 +255,7 @@ def launch(config: PodConfig, hostfile: Path, ranks: list[str]) -> tuple[str, ..
     """The launcher's command. Raises MpiError."""
     if FLAVOURS[config.mpi or ""] == "openmpi":
         carried = [name for name in PASSED if name in os.environ or name.startswith("ORCH_")]
-        return mpirun.open_mpi(
-            program("mpirun"), str(hostfile), config.world_size, ranks, carried=carried
-        ).argv
+        return mpirun.open_mpi(program("mpirun"), str(hostfile), config.world_size, ranks, carried=carried).argv
     return mpirun.intel(program("mpiexec.hydra"), str(hostfile), config.world_size, ranks).argv
 
 

@@ -17,6 +17,7 @@ from orch_node.protocol.values import ProtocolError
 from orch_node.tail import Tail
 
 LONGEST = 8000  # a container runtime breaks lines of 16 KiB
+STATE_SECONDS = 30.0  # between states of a line that has no end yet, as progress bars write it
 LOCK = threading.Lock()
 
 
@@ -38,6 +39,7 @@ class Relay:
         self.run_dir = run_dir
         self.ranks = ranks
         self.tails: dict[Path, Tail] = {}
+        self.printed_at: dict[Path, float] = {}
         # A pod that starts again has told what is there already.
         self.before = {path: path.stat().st_size for path in run_dir.glob("ranks/rank-*")}
 
@@ -49,10 +51,18 @@ class Relay:
         self.find()
         found = False
         for path in sorted(self.tails):
-            for line in self.tails[path].lines(last=last):
-                found = True
+            lines = self.tails[path].lines(last=last)
+            found = found or bool(lines)
+            for line in lines or self.due_state(path):
+                self.printed_at[path] = time.monotonic()
                 self.tell(path, line)
         return found
+
+    def due_state(self, path: Path) -> list[str]:
+        """Return the state of a log's unfinished line if nothing was printed for 30 seconds."""
+        now, state = time.monotonic(), self.tails[path].state
+        due = now - self.printed_at.setdefault(path, now) >= STATE_SECONDS
+        return [state] if due and state and path.suffix == ".log" else []
 
     def finish(self) -> None:
         while self.pump():

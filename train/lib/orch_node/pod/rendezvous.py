@@ -33,11 +33,15 @@ def key_of(run_dir: Path) -> bytes:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, PRIVATE)
     except FileExistsError:
         return made_by_another(path)
-    with os.fdopen(file, "wb") as ours:
-        key = secrets.token_hex(SIZE // 2).encode()
-        ours.write(key)
-        ours.flush()
-        os.fsync(ours.fileno())
+    key = secrets.token_hex(SIZE // 2).encode()
+    try:
+        with os.fdopen(file, "wb") as key_file:
+            key_file.write(key)
+            key_file.flush()
+            os.fsync(key_file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)  # on a full volume: every later pod would wait for the key
+        raise
     return key
 
 

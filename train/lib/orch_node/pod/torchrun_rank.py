@@ -46,7 +46,7 @@ def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) ->
     sees all CPUs of its node, and is not pinned."""
     local, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     threads = config.threads
-    own = len(allowed) == config.cpus
+    own = len(allowed) == config.cpus and local_size * threads <= len(allowed)
     return replace(
         placement(config, host, rank=rank, local=local),
         local_world_size=local_size,
@@ -56,9 +56,13 @@ def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) ->
 
 
 def met_by_torchrun() -> dict[str, str]:
-    """The ranks are torchrun's own here, also after its restarts, and so is their store."""
-    names = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
-    return {name: os.environ[name] for name in names if name in os.environ}
+    """Return what only torchrun knows: its store, which the ranks share also after its restarts,
+    and the numbers of the pods, of which this layout has a single one."""
+    names = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    variables = {name: os.environ[name] for name in names if name in os.environ}
+    if "GROUP_RANK" in variables:
+        variables["NODE_RANK"] = variables["GROUP_RANK"]
+    return variables
 
 
 def environment(config: PodConfig) -> dict[str, str]:

@@ -33,10 +33,17 @@ class Taken(Answer):
 
 @dataclass(frozen=True)
 class Alive(Answer):
-    """`time`: since the epoch, by the node's own clock."""
+    """A sign of life.
+
+    Attributes:
+        host: the node's host name.
+        time: seconds since the epoch, by the node's own clock.
+        preempted: whether the agent received SIGTERM: the job is preempted.
+    """
 
     host: str = ""
     time: float = 0.0
+    preempted: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,11 +156,8 @@ class Leave(Question):
 
 QUESTIONS: dict[str, type[Question]] = {
     one.ask: one
-    for one in (
-        TakeClaim, ReleaseClaim, Ping, TakeStackTraces, MakeRoom, StartContainer, EndAll, WriteFile,
-        Leave,
-    )
-}  # fmt: skip
+    for one in (TakeClaim, ReleaseClaim, Ping, TakeStackTraces, MakeRoom, StartContainer, EndAll, WriteFile, Leave)
+}
 
 
 def render_question(question: Question) -> bytes:

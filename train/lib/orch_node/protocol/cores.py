@@ -30,11 +30,7 @@ def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
         per_numa = ppn // len(numa_nodes)
         share = min(len(numa) // per_numa for numa in numa_nodes)
         if share:
-            return tuple(
-                numa[index * share : (index + 1) * share]
-                for numa in numa_nodes
-                for index in range(per_numa)
-            )
+            return tuple(numa[index * share : (index + 1) * share] for numa in numa_nodes for index in range(per_numa))
     share = len(cores) // ppn
     ordered = tuple(sorted(cores))
     return tuple(ordered[index * share : (index + 1) * share] for index in range(ppn))

@@ -60,10 +60,7 @@ def shares(devices: Sequence[Device], numa: Sequence[int | None]) -> tuple[tuple
     near = [tuple(one.name for one in devices if one.numa == place) for place in numa]
     every = tuple(one.name for one in devices)
     groups = [found or every for found in near]
-    return tuple(
-        dealt(group, groups[:rank].count(group), groups.count(group))
-        for rank, group in enumerate(groups)
-    )
+    return tuple(dealt(group, groups[:rank].count(group), groups.count(group)) for rank, group in enumerate(groups))
 
 
 def dealt(group: Sequence[T], position: int, of: int) -> tuple[T, ...]:

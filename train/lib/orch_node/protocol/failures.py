@@ -14,6 +14,7 @@ CONSEQUENCES = re.compile(
     r"Connection (?:closed by|reset by) peer|Connection closed by remote peer|Broken pipe"
     r"|Failed to recv, got 0 bytes|Read error \[|Write error \[|Application timeout caused pair"
     r"|Timed out waiting \d+ms for|ProcessGroupWrapper|failed to connect|wait timeout after"
+    r"|is gone: its process has ended|has left the job with exit code"  # of the backend ccl
 )
 # What all ranks say when they have asked each other, and one of them could not go on.
 OF_ONE = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
@@ -34,9 +35,7 @@ class RankEnd:
         if self.exited and self.exited.oom:
             return False
         aborted = self.exited and self.exited.signal == "SIGABRT"
-        text = (self.raised and self.raised.text) or (
-            self.exited.text if aborted and self.exited else ""
-        )
+        text = (self.raised and self.raised.text) or (self.exited.text if aborted and self.exited else "")
         other = OF_ONE.search(text)
         return bool(CONSEQUENCES.search(text) or (other and int(other[1]) != self.rank))
 

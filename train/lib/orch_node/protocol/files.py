@@ -16,7 +16,10 @@ SUPERVISOR_LOG = "supervisor.log"
 EVENTS = "events.jsonl"
 LAUNCHER_LOG = "launcher.log"
 OUTCOME = "outcome.json"
+PRECISION = "precision.txt"  # in the output folder: what the ranks of a run have chosen
 STOP = "stop"  # it was asked to stop
+LEASE = "lease.json"  # which supervisor writes here now
+PLAN = "plan.json"  # of the controller, where it shares the folder
 RANKS = "ranks"
 STACK_TRACES = "stacks"
 

@@ -51,10 +51,18 @@ class Spare:
 
 
 @dataclass(frozen=True)
+class RunPrecision:
+    """A precision that the ranks choose together, because the plan did not know their nodes."""
+
+    arguments: dict[str, tuple[str, ...]]  # precision -> arguments of the script that select it
+    file: str = ""  # the choice, stored with the checkpoints; empty if there are none
+
+
+@dataclass(frozen=True)
 class RunLayout:
     """`ranks`: in their order; a pod may know its own alone. `setvars`: a script below
     site-packages that the backend's libraries want to be sourced. `planned_world_size`: before
-    nodes were lost; 0 where none was."""
+    nodes were lost; 0 where none was. `precision`: None where the plan has decided."""
 
     world_size: int
     backend: str
@@ -65,6 +73,7 @@ class RunLayout:
     spares: tuple[Spare, ...] = ()
     setvars: str = ""
     planned_world_size: int = 0
+    precision: RunPrecision | None = None
     schema: int = SCHEMA
 
     @property
@@ -129,6 +138,7 @@ def render(layout: RunLayout) -> str:
         "timeout_seconds": layout.timeout_seconds,
         **({"setvars": layout.setvars} if layout.setvars else {}),
         **({"planned_world_size": layout.planned_world_size} if layout.planned_world_size else {}),
+        **({"precision": values.record(layout.precision)} if layout.precision else {}),
     }
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     if layout.spares:

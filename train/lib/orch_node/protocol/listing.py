@@ -52,10 +52,7 @@ def parse(text: str) -> Listing:
 
 
 def render(listing: Listing) -> str:
-    """Without a word of damage where there is none: controllers of before know none."""
-    found = {"schema": listing.schema, "runs": values.record(listing.runs)}
-    damaged = {"damaged": values.record(listing.damaged)} if listing.damaged else {}
-    return json.dumps({**found, **damaged})
+    return json.dumps(values.record(listing))
 
 
 @dataclass(frozen=True)

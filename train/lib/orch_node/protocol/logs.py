@@ -15,6 +15,7 @@ class LogChunk:
     rank: int
     at: int
     lines: tuple[str, ...]
+    state: str = ""  # what a terminal shows of the line after them, which has no end yet
 
 
 def parse(line: str | bytes) -> LogChunk:

@@ -6,11 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # A line of a hostfile: with {address} and {ranks}.
-HOST_LINES = {
-    "intel": "{address}:{ranks}",
-    "mpich": "{address}:{ranks}",
-    "openmpi": "{address} slots={ranks}",
-}
+HOST_LINES = {"intel": "{address}:{ranks}", "mpich": "{address}:{ranks}", "openmpi": "{address} slots={ranks}"}
 
 
 @dataclass(frozen=True)

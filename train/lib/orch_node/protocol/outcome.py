@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from orch_node.machine import ProcessIdentity
 from orch_node.protocol import files, values
 
 SCHEMA = 1
@@ -73,10 +74,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SupervisorProcess:
-    """supervisor.json: the process that watches the run."""
+    """supervisor.json: the process that watches the run.
+
+    Attributes:
+        pid: its number on node0.
+        started: seconds since the epoch.
+        identity: which process of which machine it is; None if it was ended before it began.
+    """
 
     pid: int
     started: float = 0.0
+    identity: ProcessIdentity | None = None
 
 
 def parse_supervisor(text: str | bytes) -> SupervisorProcess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_node.protocol import values
+from orch_node.protocol.layout import RunPrecision
 
 SCHEMA = 1
 
@@ -21,7 +22,8 @@ class SshAccess:
 class PodConfig:
     """`mpi`: Intel or OpenMPI, as the operators call them, where MPI starts the ranks. `cpus`: of
     one pod; `threads`: of one rank. `env`: variables of all ranks; `preload`: names of libraries,
-    where the image has them. Zero for stall_timeout (seconds) is for ever."""
+    where the image has them. Zero for stall_timeout (seconds) is for ever. `precision`:
+    None where the plan has decided."""
 
     run_id: str
     run_dir: str
@@ -41,6 +43,7 @@ class PodConfig:
     stall_timeout: float
     max_restarts: int
     ssh: SshAccess
+    precision: RunPrecision | None = None
     schema: int = SCHEMA
 
     @property

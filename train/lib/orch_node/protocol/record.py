@@ -5,9 +5,8 @@ It holds what any controller must know to find a run and to tell of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any
 
 from orch_node.protocol import files, values
@@ -17,7 +16,6 @@ SCHEMA = 1
 FIRST_TARGET = "ssh"
 WHERE = "the record of a run"
 LATEST = 1e11  # seconds since the epoch that a calendar still knows
-EARLIER = {"kube": "kubernetes"}  # where earlier versions kept the location -> its target
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class Decision:
 class Place:
     """Where one rank runs: its CPUs (one hardware thread of each of its cores) and threads.
 
+    `threads` is 0 until a batch system has given the cores.
+
     `worker_cpus`: cores that its oneCCL workers have for themselves.
     """
 
@@ -48,10 +48,12 @@ class Place:
     worker_cpus: tuple[int, ...] = ()
 
     def describe(self) -> str:
-        cores = f"cores {cpu_list(self.cpus)}, " if self.cpus else ""  # a pod's are not known yet
+        # Those of a pod are not known yet.
+        cores = f"cores {number_ranges(self.cpus)}, " if self.cpus else ""
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
+        threads = threads if self.threads else "a thread for each of its cores"
         text = f"rank {self.rank}: {self.node}, {cores}{threads}"
-        return f"{text}, oneCCL on {cpu_list(self.worker_cpus)}" if self.worker_cpus else text
+        return f"{text}, oneCCL on {number_ranges(self.worker_cpus)}" if self.worker_cpus else text
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def parse(value: object) -> RunRecord:
     if found.get("schema") != SCHEMA:
         raise ProtocolError(f"{WHERE} has schema {found.get('schema')!r:.60}, not {SCHEMA}.")
     known = {name: found[name] for name in NAMES if name in found}
-    record = values.read(RunRecord, {"started_by": "", **known, **location_of(found)}, WHERE)
+    record = values.read(RunRecord, known, WHERE)
     if wrong := "; ".join(impossible(record)):
         raise ProtocolError(f"{WHERE}: {wrong}.")
     return record
@@ -120,26 +122,19 @@ def impossible(record: RunRecord) -> Iterator[str]:
         yield f"created {record.created!r:.30} is no time"
 
 
-def location_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The target and its location as an earlier version has said them."""
-    earlier = [(target, found[key]) for key, target in EARLIER.items() if found.get(key)]
-    return {"target": earlier[0][0], "location": earlier[0][1]} if earlier else {}
-
-
 def render(record: RunRecord) -> dict[str, Any]:
-    """As JSON has it; without a target where it is the one of before there was a choice."""
+    """Return the record as a JSON object, without target and location of a run over SSH."""
     found = {"schema": SCHEMA, **values.record(record)}
     own = ("target", "location") if record.target == FIRST_TARGET else ()
     return {name: value for name, value in found.items() if name not in own}
 
 
-@cache  # ranks of nodes of one kind have the same
-def cpu_list(cpus: tuple[int, ...]) -> str:
-    """CPUs as the kernel lists them: (0, 1, 2, 8) -> '0-2,8'."""
-    parts: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if parts and cpu == parts[-1][-1] + 1:
-            parts[-1].append(cpu)
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Format numbers as the kernel formats CPUs: (0, 1, 2, 8) -> '0-2,8'."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            parts.append([cpu])
-    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+            ranges.append([number, number])
+    return ",".join(f"{a}-{b}" if a != b else str(a) for a, b in ranges)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from orch_node.protocol import values
 from orch_node.protocol.cores import Core
+from orch_node.protocol.layout import RunPrecision
 
 CONFIG = "slurm.json"
 JOB = "slurm-job.json"
 SCHEMA = 1
 # Stands for node0's address, which only the job knows, in words of the launcher.
 NODE0 = "address-of-node0"
+
+OUT_OF_MEMORY = "it ran out of memory (--slurm mem=)"
+# What Slurm prints when it ends processes for their memory, with cgroups and without.
+MEMORY_LINE = re.compile(
+    r"(?:slurmstepd|srun|slurmd)\b.*?"
+    r"(?:exceeded (?:\w+ )?memory limit|out[- ]of[- ]memory|oom[-_ ]kill|exceeded \w+ memory)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +40,9 @@ class JobConfig:
     of all ranks; `preload`: names of libraries, where the nodes have them. `launcher`: its words,
     `launcher_env`: its variables; `files`: name in the run's folder -> content; `options`: of the
     supervisor. `launch`: what kind of launcher it is; `mpi`: the flavour of its hostfile.
-    `requeue`: whether a job that has made room goes back into the queue. `local`: from where the
-    ranks run, if not from a shared folder."""
+    `requeue`: whether a job that has made room goes back into the queue, `max_requeues`: how often
+    at most. `local`: from where the ranks run, if not from a shared folder. `precision`: None where
+    the plan has decided."""
 
     run_id: str
     nodes: int
@@ -53,17 +64,17 @@ class JobConfig:
     files: dict[str, str]
     options: tuple[str, ...]
     requeue: bool = False
+    max_requeues: int | None = None
     local: LocalStack | None = None
+    precision: RunPrecision | None = None
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True)
 class Hello:
-    """The first line of an agent: what its node is. `key`: of the job, so that nobody else takes
-    the place of a node. `cores`: of the allocation; `confined`: whether Slurm holds the job to
-    these. `address`, `interface`: by which it reaches node0."""
+    """The first line of an agent: what its node is. `cores`: of the allocation; `confined`: whether
+    Slurm holds the job to these. `address`, `interface`: by which it reaches node0."""
 
-    key: str
     node: str
     host: str
     cores: tuple[Core, ...]
@@ -82,9 +93,28 @@ class Submitted:
     notes: tuple[str, ...] = field(default=())
 
 
+def cpu_counts(text: str) -> list[int]:
+    """Return the CPUs of each node in SLURM_JOB_CPUS_PER_NODE: `2(x3),4` are those of four."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(count)] * int(times or 1)
+    return counts
+
+
+def memory_line(text: str) -> str:
+    """Return the last line in which Slurm says that it ended processes for memory, or ''."""
+    lines = (line.strip() for line in text.splitlines() if MEMORY_LINE.search(line))
+    return next(reversed([*lines]), "")
+
+
 def parse(text: str | bytes) -> JobConfig:
     """Raises ProtocolError."""
     return values.parse(JobConfig, text, CONFIG)
+
+
+def parse_submitted(text: str | bytes) -> Submitted:
+    """Parse slurm-job.json. Raises ProtocolError."""
+    return values.parse(Submitted, text, JOB)
 
 
 def parse_hello(text: str | bytes) -> Hello:

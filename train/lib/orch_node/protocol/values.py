@@ -61,8 +61,7 @@ def deeper(value: Any, limit: int) -> bool:
     """Whether lists and objects are in each other more than `limit` times."""
     layer = [value]
     for _ in range(limit + 1):
-        inner = [list(one.values()) if isinstance(one, dict) else one
-                 for one in layer if isinstance(one, (dict, list))]  # fmt: skip
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in layer if isinstance(one, (dict, list))]
         layer = [one for part in inner for one in part]
     return bool(layer)
 
@@ -120,9 +119,7 @@ def readers(kind: type[Any]) -> dict[str, tuple[Reader, bool]]:
     """Field -> what reads it, and whether it must be there."""
     if kind not in READERS:
         names = {name: one for base in kind.__mro__ for name, one in names_of(base).items()}
-        READERS[kind] = {
-            one.name: (reader_of(str(one.type), names), required(one)) for one in fields(kind)
-        }
+        READERS[kind] = {one.name: (reader_of(str(one.type), names), required(one)) for one in fields(kind)}
     return READERS[kind]
 
 
@@ -141,13 +138,12 @@ def reader_of(words: str, names: Mapping[str, Any]) -> Reader:
         return lambda value, where: None if value is None else inner(value, where)
     if words.startswith("tuple["):
         inner = reader_of(words[len("tuple[") : -len(", ...]")], names)
-        return lambda value, where: tuple(
-            inner(one, f"{where}[{at}]") for at, one in enumerate(a_list(value, where))
-        )
+        return lambda value, where: tuple(inner(one, f"{where}[{at}]") for at, one in enumerate(a_list(value, where)))
     if words.startswith("dict[str, "):
         inner = reader_of(words[len("dict[str, ") : -1], names)
-        return lambda value, where: {name: inner(one, f"{where}.{name}")
-                                     for name, one in an_object(value, where).items()}  # fmt: skip
+        return lambda value, where: {
+            name: inner(one, f"{where}.{name}") for name, one in an_object(value, where).items()
+        }
     return SCALARS.get(words) or (lambda value, where: read(names[words], value, where))
 
 

@@ -30,10 +30,7 @@ def check_placement(placement: Placement) -> list[int]:
     """
     planned, actual = sorted(placement.cpus), allowed_cpus()
     if planned and planned != actual:
-        raise RankError(
-            f"rank {placement.rank} should run on CPUs {planned}, but /proc/self/status "
-            f"allows {actual}."
-        )
+        raise RankError(f"rank {placement.rank} should run on CPUs {planned}, but /proc/self/status allows {actual}.")
     return actual
 
 
@@ -42,24 +39,20 @@ def check_node(node: NodeEntry) -> None:
     host, cure = socket.gethostname(), LOOK_AGAIN[node.recorded]
     if host != node.host:
         raise RankError(
-            f"this rank is planned for {node.name}, whose host name is {node.host}, but "
-            f"runs on {host}. {cure}"
+            f"this rank is planned for {node.name}, whose host name is {node.host}, but runs on {host}. {cure}"
         )
     if node.interface is None or node.address is None:
         return
     present = [name for _, name in socket.if_nameindex()]
     if node.interface not in present:
-        raise RankError(
-            f"{node.name} has no interface {node.interface}, only {', '.join(present)}. " + cure
-        )
+        raise RankError(f"{node.name} has no interface {node.interface}, only {', '.join(present)}. " + cure)
     family = socket.AF_INET6 if ":" in node.address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((node.address, 0))
         except OSError as error:
             raise RankError(
-                f"{node.name} does not have the address {node.address} any more "
-                f"({error.strerror}). {cure}"
+                f"{node.name} does not have the address {node.address} any more ({error.strerror}). {cure}"
             ) from None
 
 
@@ -70,10 +63,7 @@ def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> No
     if not planned or public(planned) == public(version):
         return
     where = f"image {spec.image}" if spec else node.name
-    raise RankError(
-        f"{where} has torch {version}, and was planned with {planned}. "
-        f"To repair it: {repair(node, spec)}."
-    )
+    raise RankError(f"{where} has torch {version}, and was planned with {planned}. To repair it: {repair(node, spec)}.")
 
 
 def public(version: str) -> str:
@@ -93,9 +83,7 @@ def check_environment(planned: dict[str, str]) -> None:
         # what is preloaded, maybe by a link, is looked for in the memory.
         proven = name == "LD_PRELOAD" or name.startswith("MASTER_")
         if not proven and os.environ.get(name) != value:
-            raise RankError(
-                f"the variable {name} is {os.environ.get(name)!r}, and was planned as {value!r}."
-            )
+            raise RankError(f"the variable {name} is {os.environ.get(name)!r}, and was planned as {value!r}.")
 
 
 def allowed_cpus() -> list[int]:
@@ -115,8 +103,7 @@ def check_preload(planned: str, cure: str) -> None:
     for library in (*planned.split(":"), *os.environ.get("LD_PRELOAD", "").split(":")):
         if library and os.path.realpath(library) not in mapped:
             raise RankError(
-                f"LD_PRELOAD names {library}, but it is not loaded: {why_not_loaded(library)}. "
-                f"To repair it: {cure}."
+                f"LD_PRELOAD names {library}, but it is not loaded: {why_not_loaded(library)}. To repair it: {cure}."
             )
 
 

@@ -43,11 +43,7 @@ class Contained:
         self.told = ContainedRank()
         with open(order.log, "ab", opener=private) as words:
             self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=words,
-                preexec_fn=die_with_parent,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, preexec_fn=die_with_parent
             )
         # Over a pipe: secrets are neither in arguments nor in a file more.
         assert self.process.stdin is not None
@@ -113,9 +109,13 @@ class Entry:
         secrets = {name: environment.pop(name) for name in order.secrets if name in environment}
         secrets |= {name: text for name, text in order.given.items() if name not in environment}
         command = containers.entry_command(
-            run_dir, spec, placement, sorted(environment), order.command,
+            run_dir,
+            spec,
+            placement,
+            sorted(environment),
+            order.command,
             through_shell=containers.entrypoint_of(spec.image) if secrets else None,
-        )  # fmt: skip
+        )
         self.log = Path(order.log)
         with open(self.log, "ab", opener=private) as words:
             self.process = subprocess.Popen(
@@ -131,9 +131,8 @@ class Entry:
                 pipe.write(containers.as_exports(secrets))
         self.pid = self.process.pid
         self.joined = Joined(
-            node=placement.node, pid=self.pid, cpus=placement.cpus, backend="the image's own",
-            torch="its own",
-        )  # fmt: skip
+            node=placement.node, pid=self.pid, cpus=placement.cpus, backend="the image's own", torch="its own"
+        )
 
     def wait(self) -> tuple[int, int, float]:
         """-> exit code (negative: a signal); memory and CPU seconds are not known."""

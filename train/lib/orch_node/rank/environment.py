@@ -15,22 +15,18 @@ from orch_node.rank import container as rank_container
 from orch_node.rank.checks import repair
 from orch_node.rank.refusal import fail
 from orch_node.rank.setvars import SetvarsError, in_packages, sourced
+from orch_node.standalone import facts
 
 
 def training_environment(
     run_dir: Path, layout: RunLayout, placement: Placement, spec: ContainerSpec | None
 ) -> dict[str, str]:
-    environment = {
-        **inherited(layout, placement, spec),
-        **rank_environment(run_dir, layout, placement),
-    }
+    environment = {**inherited(layout, placement, spec), **rank_environment(run_dir, layout, placement)}
     signals = {name: signal_of(environment, name) for name in stack_signal.DEFAULTS}
     return {**environment, **signals}
 
 
-def inherited(
-    layout: RunLayout, placement: Placement, spec: ContainerSpec | None
-) -> dict[str, str]:
+def inherited(layout: RunLayout, placement: Placement, spec: ContainerSpec | None) -> dict[str, str]:
     """The launcher's environment; in a container only what is not the node's."""
     if spec:
         return rank_container.of_launcher(os.environ)
@@ -41,21 +37,49 @@ def rank_environment(run_dir: Path, layout: RunLayout, placement: Placement) -> 
     """What orch sets: the node's, the run's, and this rank's own on top."""
     planned = read_env_file(run_dir / files.ENVIRONMENT)
     return {
+        **facts.isa_variables(),
         **provisioned_environment(),
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
-        "RANK": str(placement.rank),
-        "WORLD_SIZE": str(layout.world_size),
         "ORCH_PLANNED_WORLD_SIZE": str(layout.planned_size),
-        # The ranks meet at MASTER_ADDR: torchrun's own store has the numbers of its own ranks.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "LOCAL_RANK": str(placement.local_rank),
-        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
+        **torchrun_variables(run_dir.name, layout, placement, os.environ),
         "OMP_NUM_THREADS": str(placement.threads),
         "ORCH_RUN_DIR": str(run_dir),
         "ORCH_EVENTS_FD": os.environ["ORCH_EVENTS_FD"],
         **layout.entry(placement.node).env,
         **placement.env,
+    }
+
+
+def torchrun_variables(
+    run_id: str, layout: RunLayout, placement: Placement, launcher: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what torchrun sets for a rank, whatever starts it, with the layout's numbers.
+
+    Frameworks read different ones of these variables: Lightning computes the rank from GROUP_RANK
+    or NODE_RANK unless TORCHELASTIC_RUN_ID is set. NODE_RANK is the only one of them that torchrun
+    does not set.
+    """
+    rank, size = str(placement.rank), str(layout.world_size)
+    nodes = layout.node_names
+    node_rank = str(nodes.index(placement.node))
+    return {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": str(placement.local_rank),
+        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
+        "GROUP_RANK": node_rank,
+        "GROUP_WORLD_SIZE": str(len(nodes)),
+        "NODE_RANK": node_rank,
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": launcher.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        "TORCHELASTIC_MAX_RESTARTS": launcher.get("TORCHELASTIC_MAX_RESTARTS", "0"),
+        # The ranks meet at MASTER_ADDR; the store of torchrun has the numbers that torchrun gives.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": launcher.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 

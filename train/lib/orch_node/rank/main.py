@@ -16,6 +16,7 @@ import runpy
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -26,9 +27,9 @@ from orch_node.events import send
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.events import Joined, Raised
+from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import heartbeat, learning, old_names
+from orch_node.rank import communication, frameworks, heartbeat, learning, precision
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
@@ -40,7 +41,10 @@ from orch_node.rank.checks import (
     repair,
 )
 from orch_node.rank.process_group import join
+from orch_node.rank.script import check_program, run_program
 from orch_node.rank.stack_traces import StackTraces
+from orch_node.rank.stderr import StderrRecorder
+from orch_node.rank.step_progress import StepProgress
 
 OURS = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
 ENDING_THEMSELVES = ("ccl", "mpi")
@@ -61,11 +65,13 @@ def main(argv: list[str]) -> None:
         check_environment(environment)
         spec = read_spec(run_dir)
         check_preload(environment.get("LD_PRELOAD", ""), repair(node, spec))
+        check_program(argv)
         torch = import_torch()
         check_torch(node, torch.__version__, spec)
         torch.set_num_threads(placement.threads)
-        join(torch, layout, environment)
+        join(torch, layout, placement, environment)
         check_environment(environment)  # the backend has been imported, and has not changed it
+        argv = precision.choose(torch, layout, placement.rank, argv)
     except Exception as error:
         give_up(error)
     joined = Joined(
@@ -78,11 +84,16 @@ def main(argv: list[str]) -> None:
     )
     send(joined)
     metrics = rank_metrics.begin(torch, run_dir, placement.rank)
-    heartbeat.begin(torch, lambda: metrics.steps, traces.look)
+    callbacks = [traces.look]
+    if placement.rank == 0:
+        callbacks.append(StepProgress(lambda: metrics.steps).look)
+    heartbeat.begin(torch, lambda: metrics.steps, callbacks)
     agreement = preemption.AGREEMENT  # its own collectives train nothing
-    learning.begin(torch, lambda: heartbeat.collectives(torch) - agreement.collectives)
-    old_names.install()
-    run_script(argv)
+    learning.begin(torch, lambda: communication.collectives(torch) - agreement.collectives)
+    frameworks.note_losses()
+    if run_script(argv, lambda: heartbeat.current(torch, metrics.steps)):
+        count = communication.world_collectives(torch)
+        send(ScriptEnded(world_collectives=count, trained=metrics.trained))
     leave(torch, layout.backend)
 
 
@@ -96,19 +107,26 @@ def import_torch() -> ModuleType:
     return torch
 
 
-def run_script(argv: list[str]) -> None:
-    """Run the script as `python SCRIPT ARGS` would; ends this process if it fails."""
-    sys.argv = argv
-    sys.path.insert(0, str(Path(argv[0]).resolve().parent))
+def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:
+    """Run the user's program as Python would; end this process if it fails.
+
+    Returns:
+        Whether this process has done its part of the run: it has neither been preempted nor been
+        forked by the script.
+    """
+    process = os.getpid()
+    stderr = StderrRecorder()
     try:
-        runpy.run_path(argv[0], run_name="__main__")
+        run_program(argv)
     except SystemExit as exit_:
         if exit_.code == EX_TEMPFAIL:
             make_room()
-        elif exit_.code not in (None, 0):
-            give_up(exit_)
+            return False
+        if exit_.code not in (None, 0):
+            give_up(exit_, counts, stderr.reason())
     except BaseException as error:
-        give_up(error)
+        give_up(error, counts)
+    return os.getpid() == process
 
 
 def make_room() -> None:
@@ -157,11 +175,22 @@ def flush() -> None:
             stream.flush()
 
 
-def give_up(error: BaseException) -> NoReturn:
-    """Tell why and end at once: an orderly exit could wait for ranks that wait for this one."""
+def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None, reason: str = "") -> NoReturn:
+    """Report why and end at once: an orderly exit could wait for ranks that wait for this one.
+
+    Args:
+        error: what ended the script.
+        counts: what the rank had done until then; only with them is it known which collective
+            failed.
+        reason: what the script wrote before it called sys.exit() with a number.
+    """
+    if counts:
+        send(counts())
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
         text = f"sys.exit({error.code!r})"
+        if isinstance(error.code, int) and reason:
+            text = reason
         if not isinstance(error.code, int):
             write_last(str(error.code))
     else:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orch_node.events import NOTED, send
+from orch_node.events import NOTED, send, warn
 from orch_node.protocol.events import FirstStep
 from orch_node.protocol.files import rank_metrics
 from orch_node.whole_files import private
@@ -28,6 +28,7 @@ from orch_node.whole_files import private
 # At first a line a second; after that so many in all that a day gives some 6,000 of them.
 SECONDS = 1.0
 LINES = 1000
+MOST_NAN_LOSSES = 10
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -50,6 +51,8 @@ class Metrics:
         self.steps = 0  # of this process
         self.last_step: float | None = None
         self.backward = 0.0  # seconds since the last step
+        self.trained = False  # a backward pass or an optimizer step has been seen
+        self.nan_losses = NanLosses()
         self.durations: list[tuple[float, float]] = []  # (all of a step, outside backward)
         self.began = time.monotonic()
         self.written = (self.began, 0, time.process_time(), 0)  # time, steps, CPU, samples
@@ -63,6 +66,8 @@ class Metrics:
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
+            self.trained = True
+            self.nan_losses.check(torch, args[0] if args else kwargs.get("tensors"))
             began = time.perf_counter()
             try:
                 return original(*args, **kwargs)
@@ -75,6 +80,7 @@ class Metrics:
         now = time.perf_counter()
         if self.last_step is None:
             send(FirstStep(torch_seed=torch.initial_seed()))
+        self.trained = True
         with self.lock:
             self.steps += 1
             if self.last_step is not None:
@@ -122,6 +128,25 @@ class Metrics:
             "rss_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
             "cpu_seconds": rounded(now[2] - cpu),
         }
+
+
+class NanLosses:
+    """The NaN losses in a row. Many are worth a warning; a gradient scaler skips a few at first."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+
+    def check(self, torch: ModuleType, tensors: Any) -> None:
+        """Check what backward() starts from; reading the tensor of a device would wait for it."""
+        loss: Any = tensors if torch.is_tensor(tensors) else next(iter(tensors or ()), None)
+        if self.in_a_row >= MOST_NAN_LOSSES or not torch.is_tensor(loss):
+            return
+        if loss.device.type != "cpu" or loss.numel() != 1:
+            return
+        value = loss.item()
+        self.in_a_row = self.in_a_row + 1 if value != value else 0
+        if self.in_a_row == MOST_NAN_LOSSES:
+            warn(f"the loss has been NaN in {MOST_NAN_LOSSES} backward passes in a row.")
 
 
 def mean(values: list[float]) -> float | None:

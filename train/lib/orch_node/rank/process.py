@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Protocol
 
 from orch_node import program
+from orch_node.agent.processes import handles
 from orch_node.events import send
+from orch_node.preemption import in_slurm_job
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.environment import with_defaults
 from orch_node.protocol.events import Raised
@@ -30,9 +32,7 @@ LINGER_FOR_RESTART = 1.5  # where the launcher starts the ranks again as soon as
 KILL_AFTER_SECONDS = 5.0
 
 
-def start(
-    placement: Placement, environment: dict[str, str], log: int, command: Sequence[str]
-) -> int:
+def start(placement: Placement, environment: dict[str, str], log: int, command: Sequence[str]) -> int:
     """Fork and exec the training process; -> its pid. It dies with this one."""
     events = int(environment["ORCH_EVENTS_FD"])
     environment = malloc.keeping(preload.reachable(with_defaults(environment)))
@@ -99,6 +99,9 @@ class Stop:
         signal.signal(signal.SIGALRM, self.kill)
 
     def forward(self, number: int, frame: FrameType | None) -> None:
+        if in_slurm_job() and number == signal.SIGTERM and handles(self.child, number):
+            self.send(number)  # the script writes a checkpoint; its agent ends it if it must
+            return
         self.asked = True
         self.send(signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, KILL_AFTER_SECONDS)

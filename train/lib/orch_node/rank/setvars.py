@@ -25,9 +25,7 @@ def sourced(script: Path, environ: Mapping[str, str]) -> dict[str, str]:
     clean = {name: environ[name] for name in KEPT if name in environ}
     command = ["bash", "--noprofile", "--norc", "-c", SOURCE, "bash", str(script)]
     try:
-        done = subprocess.run(
-            command, env=clean, capture_output=True, stdin=subprocess.DEVNULL, timeout=SECONDS
-        )
+        done = subprocess.run(command, env=clean, capture_output=True, stdin=subprocess.DEVNULL, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetvarsError(f"{script} could not be sourced: {error}") from None
     if done.returncode != 0:

@@ -101,9 +101,7 @@ def moved_away(layers: Iterable[Any]) -> list[Any]:
     whoever moves the model afterwards, also from cpu to cpu:0, gives `weight` another one.
     """
     return [
-        one
-        for one in layers
-        if one.weight.requires_grad and one.ctx.get_weight().data_ptr() != one.weight.data_ptr()
+        one for one in layers if one.weight.requires_grad and one.ctx.get_weight().data_ptr() != one.weight.data_ptr()
     ]
 
 
@@ -116,6 +114,5 @@ def data_parallel(torch: ModuleType) -> bool:
     """Whether there is a DistributedDataParallel that is to exchange gradients just now."""
     kind = torch.nn.parallel.DistributedDataParallel
     return any(
-        issubclass(type(one), kind) and getattr(one, "require_backward_grad_sync", False)
-        for one in gc.get_objects()
+        issubclass(type(one), kind) and getattr(one, "require_backward_grad_sync", False) for one in gc.get_objects()
     )

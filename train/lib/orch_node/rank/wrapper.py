@@ -63,10 +63,7 @@ def main(argv: list[str]) -> int:
     memory = Memory()
     child: Process
     if spec:
-        order = RankOrder(
-            placement, environment, tuple(command), str(log_path), layout.setvars,
-            secrets=secret_names(),
-        )  # fmt: skip
+        order = RankOrder(placement, environment, tuple(command), str(log_path), layout.setvars, secrets=secret_names())
         try:
             child = rank_container.start(run_dir, spec, order)
         except EnvFileError as error:

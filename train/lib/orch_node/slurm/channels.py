@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from orch_node.line_pipes import Pipes
+from orch_node.protocol import files, slurm
+from orch_node.protocol.agent import Question
+from orch_node.protocol.slurm import Submitted
+from orch_node.protocol.values import ProtocolError
+from orch_node.slurm.signed_lines import SignatureError, SignedLines
 from orch_node.supervisor.agents import Agents, Channel
+
+FILES_SECONDS = 1.0  # between looks at the run's folder
+SUPERSEDED = "error: another start of this job has taken the run over; this one ends"
 
 
 class JobChannel(Channel):
@@ -16,9 +27,11 @@ class JobChannel(Channel):
 
     again = False
 
-    def __init__(self, node: str, log: Path, connection: socket.socket) -> None:
+    def __init__(self, node: str, log: Path, connection: socket.socket, lines: SignedLines) -> None:
         super().__init__(node, [], log)
         self.connection = connection
+        self.lines = lines
+        self.forged = ""  # why a line was not accepted
 
     def open(self, pipes: Pipes) -> None:
         self.pipes = pipes
@@ -27,6 +40,25 @@ class JobChannel(Channel):
         self.descriptor = os.dup(self.connection.fileno())
         os.set_blocking(self.descriptor, False)
         pipes.add(self.descriptor, self.take)
+
+    def take(self, line: bytes) -> None:
+        """Take a line of the agent; close the connection at the first that it has not signed."""
+        if self.descriptor < 0:
+            return
+        try:
+            opened = self.lines.open(line)
+        except SignatureError as error:
+            self.forged = str(error)
+            self.close()
+            return
+        super().take(opened)
+
+    def ask(self, question: Question) -> None:
+        if self.descriptor >= 0:
+            super().ask(question)
+
+    def seal(self, line: bytes) -> bytes:
+        return self.lines.seal(line)
 
     @property
     def stdin(self) -> int:
@@ -50,11 +82,18 @@ class JobChannel(Channel):
         """Slurm ends what is left of it."""
 
     def problem(self) -> str:
+        if self.forged:
+            return f"the connection to its agent was closed: {self.forged}"
         return "the connection to its agent ended"
 
 
 class JobAgents(Agents):
-    """`connections`: node -> the connection of its agent."""
+    """The agents of a job.
+
+    Attributes:
+        connections: the connection of each node's agent, with the signatures of its lines.
+        turn: which start of the job this is.
+    """
 
     def __init__(
         self,
@@ -62,10 +101,45 @@ class JobAgents(Agents):
         nodes: list[str],
         claims: str,
         pipes: Pipes,
-        connections: dict[str, socket.socket],
+        *,
+        connections: Mapping[str, tuple[socket.socket, SignedLines]],
+        turn: Submitted,
     ) -> None:
         self.connections = connections
+        self.turn = turn
+        self.looked = time.monotonic()
         super().__init__(run_dir, nodes, claims, pipes)
 
     def channel(self, node: str, log: Path) -> Channel:
-        return JobChannel(node, log, self.connections[node])
+        return JobChannel(node, log, *self.connections[node])
+
+    def watch(self) -> float:
+        if time.monotonic() - self.looked > FILES_SECONDS:
+            self.looked = time.monotonic()
+            self.look_at_files()
+        return super().watch()
+
+    def look_at_files(self) -> None:
+        """Obey what the run's folder says, also where no network reaches this node any more.
+
+        Slurm starts a job again whose first node it has lost. If that node lives on and still sees
+        the folder, two starts would train in it: the older one ends at once, and writes nothing.
+        Its agents end its ranks.
+        """
+        if is_superseded(self.run_dir, self.turn):
+            print(SUPERSEDED, file=sys.stderr, flush=True)
+            os._exit(1)
+        if (self.run_dir / files.STOP).exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def is_superseded(run_dir: Path, turn: Submitted) -> bool:
+    """Return whether a later start of the job, or a later job, has taken the run's folder."""
+    try:
+        latest = slurm.parse_submitted((run_dir / slurm.JOB).read_bytes())
+    except (OSError, ProtocolError):
+        return False
+    if latest.job == turn.job:
+        return latest.restarts > turn.restarts
+    numbers = [one.job.partition("_")[0] for one in (latest, turn)]
+    return all(map(str.isdigit, numbers)) and int(numbers[0]) > int(numbers[1])

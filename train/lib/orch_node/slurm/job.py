@@ -9,30 +9,40 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node import whole_files
 from orch_node.protocol import files, outcome, slurm, values
 from orch_node.protocol.outcome import EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.slurm import Hello, JobConfig, Submitted
+from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP
 from orch_node.slurm import lay
 from orch_node.slurm.channels import JobAgents
-from orch_node.slurm.gather import GatherError, Gathering
+from orch_node.slurm.gather import STEP_LOG, GatherError, Gathering
 from orch_node.slurm.local_stack import FillError, fill_nodes
 from orch_node.slurm.words import STEP, VARIABLES
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
+from orch_node.supervisor.reservation import Ending
 
 # Of an earlier start of this job: it was put back into the queue.
 OF_BEFORE = (files.OUTCOME, files.SUPERVISOR)
 
 
+CHECKPOINT = re.compile(r"checkpoint at step ([0-9]+)", re.ASCII)
+LAST_BYTES = 1 << 16
+ENDED_BY = ("SIGTERM", "SIGKILL")  # as Slurm ends processes
+BATCH_STEP = "4294967291"  # what Slurm calls the step of a batch script
+STEP_VARIABLE = re.compile(r"SLURM_(STEP|NTASKS|NPROCS|NNODES|TASKS_PER_NODE|DISTRIBUTION|CPU_BIND|MPI_TYPE)")
 ENDED_SECONDS = 60.0  # until Slurm has ended a job that it puts back
 
 
@@ -43,9 +53,11 @@ def main(argv: list[str]) -> int:
     run_dir = Path(argv[0])
     config = slurm.parse((run_dir / slurm.CONFIG).read_text())
     began = time.time()
-    clear_outcome(run_dir)
     try:
-        nodes = node_names()
+        clear_outcome(run_dir)
+        note(run_dir)
+        leave_step()
+        nodes = node_names()[: config.nodes + config.spare_nodes]
         if config.local:
             fill_nodes(run_dir, nodes)
         gathering = Gathering(run_dir, nodes)
@@ -67,12 +79,24 @@ def clear_outcome(run_dir: Path) -> None:
     (run_dir / "claims").mkdir(mode=0o700, exist_ok=True)
 
 
+def leave_step() -> None:
+    """Remove what describes the step in which this program runs, if the job is not its own.
+
+    The steps that it starts would take these variables for their options.
+    """
+    if os.environ.get("SLURM_STEP_ID", BATCH_STEP) != BATCH_STEP:
+        for name in [name for name in os.environ if STEP_VARIABLE.match(name)]:
+            del os.environ[name]
+
+
 def node_names() -> list[str]:
     """The nodes of the job, in Slurm's order. Raises OSError."""
     listed = subprocess.run(
         ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
     if listed.returncode != 0 or not listed.stdout.split():
         raise OSError(f"scontrol does not tell the nodes of the job: {listed.stderr.strip()}")
     return listed.stdout.split()
@@ -88,20 +112,98 @@ def supervise(run_dir: Path, config: JobConfig, gathering: Gathering) -> int:
     alone = shlex.join(["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1"])
     os.environ.update({**VARIABLES, **config.launcher_env, **interface(hellos), BY_STEP: alone})
     words = [str(run_dir), *config.options, "--", *lay.launcher(config, hellos[0].address)]
-    open_agents = functools.partial(JobAgents, connections=gathering.connections)
-    code = supervisor.Supervisor(run_dir, supervisor.parse(words), open_agents).run()
+    open_agents = functools.partial(JobAgents, connections=gathering.connections, turn=this_turn())
+    code = JobSupervisor(run_dir, supervisor.parse(words), open_agents).run()
     if code == EX_TEMPFAIL and config.requeue:
-        requeue(run_dir)
+        requeue(run_dir, config.max_requeues)
     return code
 
 
-def requeue(run_dir: Path) -> None:
+def is_running() -> bool:
+    """Return whether the job runs: requeueing a job that was cancelled would start it again."""
+    command = ["squeue", "--noheader", "--all", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]
+    shown = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    states = shown.stdout.split()
+    return not states or "RUNNING" in states
+
+
+def requeue_problem(run_dir: Path, problem: str, limit: int | None) -> str:
+    """Return why the job must not go back into the queue, or ''.
+
+    Args:
+        run_dir: the run's folder, with the outcomes of earlier starts of the job.
+        problem: of this start's outcome: `checkpoint at step 12`, or why there is none.
+        limit: how often a job may be requeued; None for no limit.
+    """
+    step = checkpoint_step(problem)
+    if step is None:
+        return problem
+    restarts = this_turn().restarts
+    if limit is not None and restarts >= limit:
+        return f"the job was requeued {restarts} times, as often as --slurm max-requeues allows"
+    before = checkpoint_step(last_outcome(run_dir / f"outcome-{restarts - 1}.json"))
+    if restarts and before is not None and step <= before:
+        return f"{problem}, no later than in the last start of the job: it would never finish"
+    return ""
+
+
+def checkpoint_step(problem: str) -> int | None:
+    match = CHECKPOINT.match(problem)
+    return int(match[1]) if match else None
+
+
+def last_outcome(path: Path) -> str:
+    """Return the problem of an earlier start's outcome, or '' if there is none."""
+    try:
+        return outcome.parse(path.read_bytes()).problem or ""
+    except (OSError, ProtocolError):
+        return ""
+
+
+class JobSupervisor(supervisor.Supervisor):
+    """The supervisor of a job: it knows what Slurm says when it ends processes."""
+
+    def finish(self, ending: Ending) -> int:
+        return super().finish(explained(self.run_dir, ending))
+
+
+def explained(run_dir: Path, ending: Ending) -> Ending:
+    """Return how the run ended, with the cause if Slurm says that memory ran out."""
+    failure = ending.failure
+    killed = failure is None or (failure.signal in ENDED_BY and not failure.oom)
+    line = slurm.memory_line(slurm_output(run_dir)) if ending.state == FAILED and killed else ""
+    if not line:
+        return ending
+    if failure is not None:
+        return replace(ending, failure=replace(failure, oom=line))
+    problem = f"{slurm.OUT_OF_MEMORY}: {line}"
+    return replace(ending, problem=f"{problem}; {ending.problem}" if ending.problem else problem)
+
+
+def slurm_output(run_dir: Path) -> str:
+    """Return the last output of the steps and of the job itself."""
+    outputs = (files.LAUNCHER_LOG, STEP_LOG, f"slurm-{os.environ['SLURM_JOB_ID']}.out")
+    return "\n".join(last_text(run_dir / name) for name in outputs)
+
+
+def last_text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - LAST_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def requeue(run_dir: Path, limit: int | None = None) -> None:
     """Put the job back into the queue, which ends this one: it goes on from the checkpoint. One
     that has written none would make room for ever."""
     path = run_dir / files.OUTCOME
     told = outcome.parse(path.read_bytes())
-    if not (told.problem or "").startswith("checkpoint"):
-        print(f"no requeue: {told.problem}", file=sys.stderr, flush=True)
+    problem = requeue_problem(run_dir, told.problem or "", limit)
+    if problem or not is_running():
+        problem = problem or "Slurm is ending the job, as after scancel"
+        print(f"no requeue: {problem}", file=sys.stderr, flush=True)
         return
     aside = run_dir / f"outcome-{os.environ.get('SLURM_RESTART_COUNT', '0')}.json"
     path.rename(aside)
@@ -125,12 +227,17 @@ def interface(hellos: list[Hello]) -> dict[str, str]:
     return {"I_MPI_HYDRA_IFACE": hellos[0].interface, "HYDRA_IFACE": hellos[0].interface}
 
 
-def note(run_dir: Path, hellos: list[Hello]) -> None:
-    """Which job it is, and what was found of its nodes."""
+def this_turn() -> Submitted:
+    """Return which job this is, and how often Slurm has started it again."""
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    return Submitted(os.environ["SLURM_JOB_ID"], restarts)
+
+
+def note(run_dir: Path, hellos: Sequence[Hello] = ()) -> None:
+    """Write which job it is, at which an older start of it ends, and what its nodes are."""
     loose = [one.node for one in hellos if not one.confined]
     words = f"Slurm holds no job to its cores on {', '.join(loose)}: the first ones are taken"
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    told = Submitted(os.environ["SLURM_JOB_ID"], restarts, (words,) if loose else ())
+    told = replace(this_turn(), notes=(words,) if loose else ())
     whole_files.write(run_dir / slurm.JOB, json.dumps(values.record(told)) + "\n")
 
 
@@ -138,5 +245,8 @@ def fail(run_dir: Path, problem: str, began: float) -> int:
     """The run ends before it has begun, with the reason."""
     print(f"error: {problem}", file=sys.stderr, flush=True)
     ended = Outcome(state=FAILED, problem=problem, started=began, ended=time.time())
-    whole_files.write(run_dir / files.OUTCOME, outcome.render(ended))
+    try:
+        whole_files.write(run_dir / files.OUTCOME, outcome.render(ended))
+    except OSError as error:  # a folder that this node must not write to, or a full disk
+        print(f"error: {error}", file=sys.stderr, flush=True)
     return 1

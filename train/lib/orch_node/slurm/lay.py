@@ -10,9 +10,9 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.cores import split
 from orch_node.protocol.environment import held_to, local_numbers, preloaded
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
+from orch_node.protocol.precision import bf16_flag, describe_lack
 from orch_node.protocol.slurm import NODE0, Hello, JobConfig
 
-BF16 = {"avx512_bf16", "amx_bf16"}
 REPAIR = "`orch provision --on slurm` for a root= folder, else `orch setup` where orch is installed"
 
 
@@ -28,10 +28,10 @@ def check(config: JobConfig, hellos: Sequence[Hello]) -> None:
                 f"{one.node} gives this job {len(one.cores)} cores, and --ppn is {config.ppn}. "
                 "Ask for more: --slurm cpus-per-task=N or --slurm exclusive, or fewer ranks."
             )
-        if config.needs_bf16 and not BF16 & set(one.flags):
+        if config.needs_bf16 and not bf16_flag(one.flags):
             raise LayError(
-                f"BF16 is asked for, but {one.node} has neither avx512_bf16 nor amx_bf16. Use "
-                "--precision fp32, --allow-slow-bf16, or --slurm constraint=FEATURE of such nodes."
+                f"Precision bf16: {describe_lack(one.node)}. Use --precision fp32, "
+                "--allow-slow-bf16, or --slurm constraint=FEATURE for nodes that have them."
             )
 
 
@@ -44,6 +44,7 @@ def layout_of(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
         backend_module=config.backend_module,
         timeout_seconds=config.timeout_seconds,
         setvars=config.setvars,
+        precision=config.precision,
         spares=tuple(Spare(node=one.node, host=one.node) for one in spares),
         nodes=tuple(entry(config, one, alone=len(hellos) == 1) for one in hellos),
         ranks=tuple(
@@ -62,9 +63,7 @@ def entry(config: JobConfig, hello: Hello, *, alone: bool) -> NodeEntry:
         torch=config.torch,
         address=None if alone else hello.address,
         interface=None if alone else hello.interface,
-        env=held_to(hello.interface)
-        if alone
-        else {**held_to(hello.interface), "FI_PROVIDER": "tcp"},
+        env=held_to(hello.interface) if alone else {**held_to(hello.interface), "FI_PROVIDER": "tcp"},
         repair=REPAIR,
         recorded=False,
     )
@@ -84,9 +83,7 @@ def placement(config: JobConfig, hello: Hello, *, rank: int, local: int) -> Plac
     )
 
 
-def run_files(
-    config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str, str]
-) -> dict[str, str]:
+def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str, str]) -> dict[str, str]:
     """Name in the run's folder -> content. `libraries`: those that node0 has for LD_PRELOAD."""
     node0 = hellos[0].address
     found = [libraries[name] for name in config.preload if name in libraries]

@@ -4,19 +4,18 @@ of the job, before its agents. `node.py slurm-fill RUN_DIR` is its task on a nod
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node import program
+from orch_node.filled_folder import fill_once
 from orch_node.protocol import slurm
 from orch_node.protocol.slurm import LocalStack
-from orch_node.slurm.words import STEP
+from orch_node.slurm.words import STEP, one_task_each
 from orch_node.whole_files import private
 
 CHUNK = 1 << 20
@@ -45,25 +44,14 @@ def main(argv: list[str]) -> int:
 
 
 def fill(local: LocalStack) -> bool:
-    """-> whether it was not there. One job fills it, others wait for that; it gets its name when it
-    is whole and its content the planned one. Raises FillError, OSError."""
-    folder = Path(local.folder)
-    if folder.is_dir():
-        return False
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f".{folder.name}.lock"), "ab", opener=private) as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        if folder.is_dir():
-            return False
-        part = folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)  # of a job that was killed
-        part.mkdir()
-        try:
-            unpack(local, part)
-            part.rename(folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-    return True
+    """Unpack the stack into its folder unless it is there; return whether it was unpacked now.
+
+    Raises:
+        FillError: if the archive cannot be unpacked or is not the planned one.
+        UntrustedError: if another user could have written the folder.
+        OSError: if the folder cannot be written.
+    """
+    return fill_once(Path(local.folder), local.sha256, lambda part: unpack(local, part))
 
 
 def unpack(local: LocalStack, part: Path) -> None:
@@ -89,9 +77,7 @@ def unpack(local: LocalStack, part: Path) -> None:
     if code != 0:
         raise FillError(said or f"tar ended with exit code {code}")
     if total.hexdigest() != local.sha256:
-        raise FillError(
-            f"{local.archive} is not what was packed. `orch provision --on slurm` packs it anew"
-        )
+        raise FillError(f"{local.archive} is not what was packed. `orch provision --on slurm` packs it anew")
     sync(part)
 
 
@@ -106,15 +92,15 @@ def sync(folder: Path) -> None:
 
 def fill_nodes(run_dir: Path, nodes: Sequence[str]) -> None:
     """On all nodes of the job at once. Raises FillError with the words of the first that cannot."""
-    count = str(len(nodes))
-    tasks = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1")
     task = program.command("slurm-fill", str(run_dir))
     log = run_dir / LOG
     with open(log, "wb", opener=private) as words:
         done = subprocess.run(
-            ["srun", *STEP, *tasks, "--mpi=none", "--job-name=orch-fill", *task],
-            stdin=subprocess.DEVNULL, stdout=words, stderr=words,
-        )  # fmt: skip
+            ["srun", *STEP, *one_task_each(nodes), "--job-name=orch-fill", *task],
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+        )
     if done.returncode != 0:
         said = log.read_text(errors="replace").strip().splitlines()
         told = [line.removeprefix(MARK) for line in said if line.startswith(MARK)]

@@ -63,9 +63,7 @@ def in_image(run_dir: Path) -> list[str]:
 
 def pmi() -> str:
     """What `srun --mpi=list` has, and what works."""
-    listed = subprocess.run(
-        ["srun", "--mpi=list"], capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    listed = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     known = [name for name in PMI if name in (listed.stdout + listed.stderr).split()]
     return next((name for name in known if name not in TRIED or works(name)), "none")
 

@@ -1,7 +1,7 @@
 """Lists the regular files below a folder, each with its size and SHA-256: `hashes.py FOLDER`.
 
 One JSON object a line. What starts with a dot is half-written (a checkpoint that is being staged)
-and left out, and so is what vanishes meanwhile.
+and left out, and so is what vanishes meanwhile. A file that cannot be read has a `problem`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def listing(folder: str) -> Iterator[dict[str, object]]:
                     yield {"path": os.path.relpath(path, folder), **hashed(path)}
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                problem = {"size": 0, "sha256": "", "problem": str(error.strerror)}
+                yield {"path": os.path.relpath(path, folder), **problem}
 
 
 def hashed(path: str) -> dict[str, object]:

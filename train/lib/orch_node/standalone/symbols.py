@@ -82,16 +82,11 @@ def rows(file: BinaryIO, form: struct.Struct, start: int, count: int) -> list[tu
 
 def symbols_of(sections: list[Section]) -> set[int]:
     """The numbers of the symbol tables that are not loaded, and of their names."""
-    tables = [
-        number for number, one in enumerate(sections)
-        if one.type == SYMBOLS and not one.flags & LOADED
-    ]  # fmt: skip
+    tables = [number for number, one in enumerate(sections) if one.type == SYMBOLS and not one.flags & LOADED]
     return {*tables, *(sections[number].link for number in tables)}
 
 
-def tail_without(
-    file: BinaryIO, sections: list[Section], gone: set[int], end: int
-) -> tuple[int, bytes]:
+def tail_without(file: BinaryIO, sections: list[Section], gone: set[int], end: int) -> tuple[int, bytes]:
     """What is not loaded, without the symbols, and the table of sections, which begins at (...).
 
     A section that is gone keeps its number, as others are known by theirs.

@@ -32,6 +32,10 @@ PING_SECONDS = 2.0
 LOST_SECONDS = 15.0  # without an answer
 CONNECT_SECONDS = 20.0
 SEND_SECONDS = 2.0
+# A longer pause between two looks means that this process stood still: its job was suspended, or
+# its machine was frozen. Then no answer could be read either.
+STANDSTILL_SECONDS = 5.0
+LOG_BYTES = 1 << 20  # of a node's lines that are not answers
 SKEW_SECONDS = 5.0  # that a node's clock may be off; preflight has the same limit
 A = TypeVar("A", bound=Answer)
 
@@ -49,8 +53,10 @@ class Channel:
         self.answers: dict[type[Question], Answer] = {}
         self.claimed: Claim | None = None
         self.asked = time.time()
+        self.logged = 0  # bytes of lines that are not answers
         self.skew = 0.0  # seconds that the node's clock is outside the time in which it was asked
         self.skew_told = False
+        self.preempted = False  # whether its agent has received SIGTERM
 
     def open(self, pipes: Pipes) -> None:
         self.pipes = pipes
@@ -58,11 +64,7 @@ class Channel:
         self.answered = False
         with open(self.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
         os.set_blocking(self.stdin, False)  # a node that reads nothing must not hold us up
         pipes.add(self.stdout, self.take)
@@ -83,12 +85,20 @@ class Channel:
         try:
             kind, answer = parse_answer(line)
         except ProtocolError:  # a login shell that greets
-            with open(self.log, "ab", opener=private) as log:
-                log.write(line)
+            self.log_line(line)
             return
         self.answers[kind] = answer
         if isinstance(answer, Alive):
             self.skew = outside(answer.time, self.asked, time.time())
+            self.preempted = self.preempted or answer.preempted
+
+    def log_line(self, line: bytes) -> None:
+        """Append a line to the channel's log, up to a limit: a node must not fill node0's disk."""
+        line = line[: LOG_BYTES - self.logged]
+        self.logged += len(line)
+        if line:
+            with open(self.log, "ab", opener=private) as log:
+                log.write(line)
 
     def answer(self, kind: type[Question], wanted: type[A]) -> A | None:
         """The answer to the last question of this kind, once it is here."""
@@ -101,14 +111,18 @@ class Channel:
         self.asked = time.time()
         if isinstance(question, (TakeClaim, ReleaseClaim)):
             self.claimed = question.claim if isinstance(question, TakeClaim) else None
-        rest = render_question(question)
+        rest = self.seal(render_question(question))
         deadline = time.monotonic() + SEND_SECONDS
         try:
             while rest and time.monotonic() < deadline:
                 if select.select([], [self.stdin], [], SEND_SECONDS)[1]:
                     rest = rest[os.write(self.stdin, rest) :]
-        except (BlockingIOError, BrokenPipeError):
+        except (BlockingIOError, ConnectionError):
             pass
+
+    def seal(self, line: bytes) -> bytes:
+        """Return a line as it is sent: ssh and pipes protect it."""
+        return line
 
     @property
     def connected(self) -> bool:
@@ -149,6 +163,7 @@ class Agents:
         self.lost: dict[str, str] = {}  # node -> why
         self.news: list[tuple[str, str]] = []  # (node, what happened to its connection)
         self.pinged = 0.0
+        self.watched = time.monotonic()
         self.channels = {node: self.channel(node, folder / f"{node}.log") for node in nodes}
         for channel in self.channels.values():
             channel.open(pipes)
@@ -158,12 +173,28 @@ class Agents:
         return Channel(node, agent_command(self.run_dir, node, self.claims, here=here), log)
 
     @property
+    def preempted(self) -> bool:
+        return any(channel.preempted for channel in self.channels.values())
+
+    @property
     def living(self) -> list[Channel]:
         return [one for node, one in self.channels.items() if node not in self.lost]
 
-    def watch(self) -> None:
-        """Ask for a sign of life, and note nodes that have given none for too long."""
+    def watch(self) -> float:
+        """Ask for a sign of life, and note nodes that have given none for too long.
+
+        Returns:
+            Seconds for which this process has stood still since the last look, mostly 0.
+        """
         now = time.monotonic()
+        standstill, self.watched = now - self.watched, now
+        if standstill < STANDSTILL_SECONDS:
+            standstill = 0.0
+        else:
+            words = f"stood still for {standstill:.0f} s: suspended, or a frozen machine"
+            self.news.append((self.node0, f"{words}; the run continues"))
+            for channel in self.living:
+                channel.heard += standstill
         if now - self.pinged >= PING_SECONDS:
             self.pinged = now
             for channel in self.living:
@@ -177,6 +208,7 @@ class Agents:
                 channel.skew_told = True
                 words = f"its clock is {channel.skew:+.0f} s off node0's; times of its events are"
                 self.news.append((channel.node, f"{words} too"))
+        return standstill
 
     def reconnect(self, channel: Channel) -> None:
         """A connection that ended: once more, then the node counts as lost."""
@@ -197,9 +229,7 @@ class Agents:
         """Ask all living agents; -> node -> answer, of those that answered in time."""
         return self.ask_each({one.node: question for one in self.living}, wanted, seconds=seconds)
 
-    def ask_each(
-        self, questions: Mapping[str, Question], wanted: type[A], *, seconds: float
-    ) -> dict[str, A]:
+    def ask_each(self, questions: Mapping[str, Question], wanted: type[A], *, seconds: float) -> dict[str, A]:
         """`questions`: by node, all of one kind. `wanted`: the kind of their answer."""
         channels = {one: type(questions[one.node]) for one in self.living if one.node in questions}
         for channel in channels:

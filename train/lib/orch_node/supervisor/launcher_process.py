@@ -24,9 +24,8 @@ class Launcher:
     """Raises OSError if the program cannot be started."""
 
     def __init__(
-        self, argv: list[str], environment: dict[str, str], log: Path, pipes: Pipes,
-        take: Callable[[bytes], None],
-    ) -> None:  # fmt: skip
+        self, argv: list[str], environment: dict[str, str], log: Path, pipes: Pipes, take: Callable[[bytes], None]
+    ) -> None:
         self.pipes = pipes
         self.ended: float | None = None
         with open(log, "ab", opener=private) as words:

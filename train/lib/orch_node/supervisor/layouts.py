@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from orch_node.protocol.agent import Claim
 from orch_node.protocol.layout import RunLayout
-from orch_node.supervisor.rank_tracker import spans
+from orch_node.protocol.record import number_ranges
 
 # What follows the address in a hostfile: `:2` for hydra, ` slots=2` for Open MPI.
 RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
@@ -19,14 +19,12 @@ def claim_of(run_dir: str, layout: RunLayout, node: str) -> Claim:
     """The cores of one node that the run's ranks, and their oneCCL workers, are given; a spare
     node's are those of the nodes that it may stand in for."""
     like = layout.node_names[0] if node in layout.spare_hosts else node
-    cpus = {
-        cpu for placement in layout.on(like) for cpu in (*placement.cpus, *placement.worker_cpus)
-    }
+    cpus = {cpu for placement in layout.on(like) for cpu in (*placement.cpus, *placement.worker_cpus)}
     return Claim(run=os.path.basename(run_dir), run_dir=run_dir, cpus=tuple(sorted(cpus)))
 
 
 def taken_words(node: str, taken: Iterable[Claim]) -> str:
-    parts = [f"run {one.run} has cores {spans(one.cpus)}" for one in taken]
+    parts = [f"run {one.run} has cores {number_ranges(one.cpus)}" for one in taken]
     return f"{node} is taken: {'; '.join(parts)}"
 
 
@@ -48,9 +46,7 @@ def hosts_without(hostfile: str, layout: RunLayout, lost: Collection[str]) -> st
     return "".join(lines[i] for i, node in enumerate(layout.node_names) if node not in lost)
 
 
-def resized(
-    launcher: list[str], layout: RunLayout, size_at: int | None, nodes_at: int | None
-) -> list[str]:
+def resized(launcher: list[str], layout: RunLayout, size_at: int | None, nodes_at: int | None) -> list[str]:
     """The launcher's command for another layout: where it names the number of ranks and of nodes.
 
     A launcher that names neither reads the layout itself.

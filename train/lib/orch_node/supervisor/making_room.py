@@ -28,13 +28,7 @@ class Room:
     """`asked`: whether the run has been told to make room. A rank may have been told by others,
     and end by itself."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        agents: Agents,
-        asked: Callable[[], bool],
-        tell: Callable[[Event], None],
-    ) -> None:
+    def __init__(self, run_dir: Path, agents: Agents, asked: Callable[[], bool], tell: Callable[[Event], None]) -> None:
         self.agents = agents
         self.asked = asked
         self.tell = tell
@@ -54,7 +48,9 @@ class Room:
         self.began = time.monotonic()
         self.tell(Stopping(text="told to make room: the ranks write a checkpoint and end"))
         answers = self.agents.ask(MakeRoom(), MakingRoom, seconds=TOLD_SECONDS)
-        if not any(one.ranks for one in answers.values()) and not tracker.making_room():
+        if not answers and not tracker.making_room():
+            self.problem = "no agent of its nodes answers"
+        elif not any(one.ranks for one in answers.values()) and not tracker.making_room():
             self.problem = "the script does not ask for it, or does not train yet"
 
     def words(self, tracker: RankTracker) -> str:

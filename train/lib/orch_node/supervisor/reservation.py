@@ -32,9 +32,7 @@ class Start:
     """The claims of one run. Nodes are asked in one order by all runs, so of two that ask at the
     same time one gets them all."""
 
-    def __init__(
-        self, run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]) -> None:
         self.run_dir = run_dir
         self.layout = layout
         self.agents = agents

@@ -17,30 +17,23 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from orch_node import whole_files
+from orch_node import machine, whole_files
 from orch_node.disk import trouble
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import AllEnded, Answer, EndAll, WriteFile
 from orch_node.protocol.events import Launched, NodeNews, Restarting
-from orch_node.protocol.outcome import (
-    DONE,
-    EX_TEMPFAIL,
-    FAILED,
-    PREEMPTED,
-    REFUSED,
-    STOPPED,
-    NodeEnd,
-    Outcome,
-)
+from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
 from orch_node.protocol.values import record
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import END_SECONDS, Attempt
 from orch_node.supervisor.event_log import EventLog
+from orch_node.supervisor.folders import FolderLeases
 from orch_node.supervisor.launcher_process import launcher_environment
 from orch_node.supervisor.making_room import preempt_signal
 from orch_node.supervisor.recovery import Recovery, recover
@@ -73,13 +66,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds; 0: for ever")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--elastic", action="store_true", help="restart without lost nodes")
-    parser.add_argument(
-        "--keeps-batch", action="store_true", help="the recipe then keeps its global batch"
-    )
+    parser.add_argument("--keeps-batch", action="store_true", help="the recipe then keeps its global batch")
     parser.add_argument("--min-nodes", type=int, default=1, help="the fewest for --elastic")
-    parser.add_argument(
-        "--launcher-restarts", action="store_true", help="the launcher itself restarts ranks"
-    )
+    parser.add_argument("--launcher-restarts", action="store_true", help="the launcher itself restarts ranks")
     parser.add_argument("--path", help="a folder whose programs the launcher finds first")
     parser.add_argument("--size-at", type=int, help="the word of it that is the number of ranks")
     parser.add_argument("--nodes-at", type=int, help="the word of it that is the number of nodes")
@@ -93,9 +82,7 @@ class Supervisor:
     """One run: its launcher, its nodes and what became of them. `open_agents`: how it gets at the
     agents of its nodes."""
 
-    def __init__(
-        self, run_dir: Path, options: argparse.Namespace, open_agents: OpenAgents = Agents
-    ) -> None:
+    def __init__(self, run_dir: Path, options: argparse.Namespace, open_agents: OpenAgents = Agents) -> None:
         self.run_dir = run_dir
         self.options = options
         self.open_agents = open_agents
@@ -113,7 +100,8 @@ class Supervisor:
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.event_log = EventLog(run_dir, nodes)
         # From here on a signal reaches it; before, only the file STOP does.
-        process = outcome.SupervisorProcess(pid=os.getpid(), started=self.started)
+        self.leases = FolderLeases(run_dir)
+        process = outcome.SupervisorProcess(pid=os.getpid(), started=self.started, identity=machine.this_process())
         whole_files.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
@@ -141,6 +129,9 @@ class Supervisor:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
+        if refusal := self.leases.acquire(self.is_to_end, self.tell_news):
+            self.agents.leave()
+            return Ending(REFUSED, refusal)
         start = Start(self.run_dir, self.layout, self.agents, self.is_to_end)
         ending = start.claim(queue=self.options.queue, tell=self.event_log.tell)
         if ending == Ending(STOPPED) and not self.stop_signal:
@@ -162,25 +153,32 @@ class Supervisor:
         self.preempted = True
 
     def is_to_end(self) -> bool:
-        return self.preempted or self.stop_signal is not None
+        return self.preempted or self.is_stopped() or bool(self.leases.problem())
+
+    def is_stopped(self) -> bool:
+        """Return whether to stop; a host that cannot signal this process leaves a file."""
+        if self.stop_signal is None and self.leases.is_stop_requested():
+            self.stop_signal = signal.SIGTERM
+        return self.stop_signal is not None
+
+    def problem(self) -> str:
+        """Return why the run can write no more, or ''."""
+        return self.leases.problem() or self.event_log.problem()
 
     def attempt(self) -> Ending:
         """Start the launcher once; -> how that ended."""
         self.attempts += 1
-        launched = Launched(
-            attempt=self.attempts,
-            ranks=self.layout.world_size,
-            nodes=tuple(self.layout.node_names),
-        )
+        launched = Launched(attempt=self.attempts, ranks=self.layout.world_size, nodes=tuple(self.layout.node_names))
         self.event_log.tell(launched)
         self.latest = Attempt(
             self.run_dir,
             self.layout,
             self.agents,
             self.event_log,
-            stopped=lambda: self.stop_signal is not None,
-            preempted=lambda: self.preempted,
+            stopped=self.is_stopped,
+            preempted=lambda: self.preempted or self.agents.preempted,
             launcher_restarts=self.left_to_launcher,
+            problem=self.problem,
             stall_timeout=self.options.stall_timeout,
         )
         folder = self.options.path or os.path.dirname(self.launcher_argv[0])
@@ -242,6 +240,8 @@ class Supervisor:
 
     def finish(self, ending: Ending) -> int:
         """Write outcome.json; -> exit code."""
+        if ending.state != DONE and (problem := self.leases.problem()):
+            ending = replace(ending, state=FAILED, problem=problem)
         ended = Outcome(
             state=ending.state,
             first_failure=ending.failure,
@@ -252,5 +252,10 @@ class Supervisor:
             started=self.started,
             ended=time.time(),
         )
+        if self.leases.lost_run_dir():
+            # Another supervisor writes this run's files now.
+            print(f"error: {self.leases.problem()}", file=sys.stderr, flush=True)
+            return EXIT_CODES[FAILED]
         self.event_log.end(ended)
+        self.leases.release()
         return EXIT_CODES[ending.state]

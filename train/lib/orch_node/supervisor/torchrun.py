@@ -34,9 +34,7 @@ TICK_SECONDS = 0.2
 
 def main(argv: list[str]) -> int:
     if "--" not in argv:
-        print(
-            "usage: node.py torchrun RUN_DIR --meet HOST:PORT [OPTIONS] -- COMMAND", file=sys.stderr
-        )
+        print("usage: node.py torchrun RUN_DIR --meet HOST:PORT [OPTIONS] -- COMMAND", file=sys.stderr)
         return 2
     split = argv.index("--")
     options = parse(argv[:split])
@@ -193,9 +191,7 @@ def pass_on(line: bytes) -> None:
     os.write(1, line)
 
 
-def node_command(
-    argv: list[str], options: argparse.Namespace, node: str, *, first: bool
-) -> list[str]:
+def node_command(argv: list[str], options: argparse.Namespace, node: str, *, first: bool) -> list[str]:
     """This program on the node."""
     split = argv.index("--")
     own = [*argv[:split], f"--attempt={options.attempt}", f"--here={node}", *argv[split:]]

@@ -69,8 +69,7 @@ class Signed:
         state = signed[SIZE:]
         if not hmac.compare_digest(signed[:SIZE], signature(self.key, state)):
             raise self.failure(
-                "somebody who is not a node of this run has written into its rendezvous; "
-                "nothing of it was used"
+                "somebody who is not a node of this run has written into its rendezvous; nothing of it was used"
             )
         return state
 

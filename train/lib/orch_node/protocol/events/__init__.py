@@ -20,6 +20,7 @@ from orch_node.protocol.events.lines import record as record
 from orch_node.protocol.events.lines import render as render
 from orch_node.protocol.events.lines import understood as understood
 from orch_node.protocol.events.of_ranks import NO_RANK as NO_RANK
+from orch_node.protocol.events.of_ranks import STEPS_PER_SECOND as STEPS_PER_SECOND
 from orch_node.protocol.events.of_ranks import Decided as Decided
 from orch_node.protocol.events.of_ranks import Event as Event
 from orch_node.protocol.events.of_ranks import Exited as Exited
@@ -32,6 +33,7 @@ from orch_node.protocol.events.of_ranks import Preempted as Preempted
 from orch_node.protocol.events.of_ranks import Progress as Progress
 from orch_node.protocol.events.of_ranks import Raised as Raised
 from orch_node.protocol.events.of_ranks import Result as Result
+from orch_node.protocol.events.of_ranks import ScriptEnded as ScriptEnded
 from orch_node.protocol.events.of_ranks import Started as Started
 from orch_node.protocol.events.of_ranks import Unanswered as Unanswered
 from orch_node.protocol.events.of_ranks import Warned as Warned

@@ -14,6 +14,7 @@ from orch_node.protocol.events.of_ranks import (
     Progress,
     Raised,
     Result,
+    ScriptEnded,
     Started,
     Unanswered,
     Warned,
@@ -34,17 +35,40 @@ from orch_node.protocol.events.of_run import (
 )
 
 OF_RUN = (
-    Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting,
-    Finished, OutcomeTold,
-)  # fmt: skip
+    Launched,
+    Waiting,
+    Refused,
+    Failed,
+    Stalled,
+    NodesLost,
+    NodeNews,
+    Stopping,
+    Ended,
+    Restarting,
+    Finished,
+    OutcomeTold,
+)
 KINDS: dict[str, type[Event]] = {
     one.kind: one
     for one in (
-        Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, Unanswered, Raised,
-        Exited, Warned, Decided, LeftOut, *OF_RUN,
+        Started,
+        Joined,
+        FirstStep,
+        Heartbeat,
+        Progress,
+        Result,
+        Preempted,
+        Unanswered,
+        Raised,
+        ScriptEnded,
+        Exited,
+        Warned,
+        Decided,
+        LeftOut,
+        *OF_RUN,
     )
-}  # fmt: skip
+}
 # What a script may report, besides names of its own.
 OF_SCRIPTS = (Progress, Result, Warned)
 # Signs that a rank gets on.
-SIGNS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, Exited)
+SIGNS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, ScriptEnded, Exited)

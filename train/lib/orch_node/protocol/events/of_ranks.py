@@ -60,12 +60,37 @@ class FirstStep(Event):
 
 @dataclass(frozen=True)
 class Heartbeat(Event):
-    """How many collectives and steps it has made, how long its log is: told when one has grown."""
+    """The counts of a rank's operations and steps, and the size of its log, sent when one grows.
+
+    Attributes:
+        collectives: of all groups.
+        world_collectives: of the default group, in which every rank takes part.
+        point_to_point: sends and receives.
+    """
 
     kind = "pulse"
     collectives: int = 0
+    world_collectives: int = 0
+    point_to_point: int = 0
     steps: int = 0
     log: int = 0
+
+
+STEPS_PER_SECOND = "steps_per_second"  # a figure of the progress that orch counts itself
+
+
+@dataclass(frozen=True)
+class ScriptEnded(Event):
+    """The rank's script has ended well; the process still has to leave the group.
+
+    Attributes:
+        world_collectives: of the default group, the last one included.
+        trained: a backward pass or an optimizer step was seen.
+    """
+
+    kind = "script_ended"
+    world_collectives: int = 0
+    trained: bool = True
 
 
 @dataclass(frozen=True)
@@ -150,6 +175,8 @@ class Decided(Event):
 
     kind = "decision"
     text: str = ""
+    topic: str = ""  # for example "precision"; empty if only the text is known
+    value: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""The precision of a run, and the CPU flags that make BF16 fast.
+
+Where the nodes are known when a run is planned, the plan decides. A batch job and the pods of a
+cluster get `auto`: their ranks look at the CPUs they have been given and decide together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+AUTO = "auto"
+BF16 = "bf16"
+FP32 = "fp32"
+# As /proc/cpuinfo names them: Intel AMX, Intel and AMD AVX-512, ARM.
+BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
+# Stands in a command line for the arguments of the precision that the ranks will choose.
+PLACEHOLDER = "--orch-precision=auto"
+
+
+def bf16_flag(flags: Collection[str]) -> str | None:
+    """Return the fastest instruction set for BF16 among these CPU flags, or None."""
+    return next((flag for flag in BF16_FLAGS if flag in flags), None)
+
+
+def describe_lack(hosts: str) -> str:
+    """Return why BF16 would be slow; `hosts` is one name or a folded list such as node[1-3]."""
+    several = "," in hosts or "[" in hosts
+    return f"{hosts} {'have' if several else 'has'} no BF16 instructions"
+
+
+def insert_arguments(argv: list[str], arguments: Mapping[str, Sequence[str]], value: str) -> list[str]:
+    """Return the command line with the arguments of a precision in place of the placeholder."""
+    if PLACEHOLDER not in argv:
+        return argv
+    at = argv.index(PLACEHOLDER)
+    return [*argv[:at], *arguments[value], *argv[at + 1 :]]

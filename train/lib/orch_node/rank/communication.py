@@ -1,0 +1,131 @@
+"""How much a rank has communicated: its collectives, and its sends and receives."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+LOCK = threading.Lock()  # held while groups are looked at, and while they are destroyed
+
+
+@dataclass
+class Counts:
+    """Operations that this process has begun.
+
+    Attributes:
+        point_to_point: sends and receives of all groups.
+        destroyed: collectives of groups that were destroyed.
+        destroyed_world: the part of those that every rank had to take part in.
+    """
+
+    point_to_point: int = 0
+    destroyed: int = 0
+    destroyed_world: int = 0
+
+
+COUNTS = Counts()
+
+
+def begin(torch: ModuleType) -> None:
+    """Count sends and receives from now on, and keep the counts of groups that are destroyed.
+
+    torch's functions for point-to-point operations, batched ones too, call these methods.
+    """
+    if not torch.distributed.is_available():
+        return
+    for name in ("send", "recv", "recv_anysource"):
+        count_calls(torch.distributed.ProcessGroup, name)
+    keep_counts(torch)
+
+
+def count_calls(group_type: type, name: str) -> None:
+    original = getattr(group_type, name)
+
+    @functools.wraps(original)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        COUNTS.point_to_point += 1
+        return original(*args, **kwargs)
+
+    setattr(group_type, name, counted)
+
+
+def keep_counts(torch: ModuleType) -> None:
+    """Add a group's collectives to the counts when it is destroyed.
+
+    The lock makes sure that a group ends in the thread that destroys it: the heartbeat must not be
+    the last to hold it.
+    """
+    original = torch.distributed.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        with LOCK:
+            before, world_before = live_collectives(torch), live_world_collectives(torch)
+            original(*args, **kwargs)
+            COUNTS.destroyed += before - live_collectives(torch)
+            COUNTS.destroyed_world += world_before - live_world_collectives(torch)
+
+    torch.distributed.destroy_process_group = destroy_process_group
+    torch.distributed.distributed_c10d.destroy_process_group = destroy_process_group
+
+
+def collectives(torch: ModuleType) -> int:
+    """Return how many collectives this rank has begun, in all its groups."""
+    with LOCK:
+        return COUNTS.destroyed + live_collectives(torch)
+
+
+def world_collectives(torch: ModuleType) -> int:
+    """Return how many collectives of the default group this rank has begun: all ranks take part in
+    each of them."""
+    with LOCK:
+        return COUNTS.destroyed_world + live_world_collectives(torch)
+
+
+def live_collectives(torch: ModuleType) -> int:
+    return sum_of(torch, list(distributed_world(torch).pg_map) if joined(torch) else [])
+
+
+def live_world_collectives(torch: ModuleType) -> int:
+    return sum_of(torch, [distributed_world(torch).default_pg] if joined(torch) else [])
+
+
+def joined(torch: ModuleType) -> bool:
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def distributed_world(torch: ModuleType) -> Any:
+    return torch.distributed.distributed_c10d._world
+
+
+def sum_of(torch: ModuleType, groups: Iterable[Any]) -> int:
+    return sum(collectives_of(torch, group) for group in groups)
+
+
+def collectives_of(torch: ModuleType, group: Any) -> int:
+    """Return the collectives of one group, 0 if its backends do not count them."""
+    return sum(sequence_number(backend) for backend in backends(torch, group))
+
+
+def sequence_number(backend: Any) -> int:
+    try:
+        return int(backend._get_sequence_number_for_group())
+    except Exception:  # a backend without numbers raises what it likes
+        return 0
+
+
+def backends(torch: ModuleType, group: Any) -> list[Any]:
+    """Return the backends of a group, each once: gloo may serve several kinds of devices."""
+    unique: list[Any] = []
+    for device in getattr(group, "_device_types", [torch.device("cpu")]):  # torch 2.0 has no list
+        try:
+            backend = group._get_backend(device)
+        except Exception:  # a member outside the group, or a group without a backend
+            continue
+        if all(backend is not listed for listed in unique):
+            unique.append(backend)
+    return unique

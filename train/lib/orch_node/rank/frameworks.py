@@ -1,0 +1,204 @@
+"""Frameworks in a script: what they believe about the ranks, and what they need to be asked for."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import gc
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from orch_node.events import note
+from orch_node.protocol.layout import Placement, RunLayout
+from orch_node.rank.checks import RankError
+
+# Accelerate and the Trainer always pass a timeout; this one nobody chose.
+DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+STRATEGIES = (
+    ("lightning.pytorch.strategies", "Strategy"),
+    ("lightning.fabric.strategies", "Strategy"),
+    ("pytorch_lightning.strategies", "Strategy"),
+    ("lightning_fabric.strategies", "Strategy"),
+)
+# Logger -> a part of its line. torchao, which transformers imports, has libraries for CUDA alone
+# and registers constants that newer releases of torch know by themselves.
+NOTES_ABOUT_GPUS = {
+    "torchao": "Failed to load ",
+    "torch.utils._pytree": "is an Enum subclass and is now natively supported",
+}
+ACCELERATE_ADVICE = "Pass cpu=True to Accelerator(), or use_cpu=True to TrainingArguments()"
+OTHER_ADVICE = "Wrap the model in DistributedDataParallel, or pass it to Accelerator.prepare()"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The rank and the number of ranks that a framework believes in."""
+
+    rank: int
+    world_size: int
+
+
+def use_cpu_without_accelerator(torch: ModuleType) -> None:
+    """Ask Accelerate and the Trainer to train on the CPU where there is nothing else: without being
+    asked they train on a single process then."""
+    if not has_accelerator(torch):
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+def has_accelerator(torch: ModuleType) -> bool:
+    if hasattr(torch, "accelerator"):
+        return bool(torch.accelerator.is_available())
+    kinds = (getattr(torch, name, None) for name in ("cuda", "xpu"))  # torch before 2.6
+    return any(kind is not None and kind.is_available() for kind in kinds)
+
+
+def hide_notes_about_gpus(torch: ModuleType) -> None:
+    """Drop lines that packages of the stack log when they are imported without a GPU."""
+    if has_accelerator(torch):
+        return
+    for name, text in NOTES_ABOUT_GPUS.items():
+        logging.getLogger(name).addFilter(functools.partial(lacks, text))
+
+
+def lacks(text: str, record: logging.LogRecord) -> bool:
+    return text not in record.getMessage()
+
+
+def check_numbers(layout: RunLayout, placement: Placement) -> None:
+    """Compare what the frameworks of this process believe with the run.
+
+    Raises:
+        RankError: if one of them trains as another rank or with another number of ranks.
+    """
+    expected = Numbers(placement.rank, layout.world_size)
+    for framework, numbers in (("Accelerate", accelerate_numbers()), ("Lightning", lightning_numbers())):
+        if numbers and expected not in numbers:
+            raise RankError(
+                f"{framework} trains as rank {numbers[0].rank} of {numbers[0].world_size}, but "
+                f"this is rank {expected.rank} of {expected.world_size}. "
+                f"{advice(layout, placement)}."
+            )
+
+
+def accelerate_numbers() -> list[Numbers]:
+    """Return the numbers of Accelerate, which the Trainer of transformers uses too."""
+    module = sys.modules.get("accelerate.state")
+    state = vars(module).get("PartialState") if module else None
+    shared = dict(getattr(state, "_shared_state", {}))
+    if "num_processes" not in shared:
+        return []
+    return [Numbers(shared["process_index"], shared["num_processes"])]
+
+
+def lightning_numbers() -> list[Numbers]:
+    """Return the numbers of each Trainer and Fabric of Lightning that exists."""
+    modules = ((sys.modules.get(name), kind) for name, kind in STRATEGIES)
+    kinds = tuple(vars(module)[kind] for module, kind in modules if module and kind in vars(module))
+    return list(strategy_numbers(kinds)) if kinds else []
+
+
+def strategy_numbers(kinds: tuple[type, ...]) -> Iterator[Numbers]:
+    for strategy in gc.get_objects():
+        if issubclass(type(strategy), kinds):
+            rank, size = getattr(strategy, "global_rank", 0), getattr(strategy, "world_size", 1)
+            if isinstance(rank, int) and isinstance(size, int):
+                yield Numbers(rank, size)
+
+
+def advice(layout: RunLayout, placement: Placement) -> str:
+    """Return what to change in a script that does not train together, by the framework it uses."""
+    if lightning_numbers():
+        return (
+            f"Pass accelerator='cpu', devices={placement.local_world_size}, "
+            f"num_nodes={len(layout.node_names)} and strategy='ddp' to the Trainer or "
+            "Fabric of Lightning"
+        )
+    numbers = accelerate_numbers()
+    if numbers and numbers[0].world_size != layout.world_size:
+        return ACCELERATE_ADVICE
+    return OTHER_ADVICE
+
+
+def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
+    """Have the timeouts that a script passes to Accelerate, or as --ddp_timeout to the Trainer,
+    or to a strategy of Lightning, reach the group that exists: they drop them otherwise, the
+    Trainer on every CPU."""
+
+    def adopt(timeout: datetime.timedelta | None) -> None:
+        if timeout is not None and timeout != DEFAULT_TIMEOUT:
+            set_timeout(timeout)
+
+    def patch_accelerate(module: ModuleType) -> None:
+        wrap(module.PartialState, "__init__", lambda state, *args, **kwargs: adopt(kwargs.get("timeout")))
+
+    def patch_trainer(module: ModuleType) -> None:
+        wrap(
+            module.TrainingArguments,
+            "__post_init__",
+            lambda arguments: adopt(datetime.timedelta(seconds=arguments.ddp_timeout)),
+        )
+
+    def patch_lightning(module: ModuleType) -> None:
+        wrap(module, "_init_dist_connection", lambda *args, **kwargs: adopt(kwargs.get("timeout")))
+
+    sys.meta_path.insert(0, AfterImport("accelerate.state", patch_accelerate))
+    for package in ("lightning.fabric", "lightning_fabric"):
+        sys.meta_path.insert(0, AfterImport(f"{package}.utilities.distributed", patch_lightning))
+    sys.meta_path.insert(0, AfterImport("transformers.training_args", patch_trainer))
+
+
+def note_losses() -> None:
+    """Have the loss that the Trainer logs appear in the run's report."""
+
+    def noted(handler: Any, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> None:
+        if isinstance(logs, dict) and "loss" in logs:
+            note(loss=logs["loss"], step=state.global_step)
+
+    def patch(module: ModuleType) -> None:
+        wrap(module.CallbackHandler, "on_log", noted)
+
+    sys.meta_path.insert(0, AfterImport("transformers.trainer_callback", patch))
+
+
+def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:
+    """Have a function call another function with its arguments first."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+class AfterImport(MetaPathFinder):
+    """Calls a function with a module that has just been imported, wherever it comes from."""
+
+    def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.function = function
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self.function(module)
+
+        vars(spec.loader)["exec_module"] = exec_module
+        return spec

@@ -1,0 +1,73 @@
+"""The user's program, a script or a module (`-m NAME`): find it, and run it as __main__."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from orch_node.rank.checks import RankError
+
+MODULE = "-m"
+
+
+def main(argv: list[str]) -> int:
+    """Check for the controller that this Python finds a module in the current folder."""
+    try:
+        check_program([MODULE, *argv])
+    except RankError as error:
+        print(error)
+        return 1
+    return 0
+
+
+def check_program(argv: list[str]) -> None:
+    """Check that a module can be found, without importing its packages.
+
+    Raises:
+        RankError: if there is no such module, or if it is a package without __main__.
+    """
+    if argv[0] != MODULE:
+        return
+    name = argv[1]
+    spec = find(name)
+    if spec and spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = find(name)
+    if spec is None:
+        raise RankError(
+            f"no module named {name}, neither in the working directory {os.getcwd()} nor among "
+            f"the packages of {sys.executable}."
+        )
+
+
+def find(name: str) -> ModuleSpec | None:
+    """Return what the import system knows of a module of the working directory or a package."""
+    top, *parts = name.split(".")
+    sys.path.insert(0, os.getcwd())
+    try:
+        spec = find_spec(top)
+        for part in parts:
+            path = spec.submodule_search_locations if spec else None
+            spec = None if path is None else PathFinder.find_spec(part, path)
+    except ValueError:  # no name of a module
+        return None
+    finally:
+        sys.path.pop(0)
+    return spec
+
+
+def run_program(argv: list[str]) -> None:
+    """Run the program as `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
+    if argv[0] == MODULE:
+        _, name, *arguments = argv
+        sys.argv = [MODULE, *arguments]  # the packages see this, and the module its file
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = argv
+        sys.path.insert(0, str(Path(argv[0]).resolve().parent))
+        runpy.run_path(argv[0], run_name="__main__")
