@@ -36,9 +36,7 @@ class ExecuteError(OrchError):
 class ConnectionLost(ExecuteError):
     """A node cannot be reached, or not any more; what runs there may live on."""
 
-    advice = (
-        "What runs there goes on. Try again when it can be reached; `orch attach` follows a run."
-    )
+    advice = "What runs there goes on. Try again when it can be reached; `orch attach` follows a run."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -61,10 +61,7 @@ def short_digest(paths: Iterable[Path], base: Path) -> str:
 def packed(folder: Path) -> bytes:
     """The folder as a tar archive in gzip, without bytecode; the same for the same files."""
     found = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=found, mode="wb", mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w") as archive,
-    ):
+    with gzip.GzipFile(fileobj=found, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
         for path in sources(folder):
             archive.add(path, str(path.relative_to(folder)), filter=plain)
     return found.getvalue()

@@ -44,12 +44,12 @@ def prepare() -> None:
                 stream.reconfigure(errors="backslashreplace")
 
 
-def console() -> Console:
-    """For progress, on standard error. Nothing in a text is markup, or a name of a picture; texts
-    have to be made harmless before."""
+def console(*, stderr: bool = True) -> Console:
+    """Return a console for progress, on standard error or standard output. Nothing in a text is
+    markup, or a name of a picture; texts have to be made harmless before."""
     from rich.console import Console
 
-    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def paper(width: int) -> Console:

@@ -116,8 +116,7 @@ def away_from_home() -> bool:
     own = own_home()
     homes = (("XDG_STATE_HOME", ".local/state"), ("XDG_CACHE_HOME", ".cache"))
     return any(
-        not os.environ.get(variable) and not (own and writable(own, own / below / "orch"))
-        for variable, below in homes
+        not os.environ.get(variable) and not (own and writable(own, own / below / "orch")) for variable, below in homes
     )
 
 

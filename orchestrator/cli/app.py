@@ -12,8 +12,14 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from orchestrator.errors import RequestError
 
 SCRIPT = "script_args"
+RECIPE = "recipe"
 SHOWS = "show"
 DASHES = "orch.dashes"  # in the context: whether there was a `--`
+LIKE_A_TYPO = 0.8  # how alike an option and a known one are, of 1
+WHAT_TO_TRAIN = (
+    "orch train bert-qa, or orch train script.py -- --its --flags. `orch recipes` lists the "
+    "recipes, `orch train --help` the options."
+)
 AFTER = "Options of a script go after --: orch train script.py -- --its --flags."
 
 
@@ -49,12 +55,16 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # its class is typer's or click's, by their version
-            if not hasattr(error, "possibilities") or all(o.name != SCRIPT for o in self.params):
+            if all(parameter.name != SCRIPT for parameter in self.params):
                 raise
-            near = error.possibilities
+            if getattr(getattr(error, "param", None), "name", "") == RECIPE:
+                raise RequestError("Name what to train: a recipe or a script.", hint=WHAT_TO_TRAIN) from None
+            if not hasattr(error, "possibilities"):
+                raise
+            option = getattr(error, "option_name", "")
+            near = difflib.get_close_matches(option, error.possibilities or (), 1, LIKE_A_TYPO)
             raise RequestError(
-                f"No such option: {getattr(error, 'option_name', '')}.",
-                hint=" ".join([AFTER, f"Did you mean {near[0]}?" if near else ""]).strip(),
+                f"No such option: {option}.", hint=" ".join([AFTER, *(f"Did you mean {name}?" for name in near)])
             ) from None
 
 
@@ -69,8 +79,7 @@ class Commands(TyperGroup):
             near = difflib.get_close_matches(cmd_name, self.commands, n=1)
             shows = f"`{ctx.command_path} {SHOWS} {cmd_name}` shows one."
             raise RequestError(
-                f"No such command: {ctx.command_path} {cmd_name}.",
-                hint=f"Did you mean '{near[0]}'?" if near else shows,
+                f"No such command: {ctx.command_path} {cmd_name}.", hint=f"Did you mean '{near[0]}'?" if near else shows
             )
         return found
 

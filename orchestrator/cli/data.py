@@ -44,8 +44,7 @@ DATA = Group(
     panels={
         "Data": {
             "kind": typer.Argument(
-                metavar="text|wikipedia",
-                help="text: documents between blank lines; wikipedia: a dump, .xml[.bz2].",
+                metavar="text|wikipedia", help="text: documents between blank lines; wikipedia: a dump, .xml[.bz2]."
             ),
             "inputs": typer.Argument(
                 metavar="FILE",
@@ -67,17 +66,12 @@ REQUEST = Group(
         },
         "Where": some("Where", "inventory", "nodes", "exclude"),
         "Ranks": some("Ranks", "ppn"),
-        "Restarts": {
-            "fresh": typer.Option(help="A new run; what is in --out is kept all the same.")
-        },
+        "Restarts": {"fresh": typer.Option(help="A new run; what is in --out is kept all the same.")},
     },
     fixed={"recipe": RECIPE, "precision": "fp32"},
 )
 PRINTED_BY = ("runs_dir", "show", "verbose", "dry_run", "as_json")
-PRINTED = Group(
-    kind=Output,
-    panels={"Output": {name: OUTPUT[name] for name in PRINTED_BY}},
-)
+PRINTED = Group(kind=Output, panels={"Output": {name: OUTPUT[name] for name in PRINTED_BY}})
 
 
 @app.callback()

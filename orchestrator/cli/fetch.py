@@ -21,20 +21,12 @@ def fetch(
     inventory: OfInventory = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="Only such files or folders: model, 'checkpoint-*'. Repeatable."
-        ),
+        typer.Option(metavar="PATTERN", help="Only such files or folders: model, 'checkpoint-*'. Repeatable."),
     ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FOLDER", help="Another folder on the node."),
-    ] = None,
-    node: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Another node than node0.")
-    ] = None,
+    source: Annotated[str | None, typer.Option("--from", metavar="FOLDER", help="Another folder on the node.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Another node than node0.")] = None,
     to: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Where to; default: output/ in the run's folder."),
+        Path | None, typer.Option(metavar="FOLDER", help="Where to; default: output/ in the run's folder.")
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
@@ -52,34 +44,37 @@ def fetch(
     size = sum(entry.size for entry in found.files)
     if as_json:
         value = {
-            "schema": SCHEMA, "kind": "fetch", "folder": str(found.folder),
-            "files": len(found.files), "bytes": size, "brought": list(found.brought),
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "kind": "fetch",
+            "folder": str(found.folder),
+            "files": len(found.files),
+            "bytes": size,
+            "brought": list(found.brought),
+            "omitted": [{"path": entry.path, "problem": entry.problem} for entry in found.left_out],
+        }
         say(json.dumps(value, indent=1))
     else:
-        say(
-            f"{len(found.files)} files, {size / 2**20:.1f} MiB, {len(found.brought)} of them new: "
-            f"{found.folder}"
-        )
+        say(f"{len(found.files)} files, {size / 2**20:.1f} MiB, {len(found.brought)} of them new: {found.folder}")
+    for entry in found.left_out:
+        complain(f"left out: {harmless(entry.path)}: {entry.problem}")
+    raise typer.Exit(int(bool(found.left_out)))
 
 
 class Bar:
     """Progress on standard error: a bar on a terminal, a line for each file in a pipe."""
 
     def __init__(self) -> None:
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.console = console()
         self.progress = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(),
-            TimeRemainingColumn(), console=self.console, disable=not sys.stderr.isatty(),
-        )  # fmt: skip
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not sys.stderr.isatty(),
+        )
         self.task = self.progress.add_task("listing", total=None)
 
     def __enter__(self) -> Bar:
@@ -93,9 +88,7 @@ class Bar:
         from orchestrator.runs.fetch import FetchListener
 
         return FetchListener(
-            total=lambda files, size: self.progress.update(
-                self.task, total=size, description=f"{files} files"
-            ),
+            total=lambda files, size: self.progress.update(self.task, total=size, description=f"{files} files"),
             file=self.begin,
             advance=lambda size: self.progress.advance(self.task, size),
         )

@@ -64,9 +64,8 @@ def parameter(one: Field[Any], kind: Any, info: ParameterInfo) -> inspect.Parame
     elif default == ():
         default = None
     return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=default,
-        annotation=Annotated[shown(kind), info],
-    )  # fmt: skip
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[shown(kind), info]
+    )
 
 
 def shown(kind: Any) -> Any:
@@ -90,9 +89,7 @@ def command(function: Callable[..., None], **groups: Group) -> Callable[..., Non
 
     own = inspect.signature(function, eval_str=True).parameters.values()
     kept = [
-        one.replace(kind=one.KEYWORD_ONLY)
-        for one in own
-        if one.name not in groups and one.kind is not one.VAR_KEYWORD
+        one.replace(kind=one.KEYWORD_ONLY) for one in own if one.name not in groups and one.kind is not one.VAR_KEYWORD
     ]
     options = [one for group in groups.values() for one in group.parameters()]
     both = [*kept, *options]

@@ -15,9 +15,7 @@ from orchestrator.screen import say
 app = App(help="The image of a stack, for pods and containers: build, save, push it.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
 Tag = Annotated[str | None, typer.Option(metavar="NAME", help="Its name; default: orch:STACK.")]
-Engine = Annotated[
-    str, typer.Option(metavar="PROGRAM", help="docker, podman, or another with their commands.")
-]
+Engine = Annotated[str, typer.Option(metavar="PROGRAM", help="docker, podman, or another with their commands.")]
 
 
 @app.command()
@@ -25,22 +23,17 @@ def build(
     stack: StackName = "current",
     tag: Tag = None,
     base: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IMAGE", help="An image with Python, also pinned: python:3.11-slim@sha256:..."
-        ),
+        str | None, typer.Option(metavar="IMAGE", help="An image with Python, also pinned: python:3.11-slim@sha256:...")
     ] = None,
     python: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="The base's Python, where its name does not say it."),
+        str | None, typer.Option(metavar="VERSION", help="The base's Python, where its name does not say it.")
     ] = None,
     find_links: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FOLDER", help="A folder of wheels that no index has."),
+        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of wheels that no index has.")
     ] = None,
-    context: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where the files to build from are laid.")
-    ] = Path("orch-image"),
+    context: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files to build from are laid.")] = Path(
+        "orch-image"
+    ),
     engine: Engine = "docker",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile.")] = False,
     as_json: AsJson = False,
@@ -53,9 +46,7 @@ def build(
     from orchestrator.versions.image import image_of
 
     if dry_run and as_json:
-        raise RequestError(
-            "--json is not for --dry-run, which prints the Dockerfile.", hint="Leave --json out."
-        )
+        raise RequestError("--json is not for --dry-run, which prints the Dockerfile.", hint="Leave --json out.")
     made = image_of(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
         say(made.dockerfile(), nl=False, program=True)
@@ -70,9 +61,7 @@ def build(
 @app.command()
 def save(
     path: Annotated[Path, typer.Argument(metavar="FILE.tar")],
-    stack: Annotated[
-        str, typer.Option(metavar="NAME", help="The stack whose image it is.")
-    ] = "current",
+    stack: Annotated[str, typer.Option(metavar="NAME", help="The stack whose image it is.")] = "current",
     tag: Tag = None,
     engine: Engine = "docker",
     as_json: AsJson = False,
@@ -90,12 +79,7 @@ def save(
 
 
 @app.command()
-def push(
-    stack: StackName = "current",
-    tag: Tag = None,
-    engine: Engine = "docker",
-    as_json: AsJson = False,
-) -> None:
+def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker", as_json: AsJson = False) -> None:
     """Push an image to the registry that its name begins with; prints its digest there."""
     from orchestrator import load
     from orchestrator.operations import image as operation

@@ -23,9 +23,9 @@ def init(
     from_ssh_config: Annotated[
         bool, typer.Option("--from-ssh-config", help="Take the hosts of an SSH configuration.")
     ] = False,
-    ssh_config: Annotated[
-        Path, typer.Option(metavar="FILE", help="The SSH configuration to read.")
-    ] = Path("~/.ssh/config"),
+    ssh_config: Annotated[Path, typer.Option(metavar="FILE", help="The SSH configuration to read.")] = Path(
+        "~/.ssh/config"
+    ),
 ) -> None:
     """Write inventory/NAME/hosts.yml, the hosts of a cluster, with comments to edit."""
     from orchestrator.operations import init as operation

@@ -1,4 +1,4 @@
-"""`orch k8s check`, `orch k8s init`, and what `orch train --on k8s` has of its own."""
+"""`orch k8s check`, `init` and `role`, and the options of `orch train --on k8s`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,11 @@ if TYPE_CHECKING:
     from orchestrator.targets.kubernetes.checks import Finding
 
 app = App(help="A Kubernetes cluster: is it ready, and what makes it so.")
-Pairs = Annotated[
-    list[str] | None,
-    typer.Option("--k8s", metavar="KEY=VALUE", help="A setting, as with orch train."),
-]
+Pairs = Annotated[list[str] | None, typer.Option("--k8s", metavar="KEY=VALUE", help="A setting, as with orch train.")]
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
-        "--k8s-file",
-        envvar="ORCH_K8S_FILE",
-        metavar="FILE",
-        help="Settings as TOML; default: orch-k8s.toml here.",
+        "--k8s-file", envvar="ORCH_K8S_FILE", metavar="FILE", help="Settings as TOML; default: orch-k8s.toml here."
     ),
 ]
 
@@ -46,17 +40,19 @@ TRAIN = TargetFlags(
         panels={
             "Kubernetes": {
                 "k8s": typer.Option(
-                    metavar="KEY=VALUE",
-                    help="A setting of the pods, such as image, cpu, memory; may be repeated.",
+                    metavar="KEY=VALUE", help="A setting of the pods, such as image, cpu, memory; may be repeated."
                 ),
                 "k8s_file": typer.Option(
-                    envvar="ORCH_K8S_FILE",
-                    metavar="FILE",
-                    help="Such settings as TOML; default: orch-k8s.toml here.",
+                    envvar="ORCH_K8S_FILE", metavar="FILE", help="Such settings as TOML; default: orch-k8s.toml here."
                 ),
                 "k8s_patch": typer.Option(
-                    metavar="FILE",
-                    help="Changes to the objects that are made, as JSON Patch (RFC 6902).",
+                    metavar="FILE", help="Changes to the objects that are made, as JSON Patch (RFC 6902)."
+                ),
+                "wait_limit": typer.Option(
+                    metavar="SECONDS",
+                    min=1,
+                    help="End the run if its ranks have not started by then, as when an image, a "
+                    "claim, a node or quota never comes. Default: wait without a limit.",
                 ),
             }
         },
@@ -67,13 +63,10 @@ TRAIN = TargetFlags(
 @app.command()
 def check(
     launcher: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="trainjob, pytorchjob, mpijob or job; default: any."),
+        str | None, typer.Option(metavar="NAME", help="trainjob, pytorchjob, mpijob or job; default: any.")
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="How many pods a run will have.")] = 1,
-    pull: Annotated[
-        bool, typer.Option("--pull/--no-pull", help="Start a small pod with the image.")
-    ] = True,
+    pull: Annotated[bool, typer.Option("--pull/--no-pull", help="Start a small pod with the image.")] = True,
     k8s: Pairs = None,
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
@@ -91,7 +84,10 @@ def check(
     request = operation.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
     found = []
     for finding in operation.check(
-        lambda: connect(settings.context, settings.namespace), settings, request
+        lambda: connect(settings.context, settings.namespace),
+        settings,
+        request,
+        notify=lambda line: say(line, err=True),
     ):
         found.append(finding)
         if not as_json:
@@ -105,17 +101,12 @@ def check(
 def init(
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file with the token of the Hugging Face hub; - is standard input.",
-        ),
+        typer.Option(metavar="FILE", help="A file with the token of the Hugging Face hub; - is standard input."),
     ] = None,
     runtime: Annotated[
         bool, typer.Option("--runtime", help="A TrainingRuntime for TrainJobs of your own, too.")
     ] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Make them, instead of printing them.")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make them, instead of printing them.")] = False,
     k8s: Pairs = None,
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
@@ -128,9 +119,7 @@ def init(
     from orchestrator.targets.kubernetes.load import kube_settings
 
     if as_json and not apply:
-        raise RequestError(
-            "--json is for --apply: the objects are printed as YAML.", hint="Leave --json out."
-        )
+        raise RequestError("--json is for --apply: the objects are printed as YAML.", hint="Leave --json out.")
     settings = kube_settings(k8s_file, list(k8s or ()))
     if runtime:
         settings.check()
@@ -142,6 +131,29 @@ def init(
     made = operation.apply(connect(settings.context, settings.namespace), objects)
     value = {"schema": SCHEMA, "kind": "k8s init", "applied": made}
     say(json.dumps(value, indent=1) if as_json else "\n".join(made))
+
+
+@app.command()
+def role(
+    launcher: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only for this kind of job; default: for all kinds.")
+    ] = None,
+    k8s: Pairs = None,
+    k8s_file: SettingsFile = None,
+) -> None:
+    """Print the Role with all rights that orch needs, also for `init` and Kueue, as YAML."""
+    from orchestrator.errors import RequestError, did_you_mean
+    from orchestrator.planning.manifest import as_yaml
+    from orchestrator.targets.kubernetes import rights
+    from orchestrator.targets.kubernetes.load import kube_settings
+    from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+
+    if launcher is not None and launcher not in KINDS:
+        raise RequestError(f"--launcher {launcher}: unknown.", hint=did_you_mean(launcher, KINDS))
+    settings = kube_settings(k8s_file, list(k8s or ()))
+    settings.check_names()
+    made = rights.role(settings, [launcher] if launcher else KINDS)
+    say(as_yaml((made,)), nl=False, program=True)
 
 
 def check_json(found: Iterable[Finding]) -> str:

@@ -59,11 +59,13 @@ def orch(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=lambda asked: tell_version() if asked else None,
+            "--version",
+            is_eager=True,
+            callback=lambda asked: tell_version() if asked else None,
             help="Tell the versions of orch, of the stack that is installed, and of Python.",
         ),
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Turn Linux hosts into a CPU training cluster, and train on it."""
 
 
@@ -76,12 +78,8 @@ def tell_version() -> None:
 
 app.command("setup", rich_help_panel=FIRST)(setup.setup)
 app.command("init", rich_help_panel=FIRST, no_args_is_help=True)(init.init)
-app.command("provision", rich_help_panel=FIRST, no_args_is_help=True)(
-    provision.command(slurm.SHARED)
-)
-app.command("train", rich_help_panel=FIRST, no_args_is_help=True, epilog="\n\n".join(EXAMPLES))(
-    train.command(k8s.TRAIN, slurm.TRAIN)
-)
+app.command("provision", rich_help_panel=FIRST, no_args_is_help=True)(provision.command(slurm.SHARED))
+app.command("train", rich_help_panel=FIRST, epilog="\n\n".join(EXAMPLES))(train.command(k8s.TRAIN, slurm.TRAIN))
 app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.command("attach", rich_help_panel=WATCH)(attach.attach)
 app.command("logs", rich_help_panel=WATCH)(attach.logs)
@@ -106,10 +104,7 @@ def main() -> None:
     gc.set_threshold(50_000)  # what planning makes of thousands of nodes lives to its end
     try:
         if away_from_home():
-            say(
-                f"note: the home folder cannot be written; {stand_in()} is used in its place",
-                err=True,
-            )
+            say(f"note: the home folder cannot be written; {stand_in()} is used in its place", err=True)
         app()
     except OrchError as error:
         say(f"error: {error.message}", err=True)

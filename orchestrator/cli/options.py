@@ -9,14 +9,10 @@ import typer
 
 from orchestrator.screen import say
 
-RunName = Annotated[
-    str,
-    typer.Argument(metavar="ID|last", help="The run; `orch runs` lists them, last is the newest."),
-]
+RunName = Annotated[str, typer.Argument(metavar="ID|last", help="The run; `orch runs` lists them, last is the newest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 RunsDir = Annotated[
-    Path,
-    typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept."),
+    Path, typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept.")
 ]
 OfInventory = Annotated[
     str | None,
@@ -27,9 +23,7 @@ OfInventory = Annotated[
     ),
 ]
 RUNS_DIR = Path("runs")
-SHOW = typer.Option(
-    "--show", metavar="RANK|all|none", help="Whose output to show while the run is watched."
-)
+SHOW = typer.Option("--show", metavar="RANK|all|none", help="Whose output to show while the run is watched.")
 RecipePath = Annotated[
     list[Path] | None,
     typer.Option(

@@ -34,18 +34,12 @@ class Output:
 
 
 OUTPUT: Mapping[str, ParameterInfo] = {
-    "runs_dir": typer.Option(
-        envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept."
-    ),
-    "wait": typer.Option(
-        "--wait/--detach", help="Watch the run until it ends, or start it and return."
-    ),
+    "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept."),
+    "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or start it and return."),
     "show": SHOW,
     "verbose": typer.Option("--verbose", "-v", help="Print every decision with its reason."),
     "dry_run": typer.Option(help="Print what would be done, as a shell script; do nothing."),
-    "format": typer.Option(
-        "-o", metavar="yaml|json", help="With --dry-run: the manifest, or JSON."
-    ),
+    "format": typer.Option("-o", metavar="yaml|json", help="With --dry-run: the manifest, or JSON."),
     "as_json": typer.Option("--json", help="Print one JSON object instead of text."),
 }
 
@@ -55,14 +49,10 @@ def check_format(output: Output) -> None:
     from orchestrator.errors import RequestError
 
     if output.format not in (None, "yaml", "json"):
-        raise RequestError(
-            f"-o {output.format}: there is no such format.", hint="Give yaml or json."
-        )
+        raise RequestError(f"-o {output.format}: there is no such format.", hint="Give yaml or json.")
     if output.format == "yaml" and (output.as_json or not output.dry_run):
         other = "not with --json" if output.as_json else "for --dry-run"
-        raise RequestError(
-            f"-o yaml is the plan's manifest: {other}.", hint="--dry-run -o yaml prints it."
-        )
+        raise RequestError(f"-o yaml is the plan's manifest: {other}.", hint="--dry-run -o yaml prints it.")
 
 
 def check_manifest(output: Output, plan: Plan, where: str) -> None:
@@ -70,6 +60,4 @@ def check_manifest(output: Output, plan: Plan, where: str) -> None:
     from orchestrator.errors import RequestError
 
     if output.format == "yaml" and not plan.manifests:
-        raise RequestError(
-            f"-o yaml is for {where}: this plan is a shell script.", hint="Leave -o yaml out."
-        )
+        raise RequestError(f"-o yaml is for {where}: this plan is a shell script.", hint="Leave -o yaml out.")

@@ -17,53 +17,31 @@ if TYPE_CHECKING:
     from orchestrator.provisioning.report import Report
     from orchestrator.provisioning.session import Listener
 
-Inventory = Annotated[
-    str, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")
-]
-Inventories = Annotated[
-    str | None, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")
-]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print Ansible's own output instead of progress.")
-]
-AskBecomePass = Annotated[
-    bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")
-]
+Inventory = Annotated[str, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")]
+Inventories = Annotated[str | None, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's own output instead of progress.")]
+AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")]
 Data = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATH", help="A data set to bring to data/ on the nodes; repeatable."),
+    list[str] | None, typer.Option(metavar="PATH", help="A data set to bring to data/ on the nodes; repeatable.")
 ]
 
 
 On = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help="Instead of an inventory: fill the one folder that all nodes of this engine see.",
+        metavar="NAME", help="Instead of an inventory: fill the one folder that all nodes of this engine see."
     ),
 ]
-StackName = Annotated[
-    str, typer.Option(metavar="NAME", help="The stack (set of versions) to install.")
-]
+StackName = Annotated[str, typer.Option(metavar="NAME", help="The stack (set of versions) to install.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")]
 Verify = Annotated[bool, typer.Option("--verify", help="Verify also what was verified before.")]
 Wheels = Annotated[
-    str,
-    typer.Option(
-        metavar="wheelhouse|index",
-        help="wheelhouse: push from here; index: nodes use their own index.",
-    ),
+    str, typer.Option(metavar="wheelhouse|index", help="wheelhouse: push from here; index: nodes use their own index.")
 ]
-FindLinks = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FOLDER", help="Wheels that no index has; repeatable."),
-]
+FindLinks = Annotated[list[str] | None, typer.Option(metavar="FOLDER", help="Wheels that no index has; repeatable.")]
 DockerLoad = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE.tar",
-        help="An image for runs in containers: engines are installed and load it.",
-    ),
+    typer.Option(metavar="FILE.tar", help="An image for runs in containers: engines are installed and load it."),
 ]
 
 
@@ -117,11 +95,7 @@ def provision(
 
 
 def provisioned(
-    request: ProvisionRequest,
-    on: str | None,
-    options: Any,
-    listener: Listener,
-    environment: Mapping[str, str],
+    request: ProvisionRequest, on: str | None, options: Any, listener: Listener, environment: Mapping[str, str]
 ) -> Report:
     """The nodes of the request's inventory, or the folder that the engine `on` has."""
     from orchestrator.operations import provision as operation
@@ -139,10 +113,7 @@ def check_source(wheels: str) -> None:
     from orchestrator.errors import RequestError
 
     if wheels not in ("wheelhouse", "index"):
-        raise RequestError(
-            f"--wheels {wheels}: there is no such source of wheels.",
-            hint="Give wheelhouse or index.",
-        )
+        raise RequestError(f"--wheels {wheels}: there is no such source of wheels.", hint="Give wheelhouse or index.")
 
 
 def check_where(inventory: str | None, on: str | None, *, of_nodes: object) -> None:
@@ -150,10 +121,7 @@ def check_where(inventory: str | None, on: str | None, *, of_nodes: object) -> N
     from orchestrator.errors import RequestError
 
     if (inventory is None) == (on is None):
-        raise RequestError(
-            "Which hosts are meant?",
-            hint="`orch provision INVENTORY`, or `orch provision --on NAME`.",
-        )
+        raise RequestError("Which hosts are meant?", hint="`orch provision INVENTORY`, or `orch provision --on NAME`.")
     if on and of_nodes:
         raise RequestError(
             f"--on {on} fills a folder with the stack and the scripts, and nothing else.",

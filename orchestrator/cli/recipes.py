@@ -15,9 +15,7 @@ app = App(help="The recipes: list them, make your own.", invoke_without_command=
 
 
 @app.callback()
-def recipes(
-    context: typer.Context, recipe_path: RecipePath = None, as_json: AsJson = False
-) -> None:
+def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJson = False) -> None:
     """List the recipes that can be trained."""
     from orchestrator import load
     from orchestrator.report import listing
@@ -27,25 +25,14 @@ def recipes(
         return
     plugins = tuple(recipe_path or ())
     found = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
-    rows = [
-        {"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script}
-        for r in found
-    ]
-    say(
-        listing.as_json("recipes", rows)
-        if as_json
-        else listing.table(rows, ("name", "summary", "presets"))
-    )
+    rows = [{"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script} for r in found]
+    say(listing.as_json("recipes", rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
 
 
 @app.command()
 def new(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Letters, digits, dashes; its folder's name.")
-    ],
-    into: Annotated[
-        Path, typer.Option("--in", metavar="FOLDER", help="Where the folder is made.")
-    ] = Path("."),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, dashes; its folder's name.")],
+    into: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where the folder is made.")] = Path("."),
 ) -> None:
     """Make a recipe: a folder with recipe.toml, its schema, and a script that trains."""
     from orchestrator.operations import recipes as operation

@@ -11,8 +11,7 @@ from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunsDir, com
 from orchestrator.screen import say
 
 RunNames = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID|last", help="One run, or several; default: the newest."),
+    list[str] | None, typer.Argument(metavar="ID|last", help="One run, or several; default: the newest.")
 ]
 
 
@@ -40,9 +39,7 @@ def report(
     from orchestrator.operations import report as operation
     from orchestrator.report.listing import SCHEMA
 
-    made = operation.report(
-        runs_dir, runs or ["last"], inventory=inventory, output=output, tell=complain
-    )
+    made = operation.report(runs_dir, runs or ["last"], inventory=inventory, output=output, tell=complain)
     path = str(made)
     value = {"schema": SCHEMA, "kind": "report", "path": path}
     say(json.dumps(value) if as_json else path)

@@ -19,11 +19,17 @@ def number_or_auto(ppn: str) -> int | None:
     if ppn == "auto":
         return None
     try:
-        return int(ppn)
+        number = int(ppn)
     except ValueError:
         raise RequestError(
             f"--ppn {ppn}: expected a number or auto.", hint="--ppn 4: four ranks on each node."
         ) from None
+    if number < 1:
+        raise RequestError(
+            f"--ppn {ppn}: a node needs at least one rank.",
+            hint="--ppn auto is one rank for each NUMA node. --exclude leaves a node out.",
+        )
+    return number
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -44,17 +50,15 @@ ARGUMENTS: Mapping[str, ParameterInfo] = {
         help="A recipe by its name (`orch recipes` lists them), or a script by its path.",
         autocompletion=lambda incomplete: complete_recipes(incomplete),
     ),
-    "script_args": typer.Argument(
-        metavar="-- SCRIPT ARGS", help="Arguments that go to the script as they are."
-    ),
+    "script_args": typer.Argument(metavar="-- SCRIPT ARGS", help="Arguments that go to the script as they are."),
 }
 WHAT: Mapping[str, ParameterInfo] = {
-    "preset": typer.Option(
-        metavar="NAME", help="A named set of settings; `orch recipes` lists each recipe's."
+    "module": typer.Option(
+        "--module", "-m", help="RECIPE_OR_SCRIPT is a Python module, which runs as with `python -m`."
     ),
+    "preset": typer.Option(metavar="NAME", help="A named set of settings; `orch recipes` lists each recipe's."),
     "settings": typer.Option(
-        metavar="KEY=VALUE",
-        help="A setting of the recipe, such as learning_rate=1e-4; may be repeated.",
+        metavar="KEY=VALUE", help="A setting of the recipe, such as learning_rate=1e-4; may be repeated."
     ),
     "recipe_path": typer.Option(
         envvar="ORCH_RECIPE_PATH",
@@ -69,8 +73,7 @@ WHAT: Mapping[str, ParameterInfo] = {
 }
 WHERE: Mapping[str, ParameterInfo] = {
     "inventory": typer.Option(
-        metavar="INVENTORY",
-        help="The cluster, as an Ansible inventory; `orch init` writes one. local is this machine.",
+        metavar="INVENTORY", help="The cluster, as an Ansible inventory; `orch init` writes one. local is this machine."
     ),
     "nodes": typer.Option(
         metavar="N|PATTERN",
@@ -87,24 +90,18 @@ RANKS: Mapping[str, ParameterInfo] = {
         help="Ranks on each node; auto, the default: one for each of its NUMA nodes.",
     ),
     "launcher": typer.Option(
-        metavar="NAME",
-        help=f"What starts the ranks: {', '.join(STARTERS)}. The default is the first of them.",
+        metavar="NAME", help=f"What starts the ranks: {', '.join(STARTERS)}. The default is the first of them."
     ),
     "mpi": typer.Option(
-        metavar="FLAVOUR",
-        help="intel, mpich or openmpi; default: orch_mpi of the inventory, else the stack's.",
+        metavar="FLAVOUR", help="intel, mpich or openmpi; default: orch_mpi of the inventory, else the stack's."
     ),
     "accelerate_config": typer.Option(
-        metavar="FILE",
-        help="Your configuration of accelerate; what of it is not used is told.",
+        metavar="FILE", help="Your configuration of accelerate; what of it is not used is told."
     ),
     "backend": typer.Option(
-        metavar="NAME",
-        help="Process-group backend: ccl, gloo or a plug-in's; default: the stack's first.",
+        metavar="NAME", help="Process-group backend: ccl, gloo or a plug-in's; default: the stack's first."
     ),
-    "ccl_workers": typer.Option(
-        metavar="N", help="Cores of each rank that oneCCL keeps for communication."
-    ),
+    "ccl_workers": typer.Option(metavar="N", help="Cores of each rank that oneCCL keeps for communication."),
     "fabric": typer.Option(
         metavar="NAME",
         help="What MPI and oneCCL talk over: tcp, psm3, verbs, efa, mlx, shm; auto, the default: "
@@ -113,14 +110,18 @@ RANKS: Mapping[str, ParameterInfo] = {
     ),
 }
 PRECISION: Mapping[str, ParameterInfo] = {
-    "precision": typer.Option(metavar="bf16|fp32", help="Default: the recipe's first, bf16."),
-    "allow_slow_bf16": typer.Option(help="BF16 also where the CPU has no instructions for it."),
+    "precision": typer.Option(
+        metavar="auto|bf16|fp32",
+        help="Precision of a recipe. Default: auto, which is bf16 if all nodes have BF16 "
+        "instructions (avx512_bf16, amx_bf16, ARM's bf16), otherwise fp32.",
+    ),
+    "allow_slow_bf16": typer.Option(
+        help="Emulate BF16 on CPUs without BF16 instructions; about 10 times slower than fp32."
+    ),
     "ipex": typer.Option(help="Use Intel's extension (IPEX), on stacks that have it."),
 }
 RESTARTS: Mapping[str, ParameterInfo] = {
-    "fresh": typer.Option(
-        help="Start over. Without it, a recipe goes on from an unfinished run's checkpoint."
-    ),
+    "fresh": typer.Option(help="Start over. Without it, a recipe goes on from an unfinished run's checkpoint."),
     "stall_timeout": typer.Option(
         metavar="SECONDS",
         help="End a run without progress for so long (no event, collective, optimizer step or "
@@ -141,9 +142,7 @@ RESTARTS: Mapping[str, ParameterInfo] = {
     ),
 }
 CONTAINERS: Mapping[str, ParameterInfo] = {
-    "docker_image": typer.Option(
-        metavar="NAME", help="Run the ranks in a container of this image on each node."
-    ),
+    "docker_image": typer.Option(metavar="NAME", help="Run the ranks in a container of this image on each node."),
     "docker": typer.Option(
         metavar="KEY=VALUE",
         help="A setting of these containers, such as shm, memlock, mounts, env_file, python; "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from orch_node.protocol.outcome import REFUSED
 
 from orchestrator.cli import arrays
 from orchestrator.cli.options import RUNS_DIR
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from orchestrator.report.live import Screen
     from orchestrator.runs.outcome import Outcome
     from orchestrator.targets.interface import RunHandle
+
+OUTLIVE = "(again: force it; with --detach a run outlives `orch train`)"
 
 
 def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHandle]) -> None:
@@ -34,6 +38,8 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     from orchestrator.report import decided, live
 
     screen = live.Screen(of_ranks=output.show)
+    if output.wait:  # a CI system or systemd ends a command with SIGTERM: as Ctrl-C does
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     handle = begin(plan, output.runs_dir.absolute() / plan.run.run_id)
     if plan.array:
         arrays.follow(plan, output.runs_dir.absolute(), as_json=output.json, wait=output.wait)
@@ -43,19 +49,24 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
         handle.started()
         say(plans.started_as_json(plan) if output.json else plans.started(plan))
         return
-    screen.begin([*decided.lines(plan, verbose=output.verbose), f"files: {plan.run.run_dir}"])
+    screen.begin([*decided.lines(plan, verbose=output.verbose), *file_lines(handle)])
 
     def interrupted() -> None:
-        screen.note("interrupted: stopping all ranks")
-        handle.interrupt()
+        try:
+            screen.note(f"interrupted: stopping all ranks {OUTLIVE}")
+            handle.interrupt()
+        except KeyboardInterrupt:
+            screen.note("interrupted again: ending all processes of the run now")
+            handle.stop()
 
-    watch(handle, screen, as_json=output.json, interrupted=interrupted)
+    outcome = watch(handle, screen, as_json=output.json, interrupted=interrupted)
+    if outcome.state == REFUSED:
+        handle.discard()
+    raise typer.Exit(outcome.exit_code)
 
 
-def watch(
-    handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]
-) -> None:
-    """Show a run until it ends, or Ctrl-C; then say what came of it, and end the program."""
+def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> Outcome:
+    """Show a run until it ends, or Ctrl-C; then print and return its outcome."""
     from orchestrator.operations.output import RanksOutput
     from orchestrator.report import training
 
@@ -67,13 +78,22 @@ def watch(
     except KeyboardInterrupt:
         interrupted()
     outcome = handle.finish()
-    if not lines.end():
+    is_complete = lines.end()
+    if not is_complete:
         screen.note(f"there is more: orch logs {handle.record.run_id}")
     screen.end()
-    say(training.as_json(outcome) if as_json else training.text(outcome))
+    shown = screen.of_ranks if is_complete else "none"
+    say(training.as_json(outcome) if as_json else training.text(outcome, shown=shown))
     if not as_json and (more := way_on(outcome)):
         say(more)
-    raise typer.Exit(outcome.exit_code)
+    return outcome
+
+
+def file_lines(handle: RunHandle) -> list[str]:
+    """Return where the files of the run are: here, and where its ranks run."""
+    folder, run_dir = str(handle.folder), handle.record.run_dir
+    line = f"files: {folder}"
+    return [line] if folder == run_dir else [f"files where the ranks run: {run_dir}", line]
 
 
 def way_on(outcome: Outcome) -> str:

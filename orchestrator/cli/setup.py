@@ -13,8 +13,7 @@ from orchestrator.cli.stacks import complete_names
 
 def setup(
     stack: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Which of orch's stacks.", autocompletion=complete_names),
+        str, typer.Option(metavar="NAME", help="Which of orch's stacks.", autocompletion=complete_names)
     ] = "current",
     wheels: Annotated[
         Path | None,

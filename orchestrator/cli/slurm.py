@@ -22,7 +22,7 @@ TRAIN = TargetFlags(
                     metavar="KEY=VALUE",
                     help="An option of sbatch, such as partition, account, time, cpus-per-task, "
                     "constraint, exclusive; or login=HOST (a login node behind SSH), root, local, "
-                    "python, runs, pmi; may be repeated.",
+                    "python, runs, pmi, setup, max-requeues, allocation; may be repeated.",
                 ),
                 "array": typer.Option(
                     metavar="KEY=VALUE,VALUE",
@@ -48,8 +48,6 @@ SHARED = replace(
     TRAIN,
     group=Group(
         kind=SlurmOptions,
-        panels={
-            "Slurm": {name: TRAIN.group.panels["Slurm"][name] for name in ("slurm", "slurm_file")}
-        },
+        panels={"Slurm": {name: TRAIN.group.panels["Slurm"][name] for name in ("slurm", "slurm_file")}},
     ),
 )

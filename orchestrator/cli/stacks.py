@@ -12,10 +12,7 @@ from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, check_subcommand, complain
 from orchestrator.screen import say
 
-app = App(
-    help="Sets of versions that fit together: list, find, check, fetch them.",
-    invoke_without_command=True,
-)
+app = App(help="Sets of versions that fit together: list, find, check, fetch them.", invoke_without_command=True)
 
 
 def complete_names(incomplete: str) -> list[str]:
@@ -26,8 +23,7 @@ def complete_names(incomplete: str) -> list[str]:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names)]
 ForBackend = Annotated[
-    str | None,
-    typer.Option("--backend", metavar="NAME", help="Only what this backend needs; default: all."),
+    str | None, typer.Option("--backend", metavar="NAME", help="Only what this backend needs; default: all.")
 ]
 
 
@@ -35,9 +31,7 @@ ForBackend = Annotated[
 def stacks(
     context: typer.Context,
     as_json: AsJson = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the tables of docs/stacks.md.")
-    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/stacks.md.")] = False,
 ) -> None:
     """List the stacks: what is in them, and what they need on this machine."""
     from orchestrator import load
@@ -73,13 +67,9 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 @app.command()
 def find(
-    torch: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="For example 2.7, or 2.7.0.")
-    ] = None,
+    torch: Annotated[str | None, typer.Option(metavar="VERSION", help="For example 2.7, or 2.7.0.")] = None,
     ipex: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of IPEX.")] = None,
-    bindings: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Version of oneccl_bind_pt.")
-    ] = None,
+    bindings: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of oneccl_bind_pt.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the stack with these versions; versions that do not fit together are refused."""
@@ -104,21 +94,14 @@ def check(
         ),
     ] = None,
     inventory: Annotated[
-        str | None,
-        typer.Option(metavar="INVENTORY", help="Check the nodes of this inventory instead."),
+        str | None, typer.Option(metavar="INVENTORY", help="Check the nodes of this inventory instead.")
     ] = None,
     python: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROGRAM", help="Interpreter of the environment; default: orch's own."
-        ),
+        str | None, typer.Option(metavar="PROGRAM", help="Interpreter of the environment; default: orch's own.")
     ] = None,
     backend: ForBackend = None,
     shell: Annotated[
-        bool,
-        typer.Option(
-            "--shell", help="Check this shell as well, for ranks that are started without orch."
-        ),
+        bool, typer.Option("--shell", help="Check this shell as well, for ranks that are started without orch.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,9 +116,7 @@ def check(
             hint="Leave --inventory out, or the other two.",
         )
     if backend and not stack:
-        raise RequestError(
-            "--backend goes with --stack.", hint="Add --stack NAME, or leave --backend out."
-        )
+        raise RequestError("--backend goes with --stack.", hint="Add --stack NAME, or leave --backend out.")
     environments = (
         operation.environments_of(inventory, complain)
         if inventory
@@ -150,26 +131,19 @@ def check(
 @app.command()
 def fetch(
     name: Name,
-    to: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="The wheelhouse: a folder, made if missing.")
-    ],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The wheelhouse: a folder, made if missing.")],
     find_links: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PLACE", help="A folder or page of wheels, instead of the stack's indexes."
-        ),
+        typer.Option(metavar="PLACE", help="A folder or page of wheels, instead of the stack's indexes."),
     ] = None,
     index_url: Annotated[
         str | None, typer.Option(metavar="URL", help="An index, instead of pip's and the stack's.")
     ] = None,
     python_version: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="Python of the nodes, if it is not orch's own: 3.10."),
+        str | None, typer.Option(metavar="VERSION", help="Python of the nodes, if it is not orch's own: 3.10.")
     ] = None,
     backend: ForBackend = None,
-    any_torch: Annotated[
-        bool, typer.Option("--any-torch", help="Take torch's CUDA build if it comes first.")
-    ] = False,
+    any_torch: Annotated[bool, typer.Option("--any-torch", help="Take torch's CUDA build if it comes first.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Download the wheels of a stack, with their hashes, through pip's own configuration."""
@@ -196,8 +170,7 @@ def fetch(
 def requirements(
     name: Name,
     without_dependencies: Annotated[
-        bool,
-        typer.Option("--without-dependencies", help="Only those that pip installs with --no-deps."),
+        bool, typer.Option("--without-dependencies", help="Only those that pip installs with --no-deps.")
     ] = False,
     backend: ForBackend = None,
 ) -> None:

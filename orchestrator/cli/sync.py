@@ -13,9 +13,7 @@ from orchestrator.screen import say
 
 def sync(
     inventory: Inventory,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")] = False,
     data: Data = None,
     ask_become_pass: AskBecomePass = False,
     verbose: Verbose = False,

@@ -17,17 +17,7 @@ RESTARTING = ("torchrun",)
 WITHOUT_MPI = ("torchrun",)
 DIALECTS = tuple(mpirun.DIALECTS)
 
-__all__ = [
-    "DEFAULT",
-    "DIALECTS",
-    "LAUNCHERS",
-    "NAMES",
-    "RESTARTING",
-    "WITHOUT_MPI",
-    "Job",
-    "Launch",
-    "transport",
-]
+__all__ = ["DEFAULT", "DIALECTS", "LAUNCHERS", "NAMES", "RESTARTING", "WITHOUT_MPI", "Job", "Launch", "transport"]
 
 
 def transport(launcher: str, mpi: str, *, contained: bool = False) -> str:

@@ -9,11 +9,7 @@ from orchestrator.launchers import accelerate_config, intel_mpi, mpich, open_mpi
 from orchestrator.launchers.job import NAMES, Job, Launch
 from orchestrator.model.command import Command
 
-ENVIRONMENTS = {
-    "intel": intel_mpi.environment,
-    "mpich": mpich.environment,
-    "openmpi": open_mpi.environment,
-}
+ENVIRONMENTS = {"intel": intel_mpi.environment, "mpich": mpich.environment, "openmpi": open_mpi.environment}
 # Without mpirun nobody numbers the one process.
 ALONE = (("RANK", "0"), ("WORLD_SIZE", "1"))
 PROGRAM = ("-m", "accelerate.commands.launch")
@@ -43,10 +39,7 @@ def launch(job: Job) -> Launch:
     return Launch(
         command=Command(argv=argv, env=ALONE if alone else ENVIRONMENTS[job.mpi](job)),
         summary=f"accelerate {version}, which {mpirun}",
-        files={
-            HOSTFILE: job.hosts(),
-            accelerate_config.NAME: accelerate_config.as_yaml(config),
-        },
+        files={HOSTFILE: job.hosts(), accelerate_config.NAME: accelerate_config.as_yaml(config)},
         environment=accelerate_config.environment(job),
         size_at=len(head),
         nodes_at=len(head) + 2,

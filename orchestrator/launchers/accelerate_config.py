@@ -66,10 +66,18 @@ def config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, obje
 
 # Decided by the plan, whatever a user's file says (planning/accelerate_options.py tells which).
 OURS = (
-    "compute_environment", "distributed_type", "use_cpu", "mixed_precision", "num_machines",
-    "num_processes", "machine_rank", "main_process_ip", "main_process_port", "ipex_config",
+    "compute_environment",
+    "distributed_type",
+    "use_cpu",
+    "mixed_precision",
+    "num_machines",
+    "num_processes",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "ipex_config",
     "mpirun_config",
-)  # fmt: skip
+)
 
 
 def mixed_precision(job: Job) -> str:

@@ -98,7 +98,7 @@ class Launch:
 
 def install_hint(node: Node, flavour: str) -> str:
     prefix = node.python.rpartition("/bin/")[0]
-    if not node.local:
+    if node.root and not node.local:  # a node of an inventory
         return f"Set orch_mpi: {flavour} in the inventory, then `orch provision`."
     if flavour == "intel":
         return f"The wheel impi-rt brings it: {node.repair}."

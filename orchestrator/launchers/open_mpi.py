@@ -17,9 +17,7 @@ CARRIED = ("ORCH_RUN_DIR", "ORCH_ATTEMPT", "PATH")
 def launch(job: Job) -> Launch:
     """Raises PlanError without an mpirun."""
     program, size = job.mpi_program(), job.layout.world_size
-    words = mpirun.open_mpi(
-        program, job.hostfile, size, job.ranks, options=between_nodes(job), carried=CARRIED
-    )
+    words = mpirun.open_mpi(program, job.hostfile, size, job.ranks, options=between_nodes(job), carried=CARRIED)
     return Launch(
         command=Command(argv=words.argv),
         summary="mpirun of Open MPI",

@@ -12,7 +12,6 @@ def agreed(variable: str, found: Mapping[str, tuple[str, ...]], why: str) -> tup
     if len(set(found.values())) > 1:
         told = ", ".join(f"{host}: {' '.join(one) or 'none'}" for host, one in found.items())
         raise RequestError(
-            f"{variable} differs between the hosts of a run ({told}).",
-            hint=f"{why}: set it once, for all hosts.",
+            f"{variable} differs between the hosts of a run ({told}).", hint=f"{why}: set it once, for all hosts."
         )
     return next(iter(found.values()), ())

@@ -50,7 +50,4 @@ def check_environment() -> None:
     for variable, same in SAME.items():
         words = unverified({same: os.environ[variable]}) if variable in os.environ else ""
         if words:
-            raise RequestError(
-                f"Host keys would not be verified: {variable} ({words.partition(': ')[2]}).",
-                hint=HINT,
-            )
+            raise RequestError(f"Host keys would not be verified: {variable} ({words.partition(': ')[2]}).", hint=HINT)

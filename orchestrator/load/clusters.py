@@ -26,12 +26,7 @@ NO_HOSTS = "Write them below all: hosts: node1: {ansible_host: 10.0.0.1}."
 
 
 def cluster(
-    name: str,
-    stack: str = OWN_STACK,
-    *,
-    nodes: str | None = None,
-    exclude: str | None = None,
-    spares: int = 0,
+    name: str, stack: str = OWN_STACK, *, nodes: str | None = None, exclude: str | None = None, spares: int = 0
 ) -> Cluster:
     """The chosen hosts of the inventory of that path or name, with what is known of them.
 
@@ -45,9 +40,7 @@ def cluster(
     chosen = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
     others = {host: its for host, its in chosen.items() if not is_this_machine(its)}
     found = recorded(State.of(source), others, listing.hosts, stack)
-    here = {
-        host: this_machine(host, its, stack) for host, its in chosen.items() if host not in others
-    }
+    here = {host: this_machine(host, its, stack) for host, its in chosen.items() if host not in others}
     known = found.nodes | here
     return Cluster(
         name=title(source),
@@ -67,10 +60,7 @@ def find_inventory(name: str) -> Path:
     bare = "/" not in name
     path = INVENTORY / name if bare else Path(name)
     if not name.isprintable():  # it goes into comments of files, and into the names of others
-        raise RequestError(
-            f"{name!r} is no name of an inventory.",
-            hint="Give its path: inventory/prod, ./hosts.yml.",
-        )
+        raise RequestError(f"{name!r} is no name of an inventory.", hint="Give its path: inventory/prod, ./hosts.yml.")
     if name and name not in (".", "..") and path.exists():
         return path
     raise RequestError(f"There is no inventory '{name}'.", hint=way_to_inventory(name))
@@ -107,6 +97,13 @@ def this_machine(name: str, variables: Mapping[str, Any], stack: str) -> Node:
 
 
 def local_facts(python: str) -> Facts:
-    """Facts of this machine and of the environment that `python` belongs to."""
-    found = facts.gather(Path(python).parent.parent)
+    """Return the facts of this machine and of the environment that `python` belongs to.
+
+    Raises:
+        RequestError: if ORCH_CPU_ISA cannot be applied to this machine.
+    """
+    try:
+        found = facts.gather(Path(python).parent.parent)
+    except ValueError as error:
+        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or lower it.") from None
     return parse_facts(checked(NodeFacts, found, "the facts of this machine"))

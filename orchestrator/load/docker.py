@@ -45,8 +45,7 @@ def docker_variable(host: str, variables: Mapping[str, Any]) -> DockerVariable |
         first = error.errors()[0]
         key = ".".join([VARIABLE, *map(str, first["loc"])])
         raise RequestError(
-            f"{key} of {host}: {first['msg']}",
-            hint=f"{VARIABLE} may have: {', '.join(DockerVariable.model_fields)}.",
+            f"{key} of {host}: {first['msg']}", hint=f"{VARIABLE} may have: {', '.join(DockerVariable.model_fields)}."
         ) from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.node_values import (
@@ -70,6 +70,10 @@ class ProofFacts(FromNode):
     failed: Line = ""
 
 
+# CPU flag -> the flag of the instructions that it extends (Intel SDM, volume 1, chapter 5).
+REQUIRED_FLAGS = {"avx512_bf16": "avx512f", "amx_bf16": "amx_tile"}
+
+
 class NodeFacts(FromNode):
     """What facts.py prints. Sizes in bytes; the fields mean what model.cluster.Facts says."""
 
@@ -90,6 +94,15 @@ class NodeFacts(FromNode):
     nics: dict[Interface, NicFacts] = Field(default_factory=dict)
     devices: list[DeviceFacts] = Field(default_factory=list)
     fabrics: dict[Token, Line] = Field(default_factory=dict)
+
+    @field_validator("flags")
+    @classmethod
+    def check_flags(cls, flags: list[str]) -> list[str]:
+        """Raise ValueError for a flag without the one that every CPU with it has."""
+        for flag, base in REQUIRED_FLAGS.items():
+            if flag in flags and base not in flags:
+                raise ValueError(f"{flag} without {base}, which no CPU has")
+        return flags
 
 
 class NodeConnection(FromNode):
@@ -128,9 +141,6 @@ class NodeRecord(NodeFacts):
     verified: Verified | None = None
     proved: dict[Token, ProofFacts] = Field(default_factory=dict)
     connection: NodeConnection | None = None
-    mpiexec: NodePath | None = (
-        None  # the one launcher that records of before there was a choice know
-    )
 
 
 Model = TypeVar("Model", bound=FromNode)
@@ -148,8 +158,7 @@ class DamagedRecord(RequestError):
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(
             one_line(
-                f"The recorded facts of {path.stem} cannot be read, and it counts as not "
-                f"provisioned: {path}: {problem}"
+                f"The recorded facts of {path.stem} cannot be read, and it counts as not provisioned: {path}: {problem}"
             ),
             hint="`orch provision` records them anew.",
         )

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
+from orch_node import trust
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.errors import RequestError, did_you_mean
@@ -24,16 +25,61 @@ class StrictModel(BaseModel):
 Model = TypeVar("Model", bound=StrictModel)
 
 
-def read_toml(path: Path, model: type[Model]) -> Model:
-    """Raises RequestError that names the file, the line and the key."""
+def read_current_folder_toml(name: Path, model: type[Model], option: str) -> Model | None:
+    """Return the values of a file in the current folder, or None if there is no such file.
+
+    Nobody named the file, so only files of this user and of root count.
+
+    Args:
+        name: the file's name.
+        model: the file's structure.
+        option: the command-line option that names such a file.
+
+    Raises:
+        RequestError: if another user owns or can write the file, and as read_toml() does.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-        return model.model_validate(tomllib.loads(text))
-    except OSError as error:
+        content = trust.read_file(name)
+    except FileNotFoundError:
+        return None
+    except trust.UntrustedError as error:
         raise RequestError(
-            f"{path} cannot be read: {error.strerror}.",
-            hint="Name a file that is there and that you may read.",
+            f"{error}.", hint=f"If its author may choose what orch runs for you: {option} {name}"
         ) from None
+    except OSError as error:
+        raise unreadable(name, error) from None
+    return parse_toml(content, name, model)
+
+
+def read_toml(path: Path, model: type[Model]) -> Model:
+    """Return the values of a TOML file.
+
+    Raises:
+        RequestError: with the file, the line and the key that is wrong.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return parse_toml(content, path, model)
+
+
+def unreadable(path: Path, error: OSError) -> RequestError:
+    """Return the error for a file that cannot be read."""
+    return RequestError(
+        f"{path} cannot be read: {error.strerror}.", hint="Name a file that is there and that you may read."
+    )
+
+
+def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
+    """Return the values in the content of a TOML file.
+
+    Raises:
+        RequestError: with the file, the line and the key that is wrong.
+    """
+    try:
+        text = content.decode()
+        return model.model_validate(tomllib.loads(text))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(
             f"{path}: {error}", hint="It is TOML in UTF-8: lines of KEY = VALUE, texts in quotes."

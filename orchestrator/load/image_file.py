@@ -29,9 +29,7 @@ def image_file(text: str, name: str = "") -> ImageFile:
             member = archive.extractfile("manifest.json")
             manifest = json.loads(member.read()) if member else []
         found = {
-            tag: Path(one["Config"]).name.removesuffix(".json")
-            for one in manifest
-            for tag in one["RepoTags"] or ()
+            tag: Path(one["Config"]).name.removesuffix(".json") for one in manifest for tag in one["RepoTags"] or ()
         }
     except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{path} is no file of an image: {error}", hint=HINT) from None

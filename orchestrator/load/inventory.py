@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import write_whole
 from orchestrator.load.ansible import ansible_environment, check_environment
 from orchestrator.model.host_key_checks import HINT, unverified
@@ -23,11 +23,31 @@ from orchestrator.model.host_names import is_host
 from orchestrator.model.printable import one_line
 from orchestrator.state import cache_home, private_folder
 
-FORMAT = 5  # of what is remembered on disk
+FORMAT = 7  # of what is remembered on disk
 # Only these are remembered on disk: an inventory may hold secrets in its other variables.
-KEPT = ("ansible_host", "ansible_connection", "ansible_port", "ansible_user")
-KEPT_PREFIX = "orch_"
-NEVER_KEPT = ("orch_secrets", "orch_env")
+CACHED_VARIABLES = (
+    "ansible_host",
+    "ansible_connection",
+    "ansible_port",
+    "ansible_user",
+    "ansible_ssh_private_key_file",
+)
+CACHED_PREFIX = "orch_"
+UNCACHED_VARIABLES = ("orch_secrets", "orch_env")
+# All that orch and its playbooks read of an inventory; other names with this prefix are mistakes.
+KNOWN_VARIABLES = (
+    "orch_address",
+    "orch_docker",
+    "orch_env",
+    "orch_fabric",
+    "orch_firewall",
+    "orch_limits",
+    "orch_mpi",
+    "orch_port",
+    "orch_python",
+    "orch_root",
+    "orch_secrets",
+)
 # Of these only that they are there, under this name.
 PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 HAS_PASSWORD = "has_become_password"
@@ -125,22 +145,24 @@ def ask_ansible(source: Path) -> Listing:
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     except OSError as error:
         raise RequestError(
-            f"{program()} could not be started: {error.strerror}.",
-            hint="It comes with orch: install orch again.",
+            f"{program()} could not be started: {error.strerror}.", hint="It comes with orch: install orch again."
         ) from None
     if done.returncode != 0:
         words = reason(done.stderr, source)
-        vault = "Name the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE."
+        hints = {
+            "vault": "Name the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE.",
+            "tabs": "YAML is indented with spaces: replace the tab by two of them.",
+        }
+        by_hand = f"More about it: {asked_by_hand(source)}"
         raise RequestError(
             f"Ansible cannot read inventory {source}: {words}",
-            hint=vault if "vault" in words.lower() else f"More about it: {asked_by_hand(source)}",
+            hint=next((hints[word] for word in hints if word in words.lower()), by_hand),
         )
     try:
         return listing_of(json.loads(done.stdout))
     except ValueError as error:
         raise RequestError(
-            f"Ansible's answer on inventory {source} is no JSON: {error}",
-            hint=f"By hand: {asked_by_hand(source)}",
+            f"Ansible's answer on inventory {source} is no JSON: {error}", hint=f"By hand: {asked_by_hand(source)}"
         ) from None
 
 
@@ -183,6 +205,7 @@ def listing_of(found: object) -> Listing:
         ) from None
     hosts = {host: variables.get(host, {}) for host in walk(groups)}
     for host, its in hosts.items():
+        check_variables(host, its)
         check_host(host, its)
     return Listing(
         hosts={host: kept(its) for host, its in hosts.items()},
@@ -203,6 +226,20 @@ def walk(groups: Mapping[str, Group]) -> dict[str, None]:
         hosts |= dict.fromkeys(group.hosts)
         waiting += reversed(group.children)
     return hosts
+
+
+def check_variables(host: str, variables: Mapping[str, Any]) -> None:
+    """Check that orch knows each `orch_*` variable.
+
+    Raises:
+        RequestError: if a name is unknown: a misspelled one would be ignored silently.
+    """
+    for name in variables:
+        if name.startswith(CACHED_PREFIX) and name not in KNOWN_VARIABLES:
+            raise RequestError(
+                one_line(f"Unknown variable '{name}' of {host} in the inventory."),
+                hint=did_you_mean(name, KNOWN_VARIABLES),
+            )
 
 
 def check_host(name: str, variables: Mapping[str, Any]) -> None:
@@ -229,9 +266,7 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
                 hint="A port is a number from 1 to 65535.",
             )
     if words := unverified(variables):
-        raise RequestError(
-            one_line(f"{name}: host keys would not be verified ({words})."), hint=HINT
-        )
+        raise RequestError(one_line(f"{name}: host keys would not be verified ({words})."), hint=HINT)
     if variables.get("ansible_ssh_args"):
         raise RequestError(
             f"{name}: ansible_ssh_args takes the place of orch's own arguments, with which host "
@@ -254,6 +289,6 @@ def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         name: value
         for name, value in variables.items()
-        if name in KEPT or (name.startswith(KEPT_PREFIX) and name not in NEVER_KEPT)
+        if name in CACHED_VARIABLES or (name.startswith(CACHED_PREFIX) and name not in UNCACHED_VARIABLES)
     }
     return {**found, HAS_PASSWORD: True} if variables.keys() & set(PASSWORDS) else found

@@ -33,8 +33,7 @@ def limits(host: str, variables: Mapping[str, Any]) -> Limits:
         first = error.errors()[0]
         key = ".".join([VARIABLE, *map(str, first["loc"])])
         raise RequestError(
-            f"{key} of {host}: {first['msg']}",
-            hint=f"{VARIABLE} may have: {', '.join(LimitsVariable.model_fields)}.",
+            f"{key} of {host}: {first['msg']}", hint=f"{VARIABLE} may have: {', '.join(LimitsVariable.model_fields)}."
         ) from None
     return Limits(
         disk=int(found.disk_gb * GIB),

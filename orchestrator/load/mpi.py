@@ -26,7 +26,6 @@ def flavours_of(host: str, value: object) -> tuple[str, ...]:
     for name in names:
         if name not in DIALECTS:
             raise RequestError(
-                f"{host}: {VARIABLE} {name} is none of {', '.join(DIALECTS)}.",
-                hint=did_you_mean(name, DIALECTS),
+                f"{host}: {VARIABLE} {name} is none of {', '.join(DIALECTS)}.", hint=did_you_mean(name, DIALECTS)
             )
     return names

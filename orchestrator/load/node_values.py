@@ -11,13 +11,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from orchestrator.model.host_names import (
-    is_address,
-    is_host,
-    is_host_key,
-    is_host_name,
-    is_interface,
-)
+from orchestrator.model.host_names import is_address, is_host, is_host_key, is_host_name, is_interface
 
 
 class FromNode(BaseModel):
@@ -48,8 +42,9 @@ Package = Annotated[str, StringConstraints(pattern=r"^[!-^`-~]{1,200}$")]
 Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")]
 User = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+\\$-]{0,255}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")]
-NodePath = Annotated[str, Field(max_length=4096), StringConstraints(pattern=r"^/"),
-                     that(str.isprintable, "printable path")]  # fmt: skip
+NodePath = Annotated[
+    str, Field(max_length=4096), StringConstraints(pattern=r"^/"), that(str.isprintable, "printable path")
+]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Number = Annotated[int, Field(ge=0, lt=1 << 20)]  # of a CPU, a core, a socket, a NUMA node
 Port = Annotated[int, Field(ge=1, lt=1 << 16)]

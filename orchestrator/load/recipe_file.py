@@ -33,29 +33,18 @@ class RecipeFile(StrictModel):
 
     summary: str = Field(description="One line, shown by `orch recipes`.")
     script: str = Field(description="The training script, relative to this file.")
-    resumes: bool = Field(
-        default=False,
-        description="The script goes on from the newest checkpoint in --output_dir.",
-    )
+    resumes: bool = Field(default=False, description="The script goes on from the newest checkpoint in --output_dir.")
     elastic: bool = Field(
         default=False,
         description="With fewer ranks than ORCH_PLANNED_WORLD_SIZE, as after a lost node, it keeps "
         "its global batch, its order of data and its schedule.",
     )
-    ipex: bool = Field(
-        default=False, description="The script takes --use_ipex, which `--ipex` adds."
-    )
-    stacks: list[str] = Field(
-        default_factory=list, description="The stacks it runs on; none: all of them."
-    )
+    ipex: bool = Field(default=False, description="The script takes --use_ipex, which `--ipex` adds.")
+    stacks: list[str] = Field(default_factory=list, description="The stacks it runs on; none: all of them.")
     paths: list[str] = Field(
-        default_factory=list,
-        description="Settings whose values are files; they are sent to the nodes.",
+        default_factory=list, description="Settings whose values are files; they are sent to the nodes."
     )
-    accepts: list[str] = Field(
-        default_factory=list,
-        description="Names that --set knows besides those of [arguments].",
-    )
+    accepts: list[str] = Field(default_factory=list, description="Names that --set knows besides those of [arguments].")
     types: TypesFile = Field(
         default_factory=TypesFile,
         description="What --set takes for a name, where its default does not tell: a number for 3 "
@@ -65,11 +54,11 @@ class RecipeFile(StrictModel):
         default_factory=dict, description="A name that is set -> names whose defaults it drops."
     )
     environment: dict[Name, str] = Field(
-        default_factory=dict,
-        description="Variables of its ranks, where nobody has set them otherwise.",
+        default_factory=dict, description="Variables of its ranks, where nobody has set them otherwise."
     )
     precisions: dict[str, list[str]] = Field(
-        description="bf16, fp32 -> the arguments that choose it. The first one is the default."
+        description="bf16, fp32 -> the script's arguments that select it. With both, --precision "
+        "auto chooses by the nodes; a single one is required."
     )
     arguments: dict[str, Value] = Field(
         description="Defaults; each becomes --name=value for the script, true the flag alone."

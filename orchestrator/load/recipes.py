@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import importlib.util
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import read_toml
 from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.paths import RECIPES
+from orchestrator.paths import RECIPES, TRAIN
 
 ENTRY_POINTS = "orch.recipes"
 NOT_SENT = ("__pycache__",)
@@ -26,8 +28,7 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
     for name, folder in (*ours(), *installed(), *(one for path in plugins for one in at(path))):
         if found.setdefault(name, folder) != folder:
             raise RequestError(
-                f"There are two recipes '{name}': {found[name]} and {folder}.",
-                hint="Rename the folder of one of them.",
+                f"There are two recipes '{name}': {found[name]} and {folder}.", hint="Rename the folder of one of them."
             )
     return found
 
@@ -69,8 +70,14 @@ def named(folder: Path) -> tuple[str, Path]:
     return folder.name.replace("_", "-"), folder
 
 
-def recipe(name: str, plugins: Sequence[Path] = ()) -> Recipe:
-    """A recipe by name, or the user's own script by path. Raises RequestError."""
+def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> Recipe:
+    """Return a recipe by name, or the user's own script by path or by the name of a module.
+
+    Raises:
+        RequestError: if there is no such recipe or script.
+    """
+    if module:
+        return module_recipe(name)
     folders = recipe_folders(plugins)
     if name in folders:
         return recipe_from(name, folders[name])
@@ -80,11 +87,45 @@ def recipe(name: str, plugins: Sequence[Path] = ()) -> Recipe:
     if script.is_file():
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
     if script.suffix == ".py" or "/" in name:
+        near = difflib.get_close_matches(name, map(str, script.parent.glob("*.py")), n=1)
         raise RequestError(
             f"There is no script {name!r}.",
-            hint="A script is named by its path; `orch recipes` lists the recipes.",
+            hint=f"Did you mean {near[0]}?"
+            if near
+            else "A script is named by its path; `orch recipes` lists the recipes.",
         )
     raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
+
+
+def module_recipe(name: str) -> Recipe:
+    """Return a module as the user's own script; whether it exists is for the ranks' Python to say.
+
+    Raises:
+        RequestError: if it is named like a file.
+    """
+    hint = "Leave -m out: a script is named by its path." if "/" in name else ""
+    if name.endswith(".py") and not hint:
+        hint = f"Leave out .py: -m {name.removesuffix('.py')}. Without -m it is a script's path."
+    if hint:
+        raise RequestError(f"-m {name}: that is not the name of a module.", hint=hint)
+    return Recipe(name=name.rpartition(".")[2], script=name, own_script=True, module=True)
+
+
+def check_module(python: str, name: str) -> None:
+    """Check that a Python of this machine finds a module from the current folder.
+
+    Raises:
+        RequestError: if it finds none.
+    """
+    command = (python, str(TRAIN / "node.py"), "find-module", name)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stdout + done.stderr).strip().removesuffix(".")
+        raise RequestError(
+            f"-m {name}: {reason}.",
+            hint="As with `python -m`, the current folder is searched, then the packages of the "
+            "stack. Call orch in the folder that the name begins in, or install the package there.",
+        )
 
 
 def recipe_from(name: str, folder: Path) -> Recipe:
@@ -96,9 +137,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         resumes=file.resumes,
         elastic=file.elastic,
         ipex=file.ipex,
-        arguments={
-            key: resolve(value, key in file.paths, folder) for key, value in file.arguments.items()
-        },
+        arguments={key: resolve(value, key in file.paths, folder) for key, value in file.arguments.items()},
         accepts=tuple(file.accepts),
         types=file.types.of_names(),
         paths=tuple(file.paths),
@@ -117,8 +156,7 @@ def files_of(folder: Path) -> tuple[str, ...]:
     return tuple(
         str(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        and not any(p.startswith(".") or p in NOT_SENT for p in path.relative_to(folder).parts)
+        if path.is_file() and not any(p.startswith(".") or p in NOT_SENT for p in path.relative_to(folder).parts)
     )
 
 
@@ -133,9 +171,7 @@ def settings(pairs: list[str], recipe: Recipe) -> dict[str, Value]:
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name:
-            raise RequestError(
-                f"--set {pair}: expected KEY=VALUE.", hint="--set learning_rate=1e-4"
-            )
+            raise RequestError(f"--set {pair}: expected KEY=VALUE.", hint="--set learning_rate=1e-4")
         chosen[name] = parse_value(text)
     recipe.check_names(chosen)
     recipe.check_types(chosen)

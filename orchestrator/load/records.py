@@ -31,9 +31,7 @@ class Recorded:
     damaged: dict[str, str] = field(default_factory=dict)
 
 
-def recorded(
-    state: State, chosen: Mapping[str, Mapping[str, Any]], known: Iterable[str], stack: str
-) -> Recorded:
+def recorded(state: State, chosen: Mapping[str, Mapping[str, Any]], known: Iterable[str], stack: str) -> Recorded:
     """`chosen`: host -> its variables, of those that are other machines; `known`: all hosts of the
     inventory. The ssh configuration is for all that have a record."""
     anew = bool(chosen) and not state.ssh_config_holds()
@@ -50,17 +48,13 @@ def recorded(
         except DamagedRecord as error:
             gone = name not in known
             found.damaged[name] = (
-                f"{error.message} (it is no host of the inventory: delete the file)"
-                if gone
-                else error.describe()
+                f"{error.message} (it is no host of the inventory: delete the file)" if gone else error.describe()
             )
             found.nodes.pop(name, None)
     return found
 
 
-def node(
-    state: State, name: str, variables: Mapping[str, Any], record: NodeRecord, stack: str
-) -> Node:
+def node(state: State, name: str, variables: Mapping[str, Any], record: NodeRecord, stack: str) -> Node:
     """A node with its facts. Raises DamagedRecord."""
     return Node(
         name=name,
@@ -107,7 +101,7 @@ def parse_facts(record: NodeFacts) -> Facts:
         libraries=record.libraries,
         packages=record.packages,
         interfaces={name: tuple(found) for name, found in record.interfaces.items()},
-        mpi=mpi_of(record),
+        mpi=record.mpi,
         gpus=record.gpus,
         fingerprint=record.fingerprint,
         route=recorded.route if recorded else "",
@@ -120,10 +114,3 @@ def parse_facts(record: NodeFacts) -> Facts:
 
 def proofs_of(record: NodeRecord) -> dict[str, Proof]:
     return {name: Proof(**one.model_dump()) for name, one in record.proved.items()}
-
-
-def mpi_of(record: NodeFacts) -> Mapping[str, str]:
-    """Records of before there was a choice know Intel's mpiexec alone."""
-    if isinstance(record, NodeRecord) and record.mpiexec and not record.mpi:
-        return {"intel": record.mpiexec}
-    return record.mpi

@@ -19,9 +19,7 @@ from orchestrator.model.hostlist import expand, fold
 MENTIONED = 500  # hosts that a misspelt name is compared with
 
 
-def select(
-    source: Path, listing: Listing, *, nodes: str | None, exclude: str | None, spares: int = 0
-) -> Selection:
+def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | None, spares: int = 0) -> Selection:
     """A number (the first ones), names, ranges, groups, patterns; None: all.
 
     Spares are the hosts that follow a number, or the last ones of what was named.
@@ -34,8 +32,7 @@ def select(
     left = tuple(name for name in wanted if name not in set(dropped))
     if not left:
         raise RequestError(
-            f"--nodes {nodes or 'all'} --exclude {exclude} leaves none of the "
-            f"{len(listing.hosts)} hosts in {source}.",
+            f"--nodes {nodes or 'all'} --exclude {exclude} leaves none of the {len(listing.hosts)} hosts in {source}.",
             hint="Exclude fewer of them.",
         )
     name = f"cluster '{title(source)}'"
@@ -79,9 +76,7 @@ def recalled(path: Path, listing: Listing) -> tuple[str, ...] | None:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    hosts = isinstance(found, list) and all(
-        isinstance(one, str) and one in listing.hosts for one in found
-    )
+    hosts = isinstance(found, list) and all(isinstance(one, str) and one in listing.hosts for one in found)
     return tuple(found) if hosts else None
 
 
@@ -98,9 +93,7 @@ def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[st
     from ansible.inventory.manager import split_host_pattern
 
     parts: list[str] = [
-        name
-        for part in split_host_pattern(pattern)
-        for name in expand(part, lambda name: name in listing.groups)
+        name for part in split_host_pattern(pattern) for name in expand(part, lambda name: name in listing.groups)
     ]
     manager = ansible_inventory(listing)
     for part in parts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from orch_node.protocol.cores import Core as Core
 from orch_node.protocol.cores import by_numa as by_numa
 from orch_node.protocol.fabrics import Device, Proof
+from orch_node.protocol.precision import bf16_flag
 
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import fold
@@ -54,7 +55,7 @@ class Facts:
     @property
     def bf16(self) -> str | None:
         """The instruction set that makes BF16 fast here, or None."""
-        return next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in self.flags), None)
+        return bf16_flag(self.flags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,22 +136,16 @@ class Cluster:
             more = f" So is it with {len(damaged) - 1} more." if damaged[1:] else ""
             raise PlanError(f"{damaged[0]}{more}", hint=hint)
         if unknown := [name for name in names if name not in known]:
-            raise PlanError(
-                f"Nothing is known about {fold(unknown)}.",
-                hint=hint,
-            )
+            raise PlanError(f"Nothing is known about {fold(unknown)}.", hint=hint)
         return tuple(known[name] for name in names)
 
 
-def first_hosts(
-    hosts: tuple[str, ...], count: int, *, cluster: str, source: str
-) -> tuple[str, ...]:
+def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str) -> tuple[str, ...]:
     """The first `count` of the hosts. Raises PlanError if there are fewer, or none is wanted."""
     if not 1 <= count <= len(hosts):
         has = f"{len(hosts)} node{'s' * (len(hosts) != 1)} to choose from"
         more = "name others by --inventory" if cluster == LOCAL else f"add hosts to {source}"
         raise PlanError(
-            f"--nodes {count}, but cluster '{cluster}' has {has}.",
-            hint=f"Use --nodes {len(hosts)}, or {more}.",
+            f"--nodes {count}, but cluster '{cluster}' has {has}.", hint=f"Use --nodes {len(hosts)}, or {more}."
         )
     return hosts[:count]

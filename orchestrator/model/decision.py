@@ -8,6 +8,9 @@ from typing import Generic, TypeVar
 from orch_node.protocol.record import Decision as Decision
 
 T = TypeVar("T", covariant=True)
+# Topics of decisions about an array of runs.
+ARRAY_MEMBER = "array"  # the settings of one run of it
+ALREADY_DONE = "done already"  # a run that is not repeated
 
 
 @dataclass(frozen=True, slots=True)

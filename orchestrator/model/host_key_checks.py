@@ -33,12 +33,16 @@ SHARED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*S(.*)")
 # in a private folder of their own. Over one that somebody else has opened no key is looked at.
 SOCKETS = ("ansible_control_path", "ansible_control_path_dir")
 WITH_ARGUMENT = frozenset(f"-{letter}" for letter in "BbcDEeIiJLlmOoPpQRSWw")
-SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking",
-            "ansible_paramiko_host_key_checking")  # fmt: skip
+SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
 REVERSED = ("ansible_paramiko_host_key_auto_add",)
-ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args",
-             "ansible_scp_extra_args", "ansible_sftp_extra_args",
-             "ansible_paramiko_proxy_command")  # fmt: skip
+ARGUMENTS = (
+    "ansible_ssh_args",
+    "ansible_ssh_common_args",
+    "ansible_ssh_extra_args",
+    "ansible_scp_extra_args",
+    "ansible_sftp_extra_args",
+    "ansible_paramiko_proxy_command",
+)
 PROGRAMS = ("ansible_ssh_executable", "ansible_scp_executable", "ansible_sftp_executable")
 NESTED = 3  # a ProxyCommand is a command line inside of an argument, and may hold another
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from orch_node.protocol.cores import split
 from orch_node.protocol.record import Place as Place
-from orch_node.protocol.record import cpu_list as cpu_list
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
@@ -98,8 +97,7 @@ def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
 def check_workers(node: Node, cores: int, workers: int) -> None:
     if not 0 <= workers < cores:
         raise PlanError(
-            f"--ccl-workers {workers}, but a rank on {node.name} has {cores} core"
-            f"{'s' * (cores != 1)} in all.",
+            f"--ccl-workers {workers}, but a rank on {node.name} has {cores} core{'s' * (cores != 1)} in all.",
             hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
         )
 
@@ -110,8 +108,7 @@ def check_ranks(node: Node, ppn: int | None) -> None:
     if ppn is None or 1 <= ppn <= cores:
         return
     raise PlanError(
-        f"--ppn {ppn}, but {node.name} has {cores} physical core{'s' * (cores != 1)} that orch "
-        "may use.",
+        f"--ppn {ppn}, but {node.name} has {cores} physical core{'s' * (cores != 1)} that orch may use.",
         hint=f"Use --ppn 1 to {cores}; with --ppn auto it is {len(node.facts.numa_nodes)} here, "
         "one rank for each NUMA node. --exclude leaves a node out.",
     )

@@ -42,8 +42,7 @@ class Link:
     def of_ranks(self, numa: tuple[int | None, ...], transport: str) -> tuple[dict[str, str], ...]:
         """Variables of each rank of the node, near whose NUMA nodes `numa` its devices are."""
         return tuple(
-            fabrics.rank_variables(self.fabric, names, transport)
-            for names in fabrics.shares(self.devices, numa)
+            fabrics.rank_variables(self.fabric, names, transport) for names in fabrics.shares(self.devices, numa)
         )
 
 
@@ -85,8 +84,7 @@ by {others}"
     known = ", ".join(f"{name} {' '.join(a)}" for name, a in node.facts.interfaces.items())
     by = f", and reaches the others by {' and '.join(sorted(routes))}" if routes else ""
     raise PlanError(
-        f"{node.name} has the address {node.address} on none of its interfaces ({known}){by}.",
-        hint=ORCH_ADDRESS,
+        f"{node.name} has the address {node.address} on none of its interfaces ({known}){by}.", hint=ORCH_ADDRESS
     )
 
 

@@ -50,31 +50,12 @@ MPI = Backend(
     own_torch=True,
     advice="Build PyTorch with MPI, or take --backend ccl, which talks over MPI too.",
 )
-NCCL = Backend(
-    name="nccl",
-    summary="NVIDIA's, between GPUs",
-    gpu=True,
-    advice="Take --backend ccl or gloo on CPUs.",
-)
-ACCL = Backend(
-    name="accl",
-    summary="Alibaba's, between GPUs",
-    module="torch_accl",
-    requirements={"torch-accl": ""},
-    gpu=True,
-    advice="torch_accl is not public: its owner hands the wheel out. Name it in the requirements "
-    "of the stack, put it where `orch provision --find-links` finds it, and give the nodes GPUs; "
-    "on CPUs take --backend ccl or gloo.",
-)
-BACKENDS = {one.name: one for one in (GLOO, CCL, MPI, NCCL, ACCL)}
+NCCL = Backend(name="nccl", summary="NVIDIA's, between GPUs", gpu=True, advice="Take --backend ccl or gloo on CPUs.")
+BACKENDS = {one.name: one for one in (GLOO, CCL, MPI, NCCL)}
 
 # How oneCCL talks -> its variables. Under hydra it asks MPI; elsewhere orch says who is where.
 TRANSPORTS = {
     "mpi": (("CCL_ATL_TRANSPORT", "mpi"),),
-    "ofi": (
-        ("CCL_ATL_TRANSPORT", "ofi"),
-        ("CCL_PROCESS_LAUNCHER", "none"),
-        ("FI_PROVIDER", "tcp"),
-    ),
+    "ofi": (("CCL_ATL_TRANSPORT", "ofi"), ("CCL_PROCESS_LAUNCHER", "none"), ("FI_PROVIDER", "tcp")),
 }
 TRANSPORT_NAMES = {"mpi": "over MPI", "ofi": "over libfabric (ofi), not MPI"}

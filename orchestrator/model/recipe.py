@@ -28,6 +28,7 @@ class Recipe:
     script: str
     summary: str = ""
     own_script: bool = False
+    module: bool = False  # `script` is the name of a module, which the ranks find
     resumes: bool = False
     elastic: bool = False
     ipex: bool = False
@@ -43,6 +44,15 @@ class Recipe:
     folder: str = ""
     files: tuple[str, ...] = ()
 
+    @property
+    def script_file(self) -> str:
+        """Return the path of the script; empty for a module, which has no file here."""
+        return "" if self.module else self.script
+
+    def program(self, paths: Mapping[str, str]) -> tuple[str, ...]:
+        """Return what Python runs. `paths`: file of this machine -> where the ranks find it."""
+        return ("-m", self.script) if self.module else (paths[self.script],)
+
     def place_of(self, path: str, number: int) -> str:
         """Where a file of this machine is put below a folder of a run's: the files of a plug-in
         recipe stay as they are to each other, others have a folder each by their number."""
@@ -54,8 +64,7 @@ class Recipe:
         """Defaults, then the preset, then what was chosen. Raises RequestError."""
         if preset is not None and preset not in self.presets:
             raise RequestError(
-                f"Recipe '{self.name}' has no preset '{preset}'.",
-                hint=did_you_mean(preset, self.presets),
+                f"Recipe '{self.name}' has no preset '{preset}'.", hint=did_you_mean(preset, self.presets)
             )
         self.check_names(chosen)
         layers = (self.presets[preset] if preset else {}, chosen)
@@ -79,8 +88,7 @@ class Recipe:
             if name not in known:
                 raise RequestError(
                     f"Recipe '{self.name}' knows no setting '{name}'.",
-                    hint=f"{did_you_mean(name, known)} "
-                    "Arguments that only the script knows go after --.",
+                    hint=f"{did_you_mean(name, known)} Arguments that only the script knows go after --.",
                 )
 
     def type_of(self, name: str) -> str:
@@ -93,9 +101,7 @@ class Recipe:
         for name, value in chosen.items():
             kind = self.type_of(name)
             if not fits(value, kind):
-                default = (
-                    f" Its default is {self.arguments[name]}." if name in self.arguments else ""
-                )
+                default = f" Its default is {self.arguments[name]}." if name in self.arguments else ""
                 raise RequestError(
                     f"--set {name}={value}: it is not {WANTED[kind]}.",
                     hint=f"Recipe '{self.name}' takes {WANTED[kind]} for it.{default}",

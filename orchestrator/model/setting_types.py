@@ -40,9 +40,5 @@ def is_number(text: str) -> bool:
 
 
 FITS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
-    {
-        INTEGER: is_integer,
-        NUMBER: is_number,
-        SWITCH: lambda text: text.lower() in SWITCHES,
-    }
+    {INTEGER: is_integer, NUMBER: is_number, SWITCH: lambda text: text.lower() in SWITCHES}
 )

@@ -22,9 +22,7 @@ def plan(request: TrainRequest, *, kind: str, inputs: Sequence[Path], out: Path)
     nodes stay as they are. Raises RequestError."""
     for pair in request.settings:
         if pair.partition("=")[0] in OWN:
-            raise RequestError(
-                f"--set {pair}: this command sets it.", hint="KIND, FILE... and --out say it."
-            )
+            raise RequestError(f"--set {pair}: this command sets it.", hint="KIND, FILE... and --out say it.")
     here = request.inventory == HERE
     data_dir = out.absolute() if here else out
     pairs = (f"kind={kind}", f"data_dir={data_dir}", *request.settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from orchestrator.errors import RequestError
 from orchestrator.runs.fetch import Collected, FetchListener
@@ -19,12 +19,12 @@ def fetch(handle: RunHandle, wanted: Wanted, listener: FetchListener) -> Collect
     """
     wanted = replace(wanted, source=wanted.source or output_of(handle))
     found = handle.fetch(wanted, listener)
-    if wanted.only and not found.files:
+    if wanted.only and not found.files and not found.left_out:
         raise RequestError(
             f"Nothing in {wanted.source} matches {' or '.join(wanted.only)}.",
             hint="Without --only all files are fetched.",
         )
-    files = [asdict(entry) for entry in found.files]
+    files = [{"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in found.files]
     value = {"schema": 1, "from": wanted.source, "folder": str(found.folder), "files": files}
     write_json(handle.folder / FETCHED, value)
     return found

@@ -27,17 +27,11 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 def lay_out(
-    image: Image,
-    context: Path,
-    find_links: tuple[str, ...],
-    python: str | None,
-    tell: Callable[[str], None],
+    image: Image, context: Path, find_links: tuple[str, ...], python: str | None, tell: Callable[[str], None]
 ) -> None:
     """Fill a folder with the Dockerfile, the stack's wheels and orch's programs."""
     stack = image.stack.for_backend(image.stack.backends[0])
-    target = Platform(
-        python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC
-    )
+    target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
     for line in wheelhouse.ahead(stack, target, find_links):
         tell(line)
     house = wheelhouse.prepare(stack, target, find_links)
@@ -70,8 +64,7 @@ def build(image: Image, context: Path) -> str:
     """-> the image's digest, or its id where no registry has it yet. Raises ExecuteError."""
     run(
         image.build(str(context)),
-        hint=f"The engine said why, above. Where it cannot pull {image.base}, --base names another "
-        "image with Python.",
+        hint=f"The engine said why, above. Where it cannot pull {image.base}, --base names another image with Python.",
     )
     return run(image.digest(), capture=True).strip()
 

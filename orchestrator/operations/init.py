@@ -70,13 +70,9 @@ def check_hosts(hosts: Sequence[Host]) -> None:
     """Raises RequestError."""
     names = [host.name for host in hosts]
     if not names:
-        raise RequestError(
-            "No hosts.", hint="Name them (alice@node1, node[1-8], 10.0.0.1), or --from-ssh-config."
-        )
+        raise RequestError("No hosts.", hint="Name them (alice@node1, node[1-8], 10.0.0.1), or --from-ssh-config.")
     if twice := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
-        raise RequestError(
-            f"Named twice: {', '.join(twice)}.", hint="A range may hold a name already."
-        )
+        raise RequestError(f"Named twice: {', '.join(twice)}.", hint="A range may hold a name already.")
     for name in names:
         if not is_host(name):
             raise RequestError(f"{one_line(name)[:80]!r} is no host name.", hint=EXAMPLES)
@@ -90,9 +86,11 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
     shared.pop("ansible_host", None)
     own = [Host(name=host.name, variables=without(host.variables, shared)) for host in hosts]
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True,
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
         autoescape=False,  # nosec: YAML
-    )  # fmt: skip
+    )
     template = environment.get_template("inventory.yml.j2")
     return template.render(name=name, path=path, hosts=own, shared=dict(sorted(shared.items())))
 
@@ -120,12 +118,8 @@ def named(words: Iterable[str]) -> Iterator[Host]:
 
 def unfolded(word: str) -> list[str]:
     """node[1-3] -> node1, node2, node3. Raises RequestError for more than there can be."""
-    if (match := re.search(r"\[(\d{1,9})[-:](\d{1,9})\]", word)) and (
-        not 0 <= int(match[2]) - int(match[1]) < MOST
-    ):
-        raise RequestError(
-            f"{one_line(word)[:80]}: a range goes up, by {MOST} hosts at most.", hint=EXAMPLES
-        )
+    if (match := re.search(r"\[(\d{1,9})[-:](\d{1,9})\]", word)) and (not 0 <= int(match[2]) - int(match[1]) < MOST):
+        raise RequestError(f"{one_line(word)[:80]}: a range goes up, by {MOST} hosts at most.", hint=EXAMPLES)
     return expand(word, lambda group: False)
 
 
@@ -156,9 +150,7 @@ def configured(words: Sequence[str], path: Path) -> Iterator[Host]:
     wanted = [one for word in words for one in unfolded(word)]
     for name in wanted:
         if not any(fnmatchcase(known, name) for known in names):
-            raise RequestError(
-                f"{path} has no Host {one_line(name)[:80]}.", hint=did_you_mean(name, names)
-            )
+            raise RequestError(f"{path} has no Host {one_line(name)[:80]}.", hint=did_you_mean(name, names))
     for name in names:
         if not wanted or any(fnmatchcase(name, pattern) for pattern in wanted):
             yield Host(name=name, variables=told(asked_of_ssh(name, path)))
@@ -192,9 +184,7 @@ def asked_of_ssh(name: str, path: Path) -> dict[str, str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SSH_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ExecuteError(
-            f"ssh -G {name}: {error}", hint="It comes with openssh-client."
-        ) from None
+        raise ExecuteError(f"ssh -G {name}: {error}", hint="It comes with openssh-client.") from None
     if done.returncode != 0:
         raise ExecuteError(
             f"ssh -G {name}: {done.stderr.strip()}",

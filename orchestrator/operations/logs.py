@@ -21,8 +21,6 @@ def compiled(pattern: str | None) -> re.Pattern[str]:
         ) from None
 
 
-def lines(
-    handle: RunHandle, pattern: re.Pattern[str], *, rank: int | None, follow: bool
-) -> Iterator[LogLine]:
+def lines(handle: RunHandle, pattern: re.Pattern[str], *, rank: int | None, follow: bool) -> Iterator[LogLine]:
     found = handle.logs(rank=rank, follow=follow)
     return (line for line in found if pattern.search(line.text))

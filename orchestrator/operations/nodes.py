@@ -12,8 +12,21 @@ from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 from orchestrator.state import State
 
-COLUMNS = ("node", "state", "address", "interface", "cores", "numa", "memory", "bf16", "python",
-           "torch", "stack", "fabrics", "fingerprint")  # fmt: skip
+COLUMNS = (
+    "node",
+    "state",
+    "address",
+    "interface",
+    "cores",
+    "numa",
+    "memory",
+    "bf16",
+    "python",
+    "torch",
+    "stack",
+    "fabrics",
+    "fingerprint",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +49,7 @@ def rows(inventory: str) -> Nodes:
             found.rows.append(unknown(name, "damaged"))
             found.warnings.append(error.describe())
     if any(one["state"] == "unknown" for one in found.rows):
-        found.warnings.append(
-            f"of unknown nodes nothing is recorded yet: orch provision {inventory}"
-        )
+        found.warnings.append(f"of unknown nodes nothing is recorded yet: orch provision {inventory}")
     return found
 
 

@@ -27,10 +27,7 @@ def check_shown(shown: str, ranks: int) -> None:
     if not (shown.isascii() and shown.isdigit()):
         raise RequestError(f"--show {shown}: it is the number of a rank, all, or none.")
     if int(shown) >= ranks:
-        raise RequestError(
-            f"--show {shown}: the run has ranks 0 to {ranks - 1}.",
-            hint="--show all shows them all.",
-        )
+        raise RequestError(f"--show {shown}: the run has ranks 0 to {ranks - 1}.", hint="--show all shows them all.")
 
 
 class RanksOutput:

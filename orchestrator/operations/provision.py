@@ -13,21 +13,13 @@ from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
 from orchestrator.provisioning import slim, trial, wheelhouse
-from orchestrator.provisioning.plan import (
-    Host,
-    Platform,
-    ProvisionPlan,
-    ProvisionRequest,
-    plan_provision,
-)
+from orchestrator.provisioning.plan import Host, Platform, ProvisionPlan, ProvisionRequest, plan_provision
 from orchestrator.provisioning.report import Change, Report
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.versions.stack import Stack
 
 
-def provision(
-    request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]
-) -> Report:
+def provision(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
     """Bring all nodes of an inventory to the state of a stack. Raises OrchError.
 
     `environment`: variables of Ansible's own, such as where it finds the sudo password.
@@ -62,18 +54,11 @@ def image_of(session: Session) -> dict[str, Any]:
         return {"image": name, "file": {}}
     # A file of the flag's may hold another image than the one that the inventory names.
     file = load.image_file(path, "" if session.request.docker_load else name)
-    record = {
-        "folder": str(file.path.parent),
-        "name": file.path.name,
-        "sha256": sha256(file.path),
-        "id": file.id,
-    }
+    record = {"folder": str(file.path.parent), "name": file.path.name, "sha256": sha256(file.path), "id": file.id}
     return {"image": file.name, "file": record}
 
 
-def go_on(
-    session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...], image: dict[str, Any]
-) -> None:
+def go_on(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...], image: dict[str, Any]) -> None:
     """What follows the preflight: nothing, if a node that was reached did not pass it."""
     plan = plan_provision(
         session.request,
@@ -131,9 +116,7 @@ def facts_script() -> str:
     return str(STANDALONE / "facts.py")
 
 
-def prepare_wheels(
-    session: Session, stack: Stack, platforms: tuple[Platform, ...]
-) -> dict[str, dict[str, object]]:
+def prepare_wheels(session: Session, stack: Stack, platforms: tuple[Platform, ...]) -> dict[str, dict[str, object]]:
     """Platform -> what the stack role must know of its wheelhouse."""
     links = session.request.find_links
     houses = {}
@@ -185,8 +168,7 @@ def note_packages(session: Session, plan: ProvisionPlan) -> None:
     if session.request.check:
         for name, missing in plan.missing.items():
             session.nodes[name].changes += [
-                Change(what=f"package {package}", is_="missing", should="installed")
-                for package in missing
+                Change(what=f"package {package}", is_="missing", should="installed") for package in missing
             ]
 
 

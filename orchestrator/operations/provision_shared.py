@@ -23,10 +23,7 @@ HERE = "here"  # this machine, as a host
 
 
 def provision_shared(
-    shared: SharedFolder,
-    request: ProvisionRequest,
-    listener: Listener,
-    environment: Mapping[str, str],
+    shared: SharedFolder, request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]
 ) -> Report:
     """The stack and train/ in the folder, by the same means as on a node. Raises OrchError."""
     request = replace(request, inventory=str(write_inventory(shared)))

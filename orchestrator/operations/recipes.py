@@ -17,13 +17,10 @@ def new(name: str, into: Path) -> Path:
     """Make the folder of a recipe; -> the folder. Raises RequestError."""
     if not NAME.fullmatch(name):
         raise RequestError(
-            f"A recipe cannot be called '{name}'.",
-            hint="Small letters and digits, words joined by dashes: my-recipe.",
+            f"A recipe cannot be called '{name}'.", hint="Small letters and digits, words joined by dashes: my-recipe."
         )
     if name in recipe_folders():
-        raise RequestError(
-            f"There is a recipe '{name}' already.", hint="Choose another name: my-recipe."
-        )
+        raise RequestError(f"There is a recipe '{name}' already.", hint="Choose another name: my-recipe.")
     folder = into / name.replace("-", "_")
     if folder.exists():
         raise RequestError(f"{folder} is there already.", hint="Choose another name or --in.")

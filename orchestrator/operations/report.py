@@ -14,14 +14,7 @@ from orchestrator.runs.outcome import outcome_of
 from orchestrator.targets.interface import Tell
 
 
-def report(
-    base: Path,
-    names: Sequence[str],
-    *,
-    inventory: str | None,
-    output: Path | None,
-    tell: Tell,
-) -> Path:
+def report(base: Path, names: Sequence[str], *, inventory: str | None, output: Path | None, tell: Tell) -> Path:
     """Write the page; -> its path. By default it goes into the run's folder, or, of several, into
     that of all runs. Raises OrchError."""
     found = [renewed(base, name, inventory, tell) for name in names]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orch_node.protocol.record import FIRST_TARGET, RunRecord
+
 from orchestrator.operations.find import renewed
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
@@ -24,10 +26,16 @@ def listed(base: Path, inventory: str | None) -> Listed:
             nodes=run.nodes,
             progress=progress_words(run.progress()),
             folder=str(run.folder),
+            local=is_local(run.record),
         )
         for run in found.runs
     )
     return Listed(rows=tuple(rows), warnings=tuple(found.warnings()))
+
+
+def is_local(record: RunRecord) -> bool:
+    """Return whether all ranks run on this machine, without a batch system."""
+    return record.target == FIRST_TARGET and not any(node.via for node in record.nodes)
 
 
 def outcome(base: Path, name: str, inventory: str | None, tell: Tell) -> Outcome:

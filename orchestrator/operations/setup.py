@@ -1,8 +1,7 @@
 """What `orch setup` does: a stack in the environment that this Python belongs to.
 
-What is there is left alone, so a second time costs seconds. torch comes first, its small CPU build
-if that can be had; then our bindings, built against it; then the rest, which takes the torch that
-is there.
+Installed packages are kept, so a second call takes seconds. The packages of the stack's lock come
+first, then torch, in its small CPU build if an index has it, then our bindings, built against it.
 """
 
 from __future__ import annotations
@@ -14,18 +13,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator import screen
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.clusters import local_facts
 from orchestrator.operations import stacks
+from orchestrator.operations.version import DISTRIBUTION
 from orchestrator.paths import SHARE
 from orchestrator.provisioning import own_bindings
+from orchestrator.provisioning.lock import locked_packages, pip_options
 from orchestrator.provisioning.pip import command
+from orchestrator.provisioning.plan import Platform
 from orchestrator.versions.matrix import index_of
 from orchestrator.versions.matrix import own_bindings as is_our_own
 from orchestrator.versions.stack import BINDINGS, TORCH, Index, Stack, same_version
@@ -50,19 +53,62 @@ def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
     if made is None:
         need_tools(stack)
     say(f"stack {stack.name}: {stack.summary}; into {prefix}")
+    locked = install_locked(stack)
     install_torch(stack)
     say(describe_torch())
     if made:
         pip("install", "--no-deps", str(made))
     else:
         build_bindings(prefix)
+    if not locked:
+        install_requirements(stack)
+    check(stack)
+
+
+def install_locked(stack: Stack) -> bool:
+    """Install the packages of the stack's lock, verified by their hashes.
+
+    What orch itself runs on stays as it is: this process has imported some of it.
+
+    Returns:
+        Whether the stack has a lock.
+    """
+    this_machine = Platform(
+        python="{}.{}".format(*sys.version_info), machine=platform.machine(), libc=platform.libc_ver()[1]
+    )
+    packages = locked_packages(stack, this_machine)
+    needed_by_orch = required_packages(DISTRIBUTION)
+    missing = tuple(package for package in packages if package.name not in needed_by_orch)
+    if missing:
+        say(f"installing {len(missing)} packages of the stack, verified by hash")
+        with pip_options(missing) as (options, _):
+            pip("install", *options)
+    return bool(packages)
+
+
+def required_packages(name: str, visited: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the installed packages that a distribution needs, directly or not, and itself."""
+    if name in visited:
+        return visited
+    visited |= {name}
+    try:
+        requirements = [Requirement(line) for line in distribution(name).requires or ()]
+    except PackageNotFoundError:
+        return visited
+    for requirement in requirements:
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            visited = required_packages(canonicalize_name(requirement.name), visited)
+    return visited
+
+
+def install_requirements(stack: Stack) -> None:
+    """Install what a stack without a lock requires beside torch and the bindings."""
     say("installing the rest of the stack")
     rest = {name: version for name, version in stack.requirements.items() if name != BINDINGS}
     alone = [f"{name}=={rest.pop(name)}" for name in stack.without_dependencies]
     pip("install", *(f"{name}=={version}" for name, version in rest.items()))
     if alone:
         pip("install", "--no-deps", *alone)
-    check(stack)
 
 
 def need_own_stack(stack: Stack) -> None:
@@ -138,8 +184,7 @@ def check(stack: Stack) -> None:
         words = (done.stderr.strip().splitlines() or ["no word"])[-1]
         raise ExecuteError(
             f"torch and {module} cannot be loaded: {words}",
-            hint="`orch stacks check` looks for what does not fit; `orch setup` again mends what "
-            "is missing.",
+            hint="`orch stacks check` looks for what does not fit; `orch setup` again mends what is missing.",
         )
     say(f"done: stack {stack.name} is ready, torch {done.stdout.strip()} with {module}")
 
@@ -172,9 +217,7 @@ def offers(index: Index, version: str) -> bool:
     asked = command("index", "versions", TORCH, f"--index-url={index.url}", *ASK_ONCE)
     began = time.monotonic()
     try:
-        done = subprocess.run(
-            asked, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS
-        )
+        done = subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
         found = version in done.stdout.replace(",", " ").split()
     except subprocess.TimeoutExpired:
         found = False

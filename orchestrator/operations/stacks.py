@@ -23,9 +23,7 @@ VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD
 
 
 def here() -> Here:
-    return Here(
-        python=platform.python_version(), system=platform.system(), machine=platform.machine()
-    )
+    return Here(python=platform.python_version(), system=platform.system(), machine=platform.machine())
 
 
 def asked_stack(name: str | None, backend: str | None) -> Stack | None:
@@ -39,10 +37,7 @@ def check(
 ) -> list[tuple[Environment, Stack, tuple[Mismatch, ...]]]:
     """Each environment, the stack it was measured by, and what does not fit."""
     stacks = load.all_stacks()
-    return [
-        (env, asked or nearest_stack(env, stacks), mismatches(env, stacks, asked))
-        for env in environments
-    ]
+    return [(env, asked or nearest_stack(env, stacks), mismatches(env, stacks, asked)) for env in environments]
 
 
 def nearest_stack(environment: Environment, stacks: Sequence[Stack]) -> Stack:
@@ -56,8 +51,7 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     program = shutil.which(python)
     if program is None:
         raise RequestError(
-            f"--python {python}: there is no such program.",
-            hint="Name an interpreter, such as .venv/bin/python.",
+            f"--python {python}: there is no such program.", hint="Name an interpreter, such as .venv/bin/python."
         )
     prefix = Path(program).parent.parent
     command = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]

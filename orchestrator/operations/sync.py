@@ -16,11 +16,7 @@ from orchestrator.provisioning.session import Listener, Session, open_session
 def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
     """Bring what training reads to all nodes. Raises OrchError."""
     session = open_session(request, listener, environment, "sync")
-    variables = {
-        "orch_root": recorded_root(session),
-        "orch_train": str(TRAIN),
-        "orch_data": data_trees(request.data),
-    }
+    variables = {"orch_root": recorded_root(session), "orch_train": str(TRAIN), "orch_data": data_trees(request.data)}
     with session.state.lock("sync"):
         session.run_locked("sync", variables)
     return session.report(session.source.stem)

@@ -21,9 +21,14 @@ def plan(request: TrainRequest) -> Plan:
 
 
 def left_out(request: TrainRequest) -> Iterator[str]:
-    """Runs that cannot be read, and so cannot be carried on, in words."""
-    if not request.fresh:
-        yield from (one.describe() for one in store.recorded(Path(request.runs_dir)).damaged)
+    """Yield why runs are not resumed: they are damaged, or may still run on another host."""
+    if request.fresh:
+        return
+    recorded = store.recorded(Path(request.runs_dir))
+    yield from (damaged.describe() for damaged in recorded.damaged)
+    for run in recorded.runs:
+        if run.state == "unknown":
+            yield f"{run.id} may still run on a host not visible here: it is not resumed"
 
 
 def start(plan: Plan, folder: Path) -> RunHandle:

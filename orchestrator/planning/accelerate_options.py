@@ -11,8 +11,15 @@ from orchestrator.model.decision import Decision
 
 CPU_TYPES = ("MULTI_CPU", "NO")
 # Other ways to spread a model, which accelerate has for GPUs alone.
-ELSEWHERE = ("deepspeed_config", "fsdp_config", "megatron_lm_config", "parallelism_config",
-             "fp8_config", "tpu_name", "tpu_use_cluster")  # fmt: skip
+ELSEWHERE = (
+    "deepspeed_config",
+    "fsdp_config",
+    "megatron_lm_config",
+    "parallelism_config",
+    "fp8_config",
+    "tpu_name",
+    "tpu_use_cluster",
+)
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
 WITH = ("accelerate", "mpirun-accelerate")
 
@@ -36,13 +43,11 @@ def read(values: Mapping[str, object], source: str) -> AccelerateOptions:
     if kind not in CPU_TYPES or values.get("use_cpu") is False or other:
         what = other[0] if other else f"distributed_type {kind}, use_cpu {values.get('use_cpu')}"
         raise PlanError(
-            f"{source} is for GPUs ({what}); orch trains on CPUs.",
-            hint="Make one with `accelerate config`: multi-CPU.",
+            f"{source} is for GPUs ({what}); orch trains on CPUs.", hint="Make one with `accelerate config`: multi-CPU."
         )
     precision = str(values.get("mixed_precision") or "no")
     if precision not in PRECISIONS:
-        raise PlanError(f"{source}: mixed_precision {precision}, which CPUs do not train in.",
-                        hint="bf16 or no.")  # fmt: skip
+        raise PlanError(f"{source}: mixed_precision {precision}, which CPUs do not train in.", hint="bf16 or no.")
     ranks, machines = number(values, "num_processes"), number(values, "num_machines")
     even = ranks is not None and ranks > 0 and ranks % (machines or 1) == 0
     return AccelerateOptions(
@@ -65,16 +70,13 @@ def tell(options: AccelerateOptions, job: Job) -> tuple[Decision, ...]:
     answers = dict(compare(options.values, job))
     kept = [f"{name} {options.values[name]}" for name, why in answers.items() if not why]
     honoured = Decision(
-        topic="accelerate config", value=f"honoured: {', '.join(kept) or 'nothing'}",
-        reason=options.source,
-    )  # fmt: skip
+        topic="accelerate config", value=f"honoured: {', '.join(kept) or 'nothing'}", reason=options.source
+    )
     contradicted = (
-        Decision(
-            topic="accelerate config", value=f"CONTRADICTED: {name} {options.values[name]}",
-            reason=why,
-        )
-        for name, why in answers.items() if why
-    )  # fmt: skip
+        Decision(topic="accelerate config", value=f"CONTRADICTED: {name} {options.values[name]}", reason=why)
+        for name, why in answers.items()
+        if why
+    )
     return (honoured, *contradicted)
 
 
@@ -83,12 +85,10 @@ def compare(values: Mapping[str, object], job: Job) -> Iterator[tuple[str, str]]
     ours: dict[str, tuple[object, str]] = {
         "num_processes": (job.layout.world_size, "ranks, by --ppn and the nodes' cores"),
         "num_machines": (len(job.nodes), "nodes, by --nodes and the inventory"),
-        "mixed_precision": (
-            "bf16" if job.precision == "bf16" else "no", "by --precision, or the recipe's",
-        ),
+        "mixed_precision": ("bf16" if job.precision == "bf16" else "no", "by --precision, or the recipe's"),
         "main_process_ip": (job.address, "node0's address on the nodes' own network"),
         "main_process_port": (job.port, "the run's port"),
-    }  # fmt: skip
+    }
     for name, value in values.items():
         if value in (None, "", {}) or name == "compute_environment":
             continue

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
+from orch_node.protocol.precision import AUTO, BF16
+from packaging.version import Version
+
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe
 from orchestrator.versions.stack import Stack
+
+NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 
 
 def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
@@ -16,6 +24,22 @@ def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
         raise PlanError(
             f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
             hint=did_you_mean(stack.name, recipe.stacks),
+        )
+
+
+def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
+    """Refuse arguments with which a script on the stack's packages is known to fail.
+
+    Raises:
+        PlanError: if a script with the Trainer would end at once.
+    """
+    parts = " ".join(arguments).replace("=", " ").split()
+    transformers = stack.requirements.get("transformers")
+    is_requested = ("--ddp_backend", "ccl") in pairwise(parts)
+    if is_requested and transformers and Version(transformers) >= NO_DDP_BACKEND_CCL:
+        raise PlanError(
+            f"--ddp_backend ccl: transformers {transformers} no longer takes it.",
+            hint="Leave it out. orch makes the process group on ccl before the script starts, and the Trainer uses it.",
         )
 
 
@@ -69,13 +93,12 @@ def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> N
     if recipe.own_script:
         raise PlanError(
             f"--ipex is for recipes; {recipe.script} decides for itself.",
-            hint="Call ipex.optimize in the script, and wrap its result in "
-            "DistributedDataParallel.",
+            hint="Call ipex.optimize in the script, and wrap its result in DistributedDataParallel.",
         )
     if not recipe.ipex:
         raise PlanError(
             f"--ipex: recipe '{recipe.name}' has no --use_ipex.",
-            hint="Leave --ipex out. A recipe whose script takes that flag says `ipex = true` in "
-            "its recipe.toml.",
+            hint="Leave --ipex out. A recipe whose script takes that flag says `ipex = true` in its recipe.toml.",
         )
+    precision = BF16 if precision == AUTO else precision  # the ranks may choose it
     stack.check_ipex(precision=precision, through="accelerate", world_size=ranks)

@@ -18,25 +18,32 @@ UNLIMITED, INHERIT = "unlimited", "inherit"
 SIZE = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
 # What orch itself says of a container: how its ranks are reached, found and ended.
 OURS = (
-    "--detach", "-d", "--entrypoint", "--env-file", "--label", "-l", "--network", "--net", "--pid",
-    "--user", "-u", "--cpuset-cpus", "--shm-size", "--rm", "--name", "--workdir", "-w", "--pull",
-    "--tty", "-t", "--interactive", "-i",
-)  # fmt: skip
+    "--detach",
+    "-d",
+    "--entrypoint",
+    "--env-file",
+    "--label",
+    "-l",
+    "--network",
+    "--net",
+    "--pid",
+    "--user",
+    "-u",
+    "--cpuset-cpus",
+    "--shm-size",
+    "--rm",
+    "--name",
+    "--workdir",
+    "-w",
+    "--pull",
+    "--tty",
+    "-t",
+    "--interactive",
+    "-i",
+)
 
 # Mounted over, an image would not be itself any more; a script there comes without its neighbours.
-OF_THE_IMAGE = (
-    "/",
-    "/bin",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/opt",
-    "/proc",
-    "/run",
-    "/sys",
-    "/usr",
-    "/var",
-)
+OF_THE_IMAGE = ("/", "/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/run", "/sys", "/usr", "/var")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +79,7 @@ class Docker:
         if not SIZE.fullmatch(self.shm):
             raise PlanError(f"shm = {self.shm!r} is no size.", hint="Examples: 512m, 4g.")
         if self.memlock not in (UNLIMITED, INHERIT) and not self.memlock.isdecimal():
-            raise PlanError(
-                f"memlock = {self.memlock!r}.", hint=f"{UNLIMITED}, {INHERIT} or a number of bytes."
-            )
+            raise PlanError(f"memlock = {self.memlock!r}.", hint=f"{UNLIMITED}, {INHERIT} or a number of bytes.")
         if self.env_file and not self.env_file.startswith("/"):
             raise PlanError(
                 f"env_file = {self.env_file!r} is no absolute path.",
@@ -91,14 +96,12 @@ class Docker:
             name = word.partition("=")[0]
             if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name):
                 raise PlanError(
-                    f"arguments: {word!r} is no option of docker run.",
-                    hint="Each is one word: --cap-add=SYS_NICE.",
+                    f"arguments: {word!r} is no option of docker run.", hint="Each is one word: --cap-add=SYS_NICE."
                 )
             if name in OURS:
                 raise PlanError(
                     f"arguments: {name} is orch's own.",
-                    hint="There are image, shm, mounts, env_file and python; cores follow from the "
-                    "layout.",
+                    hint="There are image, shm, mounts, env_file and python; cores follow from the layout.",
                 )
 
     def options(self, folders: Iterable[str], workdir: str) -> tuple[str, ...]:
@@ -118,12 +121,7 @@ class Docker:
         )
 
     def file(
-        self,
-        folders: Iterable[str],
-        run_dir: str,
-        *,
-        preload: tuple[str, ...],
-        processes: Mapping[str, int],
+        self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...], processes: Mapping[str, int]
     ) -> str:
         """container.json. `preload`: names of libraries, where the image has them. `processes`:
         node -> the ranks that the image itself starts there."""
@@ -159,17 +157,16 @@ def bind(folder: str) -> str:
 
 
 def seen_folders(base: str, train: str, script: str, paths: Iterable[str]) -> tuple[str, ...]:
-    """What a container has where its node sees the user's own files: runs, programs, the script
-    with its neighbours, and data."""
+    """Return what a container has at the same paths as its node: runs, programs, the folder of
+    the script, and data. `script` is empty for a module, which the image has."""
     folder = str(PurePosixPath(script).parent)
-    return (base, train, *(() if folder in OF_THE_IMAGE else (folder,)), *paths)
+    is_seen = script and folder not in OF_THE_IMAGE
+    return (base, train, *((folder,) if is_seen else ()), *paths)
 
 
 def outermost(folders: Iterable[str]) -> list[str]:
     """The folders without those inside another one."""
     found = sorted(set(folders))
     return [
-        one
-        for one in found
-        if not any(other != one and PurePosixPath(one).is_relative_to(other) for other in found)
+        one for one in found if not any(other != one and PurePosixPath(one).is_relative_to(other) for other in found)
     ]

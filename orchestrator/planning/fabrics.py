@@ -133,9 +133,7 @@ def with_fabric(
 ) -> Choice[tuple[Link, ...]]:
     """A node alone needs no link for the run itself; its fabric is told by one to itself."""
     alone = over.nodes[0].name
-    found = links.value or (
-        Link(node=alone, interface=LOOPBACK, address=LOOPBACK_ADDRESS, reason="one node alone"),
-    )
+    found = links.value or (Link(node=alone, interface=LOOPBACK, address=LOOPBACK_ADDRESS, reason="one node alone"),)
     devices = devices_of(name, over, most)
     chosen = tuple(replace(one, fabric=name, devices=devices[one.node]) for one in found)
     return Choice(chosen, (*links.decisions, decision))
@@ -203,6 +201,4 @@ def figures(proved: dict[str, Proof | None]) -> str:
     """The fastest first."""
     known = {name: one for name, one in proved.items() if one}
     by_speed = sorted(known.items(), key=lambda pair: -pair[1].gbit)
-    return ", ".join(
-        f"{name} {one.gbit:.3g} Gbit/s and {one.microseconds:.3g} us" for name, one in by_speed
-    )
+    return ", ".join(f"{name} {one.gbit:.3g} Gbit/s and {one.microseconds:.3g} us" for name, one in by_speed)

@@ -27,9 +27,7 @@ def choose_spares(cluster: Cluster) -> Choice[tuple[Node, ...]]:
     if not spares:
         return Choice(())
     names = fold([node.name for node in spares])
-    return Choice(
-        spares, (Decision(topic="spare nodes", value=names, reason="for nodes that are lost"),)
-    )
+    return Choice(spares, (Decision(topic="spare nodes", value=names, reason="for nodes that are lost"),))
 
 
 def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
@@ -80,8 +78,7 @@ def tell_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
 def tell_damaged(cluster: Cluster) -> tuple[Decision, ...]:
     """Hosts that the run can do without, and whose records cannot be read."""
     return tuple(
-        Decision(topic="warning", value=f"{name} is not known", reason=words)
-        for name, words in cluster.damaged.items()
+        Decision(topic="warning", value=f"{name} is not known", reason=words) for name, words in cluster.damaged.items()
     )
 
 
@@ -99,9 +96,7 @@ def tell_idle(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
     idle = {node.name: unused_cores(node, places[node.name]) for node in nodes}
     return tuple(
         Decision(
-            topic="idle",
-            value=f"{count} core{'s' * (count != 1)} of {fold(names)}",
-            reason="they do not divide evenly",
+            topic="idle", value=f"{count} core{'s' * (count != 1)} of {fold(names)}", reason="they do not divide evenly"
         )
         for count, names in by_value(idle).items()
         if count
@@ -114,8 +109,7 @@ def tell_network(found: tuple[Link, ...]) -> tuple[Decision, ...]:
     for one in found:
         reasons.setdefault(one.reason, {}).setdefault(one.interface, []).append(one.node)
     return tuple(
-        Decision(topic="network", value=spread(interfaces), reason=reason)
-        for reason, interfaces in reasons.items()
+        Decision(topic="network", value=spread(interfaces), reason=reason) for reason, interfaces in reasons.items()
     )
 
 

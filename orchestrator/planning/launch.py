@@ -9,13 +9,7 @@ from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.process_group import (
-    BACKENDS,
-    TRANSPORT_NAMES,
-    TRANSPORTS,
-    WHEELS_OF_TORCH,
-    Backend,
-)
+from orchestrator.model.process_group import BACKENDS, TRANSPORT_NAMES, TRANSPORTS, WHEELS_OF_TORCH, Backend
 from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
 from orchestrator.versions.stack import Bindings, Stack, same_version
 
@@ -51,15 +45,10 @@ def check_launcher(name: str, options: AccelerateOptions | None, mpi: str | None
             hint=f"Add --launcher {' or '.join(WITH)}.",
         )
     if mpi and name in WITHOUT_MPI:
-        raise PlanError(
-            f"--mpi {mpi}: --launcher {name} starts the ranks without MPI.",
-            hint="Leave one of them out.",
-        )
+        raise PlanError(f"--mpi {mpi}: --launcher {name} starts the ranks without MPI.", hint="Leave one of them out.")
 
 
-def choose_backend(
-    stack: Stack, nodes: tuple[Node, ...], asked: str | None, plugins: Mapping[str, Backend]
-) -> Backend:
+def choose_backend(stack: Stack, nodes: tuple[Node, ...], asked: str | None, plugins: Mapping[str, Backend]) -> Backend:
     """One of the stack's, or a plug-in that the nodes have all of. Raises PlanError."""
     name = asked or stack.backends[0]
     own = {one.name: one for one in stack.plugins}
@@ -114,11 +103,10 @@ def of(backend: Backend) -> str:
 def lacks(backend: Backend, node: Node) -> list[str]:
     found = node.facts.packages
     missing = [
-        f"{node.name} has no {name}" if name not in found else
-        f"{node.name} has {name} {found[name]}, not {version}"
+        f"{node.name} has no {name}" if name not in found else f"{node.name} has {name} {found[name]}, not {version}"
         for name, version in backend.requirements.items()
         if name not in found or (version and not same_version(found[name], version))
-    ]  # fmt: skip
+    ]
     if backend.gpu and not node.facts.gpus:
         missing.append(f"{node.name} has no GPU (/dev/nvidia0)")
     _, _, build = found.get("torch", "").partition("+")
@@ -133,17 +121,12 @@ def below(backend: Backend, launcher: str, mpi: str, *, contained: bool = False)
     if contained and backend.name == "mpi":
         raise PlanError(
             "--backend mpi: the launcher's socket (PMI) does not reach into a container.",
-            hint="Take --backend ccl, which talks over libfabric there, or gloo; or run "
-            "without a container.",
+            hint="Take --backend ccl, which talks over libfabric there, or gloo; or run without a container.",
         )
     if backend.name != "ccl":
         return backend
     how = transport(launcher, mpi, contained=contained)
-    return replace(
-        backend,
-        summary=f"{backend.summary}, {TRANSPORT_NAMES[how]}",
-        env=(*TRANSPORTS[how], *backend.env),
-    )
+    return replace(backend, summary=f"{backend.summary}, {TRANSPORT_NAMES[how]}", env=(*TRANSPORTS[how], *backend.env))
 
 
 def choose_launch(name: str, job: Job, mpi: Decision) -> Choice[Launch]:

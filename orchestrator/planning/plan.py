@@ -103,17 +103,19 @@ class SendFile:
         return write(self.at, self.path, f"< {shlex.quote(self.source)}")
 
 
-# Whole or not there: who finds the folder finds all of it.
+# The folder brings the program that checks what is there, and copies it if need be.
 UNPACK = """umask 077
-test -e "$1" && cat > /dev/null && exit
-folder=$(dirname "$1") && mkdir -p "$folder" && part=$(mktemp -d "$folder/.part-XXXXXX") || exit
-tar -xzf - -C "$part" && mv -T "$part" "$1" 2> /dev/null || { rm -rf "$part"; test -e "$1"; }"""
+part=$(mktemp -d) && trap 'rm -rf "$part"' EXIT && tar -xzf - -C "$part" &&
+  python3 -I -S -B "$part/node.py" receive-folder "$part" "$1"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFolder:
-    """Copy a folder of this machine to a node that does not have it: what is at `path` is whole,
-    and stays as it is."""
+    """Copy the folder train/ of this machine to a node unless the same content is there.
+
+    The folder at `path` is complete, and only its user and root can have written it.
+    """
 
     at: RunNode
     source: str
@@ -168,11 +170,15 @@ class ApplyObjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitScript:
-    """Hand a script to the scheduler of the host `at`, which runs it when there is room."""
+    """Hand a script to the scheduler of the host `at`, which runs it when there is room.
+
+    With `allocation`, the id of a job that runs already, the script is a step of that job.
+    """
 
     at: RunNode
     run_dir: str
     script: str
+    allocation: str = ""
 
     @property
     def nodes(self) -> tuple[RunNode, ...]:
@@ -192,8 +198,14 @@ Step = PutHere | PutFile | SendFile | SendFolder | StartRun | ApplyObjects | Sub
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a run is made from. `script`: on this machine; `settings` and `script_args` are its
-    arguments. `fingerprints`: of the packages -> the nodes that have these."""
+    """What a run is made from.
+
+    Attributes:
+        script: The path on this machine; empty for a module.
+        settings: The settings of a recipe.
+        script_args: The arguments of a script or module.
+        fingerprints: The nodes by the fingerprint of their packages.
+    """
 
     script: str
     stack: str

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import ClassVar, Protocol, TypeVar
 
+from orch_node.protocol.precision import AUTO
+
 # Half of the time after which torch.distributed gives a collective up by itself, and longer than
 # any step, evaluation or compilation that reports nothing should take.
 STALL_SECONDS = 900.0
@@ -32,6 +34,7 @@ class TrainRequest:
 
     # What
     recipe: str
+    module: bool = False
     script_args: tuple[str, ...] = ()
     preset: str | None = None
     settings: tuple[str, ...] = ()
@@ -52,7 +55,7 @@ class TrainRequest:
     ccl_workers: int = 0
     fabric: str | None = None
     # Precision
-    precision: str | None = None
+    precision: str = AUTO
     allow_slow_bf16: bool = False
     ipex: bool = False
     # Restarts
@@ -80,3 +83,4 @@ class Resume:
     run_id: str
     state: str
     output_dir: str
+    precision: str = AUTO  # as planned; `auto` if its ranks chose it

@@ -9,14 +9,13 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.training import Training
 
 
-def request_key(
-    request: TrainRequest, training: Training, *, hosts: tuple[str, ...], names: tuple[str, ...]
-) -> str:
-    """Equal for requests that ask for the same training: SHA-256, the first 12 digits.
+def request_key(request: TrainRequest, training: Training, *, hosts: tuple[str, ...], names: tuple[str, ...]) -> str:
+    """Return a key that is equal for requests that ask for the same training.
 
-    `names`: what else tells two runs of one recipe apart on this target.
+    It is the first 12 digits of a SHA-256. The precision is not part of it: a run can be resumed
+    in another one. `names` are whatever else distinguishes runs of a recipe on this target.
     """
     asked = [request.inventory, hosts, request.ppn, request.ipex, request.script_args]
-    decided = (training.stack.name, training.backend.name, training.precision, *names)
+    decided = (training.stack.name, training.backend.name, *names)
     value = [training.recipe.script, sorted(training.settings.items()), asked, decided]
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]

@@ -19,11 +19,7 @@ TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
 
 def layout_json(
-    layout: Layout,
-    backend: Backend,
-    nodes: tuple[Node, ...],
-    spares: tuple[Node, ...],
-    links: tuple[Link, ...],
+    layout: Layout, backend: Backend, nodes: tuple[Node, ...], spares: tuple[Node, ...], links: tuple[Link, ...]
 ) -> str:
     """Every node with its variables, and every rank's placement."""
     linked = {link.node: link for link in links}
@@ -39,9 +35,7 @@ def layout_json(
         ranks=tuple(
             placement(place, backend, places, own)
             for name, places in layout.by_node().items()
-            for place, own in zip(
-                places, of_devices(known[name], places, linked.get(name), backend), strict=True
-            )
+            for place, own in zip(places, of_devices(known[name], places, linked.get(name), backend), strict=True)
         ),
     )
     return run_layouts.render(written)
@@ -73,9 +67,7 @@ def of_devices(
     return link.of_ranks(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
 
 
-def placement(
-    place: Place, backend: Backend, places: tuple[Place, ...], devices: Mapping[str, str]
-) -> Placement:
+def placement(place: Place, backend: Backend, places: tuple[Place, ...], devices: Mapping[str, str]) -> Placement:
     """`places`: all of its node; `devices`: variables that name its own."""
     own = local_numbers(dict(backend.env), place.local_rank, place.local_world_size)
     return Placement(
@@ -102,9 +94,7 @@ def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
     }
 
 
-def env_json(
-    address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]
-) -> str:
+def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]) -> str:
     """What every rank finds in its environment, besides its own numbers.
 
     `address`, `port`: where rank 0 waits for the others. `launcher`: variables that it wants.

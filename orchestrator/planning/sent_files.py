@@ -35,7 +35,8 @@ class Files:
 def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
     """The script, what lies beside it, and the data that settings name."""
     data = [str(settings[name]) for name in recipe.paths if name in settings]
-    return list(dict.fromkeys([recipe.script, *recipe.files, *data]))
+    script = [recipe.script_file] if recipe.script_file else []
+    return list(dict.fromkeys([*script, *recipe.files, *data]))
 
 
 def in_train(path: str, folders: Folders) -> str | None:
@@ -45,9 +46,7 @@ def in_train(path: str, folders: Folders) -> str | None:
     return f"{folders.train}/{PurePosixPath(path).relative_to(folders.train_here)}"
 
 
-def sent_files(
-    recipe: Recipe, settings: Mapping[str, Value], at: tuple[RunNode, ...], folders: Folders
-) -> Files:
+def sent_files(recipe: Recipe, settings: Mapping[str, Value], at: tuple[RunNode, ...], folders: Folders) -> Files:
     """As the ranks of other machines see them: what lies in train/ is there, the rest is sent.
 
     The files of a plug-in recipe stay as they are to each other.

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from orch_node.protocol.files import PRECISION
+from orch_node.protocol.layout import RunPrecision
+from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.model.decision import Choice, Decision
@@ -86,23 +89,33 @@ def script_command(
     """The training script and its arguments, as the ranks see them. `paths`: file of this machine
     -> where the ranks find it."""
     recipe = training.recipe
-    mapped = {
-        name: paths[str(value)] if name in recipe.paths else value
-        for name, value in training.settings.items()
-    }
+    mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in training.settings.items()}
     return (
-        paths[recipe.script],
+        *recipe.program(paths),
         *as_arguments(mapped),
-        *recipe.precisions.get(training.precision, ()),
+        *precision_arguments(training),
         *(["--use_ipex"] if request.ipex else []),
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
 
 
-def run_record(
-    training: Training, new: NewRun, home: Home, *, key: str, decisions: tuple[Decision, ...]
-) -> RunRecord:
+def precision_arguments(training: Training) -> tuple[str, ...]:
+    """Return the script's arguments for the precision, or their placeholder if ranks choose it."""
+    if training.precision == AUTO:
+        return (PLACEHOLDER,)
+    return training.recipe.precisions.get(training.precision, ())
+
+
+def run_precision(training: Training, output_dir: str | None) -> RunPrecision | None:
+    """Return what the ranks need to choose the precision; None if the plan has chosen it."""
+    if training.precision != AUTO:
+        return None
+    file = f"{output_dir}/{PRECISION}" if output_dir else ""
+    return RunPrecision(arguments=dict(training.recipe.precisions), file=file)
+
+
+def run_record(training: Training, new: NewRun, home: Home, *, key: str, decisions: tuple[Decision, ...]) -> RunRecord:
     """`key` is equal for requests that ask for the same training."""
     return RunRecord(
         run_id=new.run_id,
@@ -128,7 +141,7 @@ def run_record(
 
 def origin_of(request: TrainRequest, training: Training, fingerprints: Mapping[str, str]) -> Origin:
     return Origin(
-        script=training.recipe.script,
+        script=training.recipe.script_file,
         stack=training.stack.name,
         fingerprints=fingerprints,
         settings=training.settings,

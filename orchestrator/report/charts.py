@@ -63,9 +63,7 @@ def own_losses(own: Sequence[tuple[int, Points]], places: Sequence[float]) -> li
     if not 1 < len(own) <= rows.ROWS:
         return []
     return [
-        line(
-            f"rank {rank}", middle(smooth(points, places)), colour(index + 1), width=1, hidden=True
-        )
+        line(f"rank {rank}", middle(smooth(points, places)), colour(index + 1), width=1, hidden=True)
         for index, (rank, points) in enumerate(own)
         if points
     ]
@@ -91,10 +89,7 @@ def rate(measured: Measures) -> tuple[dict[int, Points], str]:
     told = any(one.samples_per_second for found in parts.values() for one in found)
     found: dict[int, Points] = {
         rank: [
-            (
-                one.time - measured.began,
-                (one.samples_per_second or 0.0) if told else one.steps_per_second,
-            )
+            (one.time - measured.began, (one.samples_per_second or 0.0) if told else one.steps_per_second)
             for one in ones
         ]
         for rank, ones in parts.items()
@@ -105,8 +100,7 @@ def rate(measured: Measures) -> tuple[dict[int, Points], str]:
 def memory_chart(measured: Measures) -> Chart | None:
     """Resident memory of each rank."""
     found = {
-        rank.rank: [(s.time - measured.began, s.rss_bytes / 2**30) for s in rank.samples]
-        for rank in measured.ranks
+        rank.rank: [(s.time - measured.began, s.rss_bytes / 2**30) for s in rank.samples] for rank in measured.ranks
     }
     names = {rank.rank: named(rank) for rank in measured.ranks}
     return rows.chart(found, names, {}, title="Resident memory, GiB", total=False)

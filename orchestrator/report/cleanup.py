@@ -6,8 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from orch_node.protocol.outcome import STOPPED
+
 from orchestrator.report.listing import SCHEMA, table
 from orchestrator.runs.cleanup import CleanupReport
+
+LIVING = ("planned", "running")
 
 
 def as_json(kind: str, cleanup: CleanupReport) -> str:
@@ -29,10 +33,24 @@ def text(cleanup: CleanupReport) -> str:
     ]
     moved = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.moved]
     found = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.left]
-    found += [left_in_memory(node.node, node.segments_left) for node in cleanup.nodes
-              if node.segments_left]  # fmt: skip
+    found += [left_in_memory(node.node, node.segments_left) for node in cleanup.nodes if node.segments_left]
+    if not rows:
+        return f"nothing was running any more; in {cleanup.seconds:.1f} s"
     columns = ("node", "state", "ended", "left", "segments", "problem")
     return "\n".join([table(rows, columns), *moved, *found, f"in {cleanup.seconds:.1f} s"])
+
+
+def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:
+    """Return which run was stopped, or that it had ended. `before` and `after`: its states."""
+    remaining = [f"{node.node} ({node.state})" for node in cleanup.nodes if node.state != "clean"]
+    if remaining:
+        return f"Run {cleanup.run_id} is not stopped on {', '.join(remaining)}."
+    has_ended = any(node.ended for node in cleanup.nodes)
+    state = after if before in LIVING else before
+    if before in LIVING and (has_ended or state in (*LIVING, STOPPED)):
+        return f"Stopped run {cleanup.run_id}."
+    leftovers = "ended what was left of it" if has_ended else "nothing of it was left"
+    return f"Run {cleanup.run_id} had already ended ({state}); {leftovers}."
 
 
 def left_in_memory(node: str, paths: Sequence[str]) -> str:

@@ -6,14 +6,27 @@ from collections.abc import Iterator
 
 from orchestrator.model.hostlist import fold
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.precision import OF_SCRIPT, SLOW
+from orchestrator.planning.precision import OF_SCRIPT
 
 # What the sentence says, and what is as it nearly always is. All other decisions have their lines.
 FOLDED = {
-    "run", "stack", "nodes", "ranks", "threads of a rank", "launcher", "mpi", "backend",
-    "precision", "preload", "network", "fabric", "pods", "image", "docker", "container",
+    "run",
+    "stack",
+    "nodes",
+    "ranks",
+    "threads of a rank",
+    "launcher",
+    "mpi",
+    "backend",
+    "preload",
+    "network",
+    "fabric",
+    "pods",
+    "image",
+    "docker",
+    "container",
     "spare nodes",
-}  # fmt: skip
+}
 IN_BRIEF = ("launcher", "mpi", "backend", "fabric", "precision", "docker", "container", "image")
 
 
@@ -22,20 +35,21 @@ def lines(plan: Plan, *, verbose: bool) -> list[str]:
     if verbose:
         return plan.summary()
     told = [
-        one.describe() for one in plan.decisions if one.topic not in FOLDED or SLOW in one.reason
+        decision.describe()
+        for decision in plan.decisions
+        if decision.topic not in FOLDED and decision.value != OF_SCRIPT
     ]
     return [f"run: {plan.run.run_id}", f"{sentence(plan)} (-v: why)", *told]
 
 
 def sentence(plan: Plan) -> str:
     """Such as: 2 ranks on node0, 1 thread each: mpirun, ccl, bf16, stack current."""
-    threads = spread({place.threads for place in plan.layout.places})
+    numbers = {placement.threads for placement in plan.layout.places}
     ranks = plan.layout.world_size
     each = " each" * (ranks > 1)
-    return (
-        f"{counted(str(ranks), 'rank')} on {fold(plan.layout.nodes)}, "
-        f"{counted(threads, 'thread')}{each}: {', '.join(in_brief(plan))}"
-    )
+    threads = f", {counted(spread(numbers), 'thread')}{each}" if any(numbers) else ""
+    location = f"{counted(str(ranks), 'rank')} on {fold(plan.layout.nodes)}{threads}"
+    return f"{location}: {', '.join(in_brief(plan))}"
 
 
 def in_brief(plan: Plan) -> Iterator[str]:

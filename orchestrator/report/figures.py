@@ -16,9 +16,7 @@ from orchestrator.screen import paper
 
 KNOWN = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
 # The end of a name -> the unit that it says.
-UNITS = {
-    "per_second": "/s", "seconds": "s", "percent": "%", "ms": "ms", "mb": "MB", "gb": "GB",
-}  # fmt: skip
+UNITS = {"per_second": "/s", "seconds": "s", "percent": "%", "ms": "ms", "mb": "MB", "gb": "GB"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +57,7 @@ def score_rows(told: Scores) -> Iterator[Row]:
     """Names in the order in which the script gave them."""
     for name in {**told.after, **told.before}:
         label, unit = named(name, told.units)
-        yield Row(
-            name=label, before=number(told.before.get(name)), after=number(told.after.get(name)),
-            unit=unit,
-        )  # fmt: skip
+        yield Row(name=label, before=number(told.before.get(name)), after=number(told.after.get(name)), unit=unit)
 
 
 def named(name: str, units: Mapping[str, str]) -> tuple[str, str]:

@@ -57,9 +57,8 @@ def script(path: Path) -> Script:
 def render(template: str, charts: Sequence[Chart], **values: object) -> str:
     """The page of a template. `values`: what it shows beside the charts."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True,
-    )  # fmt: skip
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     return environment.get_template(template).render(
         scripts=[script(PLOTLY), script(TEMPLATES / "charts.js")],
         charts=charts,

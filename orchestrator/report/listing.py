@@ -22,10 +22,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     cells = [[column.upper() for column in columns]]
     cells += [[cell(row[column]) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    padded = (
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
-        for line in cells
-    )
+    padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
     return "\n".join(line.rstrip() for line in padded)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orch_node.protocol.events import (
+    STEPS_PER_SECOND,
     Decided,
     Event,
     Failed,
@@ -21,15 +23,12 @@ from orch_node.protocol.events import (
     Warned,
 )
 from orch_node.protocol.events import Progress as Told
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from orch_node.protocol.remaining import format_seconds, remaining_seconds
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from orchestrator.report.rank_lines import STATE_SECONDS, RankLines
 from orchestrator.runs import timeline
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.result import number
@@ -38,21 +37,31 @@ from orchestrator.screen import console, harmless
 LONGEST_PHASE = 80
 MOST_STEPS = 1e15
 # While it lives.
-TOLD = (
-    Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting,
-)  # fmt: skip
+TOLD = (Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The newest of a phase, as far as they have been told."""
+    """The newest figures of a phase, as far as they have been reported.
+
+    Attributes:
+        loss: The loss.
+        samples_per_second: The speed.
+        first: The event that began the phase in the current attempt.
+        newest: The last event.
+    """
 
     loss: float | None = None
     samples_per_second: float | None = None
+    first: Told = field(default_factory=Told)
+    newest: Told = field(default_factory=Told)
 
     def renewed(self, told: Told) -> Figures:
         speed = number(told.figures.get("samples_per_second"))
+        began = self.newest.step is None or (told.step or 0) < self.newest.step
         return Figures(
+            first=told if began else self.first,
+            newest=told,
             loss=self.loss if told.loss is None else told.loss,
             samples_per_second=self.samples_per_second if speed is None else speed,
         )
@@ -63,7 +72,38 @@ class Figures:
             parts.append(f"loss {self.loss:.4f}")
         if self.samples_per_second is not None:
             parts.append(f"{self.samples_per_second:.1f} samples/s")
+        if (seconds := self.remaining_seconds()) is not None:
+            parts.append(f"{format_seconds(seconds)} left")
         return ", ".join(parts)
+
+    def remaining_seconds(self) -> float | None:
+        """Return the estimated time until the phase ends, or None if it is unknown."""
+        return remaining_seconds(
+            self.newest.time - self.first.time,
+            first=self.first.step or 0,
+            step=self.newest.step or 0,
+            steps=self.newest.steps or 0,
+        )
+
+
+class LiveView(Progress):
+    """Bars, with the unfinished lines of ranks above them.
+
+    Attributes:
+        rank_lines: The lines of ranks.
+        steps: How far a script is that prints and reports nothing.
+    """
+
+    rank_lines: RankLines | None = None
+    steps = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return what is drawn below the lines that are printed."""
+        if self.rank_lines and self.rank_lines.states:
+            yield self.rank_lines
+        elif self.steps:
+            yield Text(self.steps)
+        yield from super().get_renderables()
 
 
 class Screen:
@@ -74,14 +114,19 @@ class Screen:
         self.of_ranks = of_ranks
         self.ranks = 0
         self.console = console()
-        self.progress = Progress(
+        self.progress = LiveView(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[detail]}", markup=False),
             console=self.console,
-            disable=not sys.stderr.isatty(),
+            disable=not sys.stderr.isatty() or self.console.is_dumb_terminal,
+        )
+        self.progress.rank_lines = self.rank_lines = RankLines(
+            self.console.print,
+            lambda line: f"[{line.rank}] " if of_ranks == "all" else "",
+            in_place=not self.progress.disable,
         )
         self.tasks: dict[str, TaskID] = {}
         self.joined: set[int] = set()
@@ -101,12 +146,8 @@ class Screen:
         self.console.print(harmless(line))
 
     def lines(self, lines: Sequence[LogLine]) -> None:
-        """What ranks have printed, above the bar."""
-        several = self.of_ranks == "all"
-        shown = ((one.rank, at_last(one.text)) for one in lines)
-        texts = (f"[{rank}] {text}" if several else text for rank, text in shown)
-        if lines:
-            self.console.print("\n".join(harmless(text) for text in texts))
+        """Show what ranks have printed, above the bar."""
+        self.rank_lines.add(lines)
 
     def show(self, event: Event) -> None:
         """One event; progress is shown for rank 0, which speaks for all ranks."""
@@ -118,18 +159,27 @@ class Screen:
             for line in timeline.words(event):
                 self.note(line)
         if isinstance(event, Joined):
+            first_time = event.rank not in self.joined
             self.joined.add(event.rank)
-            if len(self.joined) == self.ranks:
+            if first_time and len(self.joined) == self.ranks:
                 self.note(f"{timeline.joined(self.ranks, event)}, torch {event.torch}")
         elif isinstance(event, Told) and event.rank == 0:
-            self.step(event)
+            if STEPS_PER_SECOND in event.figures:
+                self.show_steps(event)
+            else:
+                self.step(event)
+
+    def show_steps(self, event: Told) -> None:
+        """Show the steps that orch has counted, in place or every 30 seconds of silence."""
+        text = describe_steps(event)
+        if not self.progress.disable:
+            self.progress.steps = text
+        elif text and self.rank_lines.seconds_since_print(0) >= STATE_SECONDS:
+            self.rank_lines.printed_at[0] = time.monotonic()
+            self.note(text)
 
     def step(self, event: Told) -> None:
-        phase, step, steps = (
-            in_a_line(event.phase or "") or "progress",
-            event.step or 0,
-            event.steps,
-        )
+        phase, step, steps = (in_a_line(event.phase or "") or "progress", event.step or 0, event.steps)
         self.last[phase] = self.last.get(phase, Figures()).renewed(event)
         detail = self.last[phase].describe()
         if not self.progress.disable:
@@ -137,14 +187,20 @@ class Screen:
             if phase not in self.tasks:
                 self.tasks[phase] = self.progress.add_task(phase, total=total, detail="")
             self.progress.update(self.tasks[phase], completed=done, total=total, detail=detail)
+        elif event.figures.get("printed") and self.of_ranks in ("0", "all"):
+            self.shown[phase] = step  # the line of rank 0 says the same
         elif worth_a_line(self.shown.get(phase), step, steps):
             self.shown[phase] = step
             self.note(f"{phase}: {step}/{steps or '?'} {detail}".rstrip())
 
 
-def at_last(line: str) -> str:
-    """What a terminal would show of it in the end: a progress bar writes over itself."""
-    return line.rstrip("\r").rpartition("\r")[2]
+def describe_steps(event: Told) -> str:
+    """Return the steps that orch has counted and their rate, `64 steps, 2.1/s`."""
+    rate = number(event.figures.get(STEPS_PER_SECOND))
+    if event.step is None or not rate or rate < 0:
+        return ""
+    speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
+    return f"{event.step:.0f} steps, {speed}"
 
 
 def in_a_line(text: str) -> str:

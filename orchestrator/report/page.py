@@ -24,16 +24,19 @@ ROWS = 512  # ranks of the table
 def render(run: Run, outcome: Outcome, measured: Measures) -> str:
     """The whole page."""
     drawn = (
-        charts.loss_chart(measured), charts.throughput_chart(measured),
-        spread.spread_chart(measured), charts.memory_chart(measured), timeline.timeline(measured),
-    )  # fmt: skip
+        charts.loss_chart(measured),
+        charts.throughput_chart(measured),
+        spread.spread_chart(measured),
+        charts.memory_chart(measured),
+        timeline.timeline(measured),
+    )
     return html.render(
         "report.html.j2",
         [chart for chart in drawn if chart],
         outcome=outcome,
         subtitle=subtitle(run, outcome),
         figures=list(figures(outcome, measured)),
-        failure="\n".join(failure_lines(outcome)) if outcome.state != "done" else "",
+        failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         notes=outcome.notes,
         story=timeline.moments(measured)[:STORY],
         tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],
@@ -77,13 +80,24 @@ def ranks_table(measured: Measures) -> Table:
     more = len(measured.ranks) - ROWS
     return Table(
         title="Ranks" if more <= 0 else f"Ranks (the first {ROWS} of {len(measured.ranks)})",
-        head=("rank", "node", "threads", "steps", "step, ms", "own work, ms", "longest, ms",
-              "samples/s", "steps/s", "loss", "GiB, peak", "cores used"),
-        rows=tuple(
-            Row(cells=tuple(rank_cells(rank)), css="hot" if rank.rank in slow else "")
-            for rank in measured.ranks[:ROWS]
+        head=(
+            "rank",
+            "node",
+            "threads",
+            "steps",
+            "step, ms",
+            "own work, ms",
+            "longest, ms",
+            "samples/s",
+            "steps/s",
+            "loss",
+            "GiB, peak",
+            "cores used",
         ),
-    )  # fmt: skip
+        rows=tuple(
+            Row(cells=tuple(rank_cells(rank)), css="hot" if rank.rank in slow else "") for rank in measured.ranks[:ROWS]
+        ),
+    )
 
 
 def rank_cells(rank: RankMeasures) -> Iterator[str]:
@@ -110,9 +124,7 @@ def origin_table(origin: Provenance) -> Table:
     """Where the run comes from; a run of an older orch has told less."""
     found = {
         "stack": origin.stack,
-        "packages": ", ".join(
-            f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in origin.fingerprints.items()
-        ),
+        "packages": ", ".join(f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in origin.fingerprints.items()),
         **(script_cells(origin.scripts) if origin.scripts else {}),
         "seeds": pairs(origin.seeds),
         "settings": pairs(origin.settings),

@@ -35,12 +35,7 @@ def as_json(plan: Plan) -> str:
 
 
 def started_as_json(plan: Plan) -> str:
-    head = {
-        "schema": SCHEMA,
-        "kind": "started",
-        "run_id": plan.run.run_id,
-        "run_dir": plan.run.run_dir,
-    }
+    head = {"schema": SCHEMA, "kind": "started", "run_id": plan.run.run_id, "run_dir": plan.run.run_dir}
     return json.dumps({**head, "nodes": [target.node for target in plan.run.nodes]}, indent=1)
 
 

@@ -12,10 +12,7 @@ SCHEMA = 1
 
 
 def as_json(report: Report) -> str:
-    nodes = [
-        {**asdict(node), "changes": [change_record(change) for change in node.changes]}
-        for node in report.nodes
-    ]
+    nodes = [{**asdict(node), "changes": [change_record(change) for change in node.changes]} for node in report.nodes]
     head = {"schema": SCHEMA, "kind": "provision", "exit_code": report.exit_code}
     return json.dumps({**head, **asdict(report), "nodes": nodes}, indent=1)
 
@@ -57,7 +54,7 @@ def drift_table(report: Report) -> str:
     """Equal drift once, with the nodes that it is on."""
     nodes: dict[Change, list[str]] = {}
     for node in report.nodes:
-        for change in node.changes:
+        for change in dict.fromkeys(node.changes):  # several tasks may report the same
             nodes.setdefault(change, []).append(node.node)
     rows = [
         {"node": "all" if 1 < len(report.nodes) == len(names) else names, **change_record(change)}

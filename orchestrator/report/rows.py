@@ -49,28 +49,27 @@ def chart(
     windows = {rank: in_units(smooth(points, places), unit) for rank, points in found.items()}
     made = list(rows_of({rank: one for rank, one in windows.items() if one}, names, slow, total))
     return Chart(
-        title=title, note=" ".join(filter(None, (note, READ_AS if len(found) <= ROWS else ""))),
+        title=title,
+        note=" ".join(filter(None, (note, READ_AS if len(found) <= ROWS else ""))),
         data=tuple(trace for row in made for trace in row.data),
-        layout=layout(made, f"time since the start, {unit_name}"), height=height(len(made)),
-    )  # fmt: skip
+        layout=layout(made, f"time since the start, {unit_name}"),
+        height=height(len(made)),
+    )
 
 
 def in_units(windows: Sequence[Window], unit: float) -> list[Window]:
     return [replace(one, at=round(one.at / unit, 4)) for one in windows]
 
 
-def rows_of(
-    found: Found, names: Mapping[int, str], slow: Mapping[int, float], total: bool
-) -> list[Row]:
+def rows_of(found: Found, names: Mapping[int, str], slow: Mapping[int, float], total: bool) -> list[Row]:
     first = [total_row(found)] if total and len(found) > 1 else []
     if len(found) > ROWS:
         return [*first, shared_row(found, names, slow, number=len(first) + 1)]
     start = len(first) + 1
     return first + [
-        Row(name=names[rank], data=single(found[rank], names[rank], start + index),
-            of=start if index else 0)
+        Row(name=names[rank], data=single(found[rank], names[rank], start + index), of=start if index else 0)
         for index, rank in enumerate(sorted(found))
-    ]  # fmt: skip
+    ]
 
 
 def total_row(found: Found) -> Row:
@@ -101,25 +100,18 @@ def single(windows: Sequence[Window], name: str, number: int) -> tuple[Trace, ..
     )
 
 
-def shared_row(
-    found: Found, names: Mapping[int, str], slow: Mapping[int, float], *, number: int
-) -> Row:
+def shared_row(found: Found, names: Mapping[int, str], slow: Mapping[int, float], *, number: int) -> Row:
     """The median rank and the spread between the ranks; by itself who stands out."""
     where = ref(number)
     spread = [
-        Window(at=at, mean=median(values), low=min(values), high=max(values))
-        for at, values in by_place(found).items()
+        Window(at=at, mean=median(values), low=min(values), high=max(values)) for at, values in by_place(found).items()
     ]
     data = [
         band("slowest to fastest rank", spread, "--c1", axis=where),
         line("median of the ranks", middle(spread), "--c1", axis=where),
     ]
     worst = sorted(slow, key=lambda rank: -slow[rank])[:SLOWEST]
-    data += (
-        line(names[rank], middle(found[rank]), "--hot", axis=where, width=1.5)
-        for rank in worst
-        if rank in found
-    )
+    data += (line(names[rank], middle(found[rank]), "--hot", axis=where, width=1.5) for rank in worst if rank in found)
     return Row(name=f"one of {len(found)} ranks", data=tuple(data))
 
 
@@ -140,11 +132,13 @@ def layout(made: Sequence[Row], time: str) -> Mapping[str, object]:
     axes = {
         f"yaxis{index + 1}" if index else "yaxis": axis(
             domain=[max(0.0, top - part + gap), top],
-            rangemode="tozero", nticks=4, anchor="x",
+            rangemode="tozero",
+            nticks=4,
+            anchor="x",
             **({"matches": ref(row.of)} if row.of else {}),
         )
         for index, (row, top) in enumerate(zip(made, tops, strict=True))
-    }  # fmt: skip
+    }
     return {
         "xaxis": axis(time, rangemode="tozero", anchor=ref(len(made))),
         **axes,

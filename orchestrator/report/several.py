@@ -88,23 +88,24 @@ def scaling_chart(sides: Sequence[Side]) -> Chart | None:
         return None
     ideal = [(least, base), (most, base * most / least)]
     measured: Trace = {
-        "type": "scatter", "mode": "lines+markers", "name": "measured",
-        "x": [ranks for ranks, _, _ in points], "y": [speed for _, speed, _ in points],
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "measured",
+        "x": [ranks for ranks, _, _ in points],
+        "y": [speed for _, speed, _ in points],
         "hovertext": [
-            hover(f"{run}: {ranks} ranks, {speed:.4g} {unit}, "
-                  f"{speed * least / (base * ranks):.0%} of the ideal")
+            hover(f"{run}: {ranks} ranks, {speed:.4g} {unit}, {speed * least / (base * ranks):.0%} of the ideal")
             for ranks, speed, run in points
         ],
-        "hoverinfo": "text", "line": {"color": "--c1"}, "marker": {"color": "--c1", "size": 8},
-    }  # fmt: skip
+        "hoverinfo": "text",
+        "line": {"color": "--c1"},
+        "marker": {"color": "--c1", "size": 8},
+    }
     return Chart(
         title=f"Scaling: {unit} by the number of ranks",
         note=f"Ideal: {least} rank{'s' * (least > 1)} of {points[0][2]}, times the number.",
         data=(line("ideal", ideal, "--other", dash="dash"), measured),
-        layout={
-            "xaxis": axis("ranks", rangemode="tozero"),
-            "yaxis": axis(rangemode="tozero"),
-        },
+        layout={"xaxis": axis("ranks", rangemode="tozero"), "yaxis": axis(rangemode="tozero")},
     )
 
 

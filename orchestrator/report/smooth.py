@@ -54,12 +54,7 @@ def smooth(points: Points, places: Sequence[float]) -> list[Window]:
         if near:
             values = sorted(y for _, y in near)
             found.append(
-                Window(
-                    at=place,
-                    mean=sum(values) / len(values),
-                    low=share(values, LOW),
-                    high=share(values, HIGH),
-                )
+                Window(at=place, mean=sum(values) / len(values), low=share(values, LOW), high=share(values, HIGH))
             )
     return found
 
@@ -68,9 +63,7 @@ def thin(points: Points) -> list[tuple[float, float]]:
     """At most MOST points, each the mean of its neighbours."""
     size = math.ceil(len(points) / MOST) or 1
     parts = [points[index : index + size] for index in range(0, len(points), size)]
-    return [
-        (sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts
-    ]
+    return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
 
 
 def share(ordered: Sequence[float], part: float) -> float:

@@ -12,10 +12,7 @@ from orchestrator.report.traces import Chart, Trace, axis, label, line, plain
 from orchestrator.runs.measures import Measures, RankMeasures
 
 RANKS = 128  # as many as a chart of one column a rank has room for
-COLUMNS = (
-    0.0,
-    0.66,
-)  # of the chart's height; what is above has the longest steps, on its own scale
+COLUMNS = (0.0, 0.66)  # of the chart's height; what is above has the longest steps, on its own scale
 LONGEST = (0.78, 0.95)
 TICKS = 16
 HOVER = "%{customdata}<br>%{fullData.name}<br>%{y:.3g}<extra></extra>"  # of plotly
@@ -39,9 +36,7 @@ def spread_chart(measured: Measures) -> Chart | None:
     )
 
 
-def columns(
-    shown: Sequence[RankMeasures], slow: dict[int, float], unit: float, name: str
-) -> list[Trace]:
+def columns(shown: Sequence[RankMeasures], slow: dict[int, float], unit: float, name: str) -> list[Trace]:
     usual = median_low([rank.work_seconds or 0.0 for rank in shown]) / unit
     work = [(rank, rank.work_seconds or 0.0) for rank in shown]
     waiting = [(rank, (rank.step_seconds or 0.0) - seconds) for rank, seconds in work]
@@ -52,44 +47,43 @@ def columns(
         ("backward(), with waiting for the other ranks", "--wait", waiting, lambda rank: True),
     )
     made = [
-        column(title, colour, values, unit, shows)
-        for title, colour, values, shows in kinds
-        if title != hot or slow
+        column(title, colour, values, unit, shows) for title, colour, values, shows in kinds if title != hot or slow
     ]
     if len(shown) > 1:
         ends = [(float(index), usual) for index in (-0.5, len(shown) - 0.5)]
-        made.append(
-            line(f"median of own work: {usual:.3g} {name}", ends, "--ink", width=1.2, dash="dash")
-        )
+        made.append(line(f"median of own work: {usual:.3g} {name}", ends, "--ink", width=1.2, dash="dash"))
     return [*made, longest(shown, unit)]
 
 
 def column(
-    name: str,
-    colour: str,
-    values: Sequence[tuple[RankMeasures, float]],
-    unit: float,
-    shows: Callable[[int], bool],
+    name: str, colour: str, values: Sequence[tuple[RankMeasures, float]], unit: float, shows: Callable[[int], bool]
 ) -> Trace:
     """A part of the columns, of those ranks that it `shows` for."""
     of = [(x, rank, value) for x, (rank, value) in enumerate(values) if shows(rank.rank)]
     return {
-        "type": "bar", "name": plain(name), "marker": {"color": colour},
-        "x": [x for x, _, _ in of], "y": [value / unit for _, _, value in of],
+        "type": "bar",
+        "name": plain(name),
+        "marker": {"color": colour},
+        "x": [x for x, _, _ in of],
+        "y": [value / unit for _, _, value in of],
         "customdata": [plain(named(rank)) for _, rank, _ in of],
         "hovertemplate": HOVER,
         **({"width": 0.5} if len(values) < 5 else {}),
-    }  # fmt: skip
+    }
 
 
 def longest(ranks: Sequence[RankMeasures], unit: float) -> Trace:
     return {
-        "type": "scatter", "mode": "markers", "name": "the longest step", "yaxis": "y2",
-        "marker": {"color": "--c2", "size": 7}, "x": list(range(len(ranks))),
+        "type": "scatter",
+        "mode": "markers",
+        "name": "the longest step",
+        "yaxis": "y2",
+        "marker": {"color": "--c2", "size": 7},
+        "x": list(range(len(ranks))),
         "y": [(rank.longest_step or 0.0) / unit for rank in ranks],
         "customdata": [plain(named(rank)) for rank in ranks],
         "hovertemplate": HOVER,
-    }  # fmt: skip
+    }
 
 
 def layout(name: str, ranks: Sequence[int]) -> dict[str, object]:
@@ -97,15 +91,17 @@ def layout(name: str, ranks: Sequence[int]) -> dict[str, object]:
     places = list(range(0, len(ranks), every))
     return {
         "barmode": "stack",
-        "xaxis": axis("rank", tickvals=places, ticktext=[str(ranks[at]) for at in places],
-                      range=[-0.6, len(ranks) - 0.4], showgrid=False),
+        "xaxis": axis(
+            "rank",
+            tickvals=places,
+            ticktext=[str(ranks[at]) for at in places],
+            range=[-0.6, len(ranks) - 0.4],
+            showgrid=False,
+        ),
         "yaxis": axis(domain=COLUMNS, rangemode="tozero"),
         "yaxis2": axis(domain=LONGEST, rangemode="tozero", nticks=3, anchor="x"),
-        "annotations": [
-            label(f"the longest step, {name}", LONGEST[1]),
-            label(f"the mean step, {name}", COLUMNS[1]),
-        ],
-    }  # fmt: skip
+        "annotations": [label(f"the longest step, {name}", LONGEST[1]), label(f"the mean step, {name}", COLUMNS[1])],
+    }
 
 
 def pick(ranks: list[RankMeasures], slow: dict[int, float]) -> list[RankMeasures]:

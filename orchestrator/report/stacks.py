@@ -93,20 +93,12 @@ def indexes(stack: Stack) -> Iterator[Fact]:
 def parity(stack: Stack) -> Iterator[Fact]:
     for one in stack.parity:
         where = f"{one.way}, {one.ranks} rank{'s' * (one.ranks > 1)}"
-        yield (
-            "bf16 with IPEX",
-            f"at most {one.worst_percent} % off bf16 in 30 steps ({where}, {one.date})",
-            "",
-        )
+        yield ("bf16 with IPEX", f"at most {one.worst_percent} % off bf16 in 30 steps ({where}, {one.date})", "")
 
 
 def checked_as_json(checked: Sequence[Checked]) -> str:
     nodes = [
-        {
-            "name": env.name,
-            "stack": stack.name,
-            "mismatches": [asdict(mismatch) for mismatch in found],
-        }
+        {"name": env.name, "stack": stack.name, "mismatches": [asdict(mismatch) for mismatch in found]}
         for env, stack, found in checked
     ]
     return json.dumps({"schema": SCHEMA, "kind": "check", "nodes": nodes}, indent=1)
@@ -117,18 +109,14 @@ def checked_as_text(checked: Sequence[Checked]) -> str:
     groups: dict[tuple[str, tuple[Mismatch, ...]], list[str]] = {}
     for env, stack, found in checked:
         groups.setdefault((stack.name, found), []).append(env.name)
-    return "\n".join(
-        verdict(", ".join(names), stack, found) for (stack, found), names in groups.items()
-    )
+    return "\n".join(verdict(", ".join(names), stack, found) for (stack, found), names in groups.items())
 
 
 def verdict(names: str, stack: str, found: tuple[Mismatch, ...]) -> str:
     if not found:
         return f"{names}: no mismatch (looked at as stack '{stack}')"
     count = f"{len(found)} mismatch{'es' * (len(found) != 1)}"
-    return "\n".join(
-        [f"{names}: {count} (looked at as stack '{stack}')", *(m.describe() for m in found)]
-    )
+    return "\n".join([f"{names}: {count} (looked at as stack '{stack}')", *(m.describe() for m in found)])
 
 
 def markdown(stacks: Sequence[Stack]) -> str:

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from orch_node.protocol.events import (
-    Event,
-    Exited,
-    FirstStep,
-    Joined,
-    Progress,
-    Raised,
-    Started,
-)
+from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Progress, Raised, Started
 
 from orchestrator.report.smooth import time_unit
 from orchestrator.report.traces import Chart, Trace, axis, hover, plain
@@ -20,15 +12,13 @@ from orchestrator.runs.measures import Measures
 from orchestrator.runs.timeline import Moment, timeline_of
 
 # An event of a rank begins a part of its life, which has a colour.
-PARTS: dict[type[Event], str] = {
-    Started: "starting",
-    Joined: "preparing",
-    FirstStep: "training",
-}
+PARTS: dict[type[Event], str] = {Started: "starting", Joined: "preparing", FirstStep: "training"}
 LEGEND = {
-    "starting": "starting, joining", "preparing": "joined, before its first step",
-    "training": "from the first step on", "bad": "failed",
-}  # fmt: skip
+    "starting": "starting, joining",
+    "preparing": "joined, before its first step",
+    "training": "from the first step on",
+    "bad": "failed",
+}
 COLOURS = {part: f"--{part}" for part in LEGEND} | {"bad": "--hot"}
 RANKS = 64
 LETTER = 0.032  # of the width of a chart on a screen of 400 pixels
@@ -49,28 +39,26 @@ def timeline(measured: Measures) -> Chart | None:
     ranks = rows(measured)
     height = 18 if len(ranks) <= FEW else 13
     found = list(phases(measured))
-    phase_spans = [
-        (PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in found
-    ]
+    phase_spans = [(PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in found]
     parts = by_part(measured, ranks, last)
     events = timeline_of(measured.events)
     return Chart(
         title="Timeline",
-        note=f"{len(measured.ranks) - RANKS} more ranks are not drawn."
-        if len(measured.ranks) > RANKS
-        else "",
+        note=f"{len(measured.ranks) - RANKS} more ranks are not drawn." if len(measured.ranks) > RANKS else "",
         data=(
             *([happened(events, measured.began, unit)] if events else ()),
-            {**bars("phases of rank 0", "--phase", phase_spans, unit),
-             "text": [plain(phase) if fits(phase, (end - begin) / last) else ""
-                      for begin, end, phase in found],
-             "textposition": "inside", "insidetextanchor": "start", "constraintext": "none"},
-            *(bars(LEGEND[part], COLOURS[part], spans, unit)
-              for part, spans in parts.items() if spans),
+            {
+                **bars("phases of rank 0", "--phase", phase_spans, unit),
+                "text": [plain(phase) if fits(phase, (end - begin) / last) else "" for begin, end, phase in found],
+                "textposition": "inside",
+                "insidetextanchor": "start",
+                "constraintext": "none",
+            },
+            *(bars(LEGEND[part], COLOURS[part], spans, unit) for part, spans in parts.items() if spans),
         ),
         layout=layout([*([EVENTS] if events else ()), PHASES, *map(row, ranks)], name),
         height=150 + height * (len(ranks) + 2),
-    )  # fmt: skip
+    )
 
 
 def fits(text: str, share: float) -> bool:
@@ -80,14 +68,20 @@ def fits(text: str, share: float) -> bool:
 
 def layout(names: Sequence[str], unit: str) -> dict[str, object]:
     return {
-        "barmode": "overlay", "bargap": 0.15, 
+        "barmode": "overlay",
+        "bargap": 0.15,
         "xaxis": axis(f"time since the start, {unit}", rangemode="nonnegative"),
         "yaxis": axis(
-            type="category", categoryorder="array", categoryarray=list(names), fixedrange=True,
-            range=[len(names) - 0.5, -0.5], dtick=1, showgrid=False,
+            type="category",
+            categoryorder="array",
+            categoryarray=list(names),
+            fixedrange=True,
+            range=[len(names) - 0.5, -0.5],
+            dtick=1,
+            showgrid=False,
             tickfont={"size": 12 if len(names) <= FEW else 10},
         ),
-    }  # fmt: skip
+    }
 
 
 def row(rank: int) -> str:
@@ -106,21 +100,30 @@ def by_part(measured: Measures, ranks: Iterable[int], last: float) -> dict[str, 
 def bars(name: str, colour: str, spans: Iterable[Span], unit: float) -> Trace:
     spans = list(spans)
     return {
-        "type": "bar", "orientation": "h", "name": name, "marker": {"color": colour},
-        "y": [span[0] for span in spans], "base": [span[1] / unit for span in spans],
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "marker": {"color": colour},
+        "y": [span[0] for span in spans],
+        "base": [span[1] / unit for span in spans],
         "x": [(end - begin) / unit for _, begin, end, _ in spans],
-        "hovertext": [hover(span[3]) for span in spans], "hoverinfo": "text",
-    }  # fmt: skip
+        "hovertext": [hover(span[3]) for span in spans],
+        "hoverinfo": "text",
+    }
 
 
 def happened(found: Sequence[Moment], began: float, unit: float) -> Trace:
     """A mark for each moment of the timeline."""
     return {
-        "type": "scatter", "mode": "markers", "name": "what happened",
+        "type": "scatter",
+        "mode": "markers",
+        "name": "what happened",
         "marker": {"color": "--ink", "symbol": "diamond", "size": 8},
-        "x": [(one.time - began) / unit for one in found], "y": [EVENTS] * len(found),
-        "hovertext": [hover(one.text) for one in found], "hoverinfo": "text",
-    }  # fmt: skip
+        "x": [(one.time - began) / unit for one in found],
+        "y": [EVENTS] * len(found),
+        "hovertext": [hover(one.text) for one in found],
+        "hoverinfo": "text",
+    }
 
 
 def rows(measured: Measures) -> list[int]:

@@ -55,26 +55,39 @@ def line(
 ) -> Trace:
     """`hidden`: until it is clicked in the legend; `group`: what is toggled together."""
     return {
-        "type": "scatter", "mode": "lines" if len(points) > 1 else "markers", "name": plain(name),
-        "x": [x for x, _ in points], "y": [y for _, y in points], "yaxis": axis,
-        "line": {"color": colour, "width": width, "dash": dash}, "marker": {"color": colour},
-        "showlegend": legend, "legendgroup": plain(group or name),
+        "type": "scatter",
+        "mode": "lines" if len(points) > 1 else "markers",
+        "name": plain(name),
+        "x": [x for x, _ in points],
+        "y": [y for _, y in points],
+        "yaxis": axis,
+        "line": {"color": colour, "width": width, "dash": dash},
+        "marker": {"color": colour},
+        "showlegend": legend,
+        "legendgroup": plain(group or name),
         "visible": "legendonly" if hidden else True,
-    }  # fmt: skip
+    }
 
 
-def band(
-    name: str, windows: Sequence[Window], colour: str, *, axis: str = "y", legend: bool = True
-) -> Trace:
+def band(name: str, windows: Sequence[Window], colour: str, *, axis: str = "y", legend: bool = True) -> Trace:
     """The spread around a line, as an area."""
     up = [(one.at, one.high) for one in windows]
     down = [(one.at, one.low) for one in reversed(windows)]
     return {
-        "type": "scatter", "mode": "lines", "name": plain(name), "yaxis": axis,
-        "x": [x for x, _ in (*up, *down)], "y": [y for _, y in (*up, *down)],
-        "fill": "toself", "fillcolor": colour, "line": {"color": colour, "width": 0},
-        "opacity": 0.22, "hoverinfo": "skip", "showlegend": legend, "legendgroup": plain(name),
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines",
+        "name": plain(name),
+        "yaxis": axis,
+        "x": [x for x, _ in (*up, *down)],
+        "y": [y for _, y in (*up, *down)],
+        "fill": "toself",
+        "fillcolor": colour,
+        "line": {"color": colour, "width": 0},
+        "opacity": 0.22,
+        "hoverinfo": "skip",
+        "showlegend": legend,
+        "legendgroup": plain(name),
+    }
 
 
 def middle(windows: Sequence[Window]) -> list[tuple[float, float]]:
@@ -88,6 +101,12 @@ def axis(title: str = "", **more: object) -> Mapping[str, object]:
 def label(text: str, top: float) -> Mapping[str, object]:
     """A line of text above the part of a chart that ends at `top`, a share of its height."""
     return {
-        "text": plain(text), "xref": "paper", "yref": "paper", "x": 0, "y": top,
-        "xanchor": "left", "yanchor": "bottom", "showarrow": False,
-    }  # fmt: skip
+        "text": plain(text),
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0,
+        "y": top,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+    }

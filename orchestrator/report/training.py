@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orch_node.protocol.events import record
-from orch_node.protocol.outcome import PREEMPTED, nodes_record
+from orch_node.protocol.outcome import PREEMPTED, REFUSED, nodes_record
 
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.figures import table_lines
@@ -41,10 +41,15 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def text(outcome: Outcome) -> str:
-    """The end of a run: its table, or what went wrong."""
-    lines = [*failure_lines(outcome), *memory_lines(outcome), *table_lines(outcome), *outcome.notes]
-    return "\n".join([*lines, f"files: {outcome.folder}"])
+def text(outcome: Outcome, *, shown: str = "none") -> str:
+    """Return the end of a run: its table, or what went wrong.
+
+    `shown`: the rank whose output is on the screen already, `all` or `none`.
+    """
+    lines = [*failure_lines(outcome, shown), *memory_lines(outcome), *table_lines(outcome), *outcome.notes]
+    lines += [outcome.accounting.describe()] if outcome.accounting else []
+    files = [] if outcome.state == REFUSED else [f"files: {outcome.folder}"]
+    return "\n".join([*lines, *files])
 
 
 def whole(outcome: Outcome) -> str:
@@ -56,10 +61,11 @@ def whole(outcome: Outcome) -> str:
     return "\n".join([*decided, *told, *state, text(outcome)])
 
 
-def failure_lines(outcome: Outcome) -> list[str]:
+def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     told = [f"{outcome.state}: {outcome.problem}{goes_on(outcome)}"] if outcome.problem else []
     if outcome.failure:
-        last = outcome.failure.text.splitlines()[-TEXT_LINES:]
+        is_shown = shown in ("all", str(outcome.failure.rank))
+        last = outcome.failure.text.splitlines()[-1 if is_shown else -TEXT_LINES :]
         told += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
     if told:
         return [*told, *explanation_lines(outcome), *left_lines(outcome)]
@@ -75,19 +81,14 @@ def goes_on(outcome: Outcome) -> str:
 def left_lines(outcome: Outcome) -> list[str]:
     """Nodes that did not confirm that nothing of the run is left there."""
     return [
-        f"{node}: {f'not reached: {found.lost}' if found.lost else 'processes are left'}"
-        "; orch stop tries again"
+        f"{node}: {f'not reached: {found.lost}' if found.lost else 'processes are left'}; orch stop tries again"
         for node, found in outcome.nodes.items()
         if found.lost or found.left
     ]
 
 
 def memory_lines(outcome: Outcome) -> list[str]:
-    return [
-        left_in_memory(node, found.segments_left)
-        for node, found in outcome.nodes.items()
-        if found.segments_left
-    ]
+    return [left_in_memory(node, found.segments_left) for node, found in outcome.nodes.items() if found.segments_left]
 
 
 def explanation_lines(outcome: Outcome) -> list[str]:

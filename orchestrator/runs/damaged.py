@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch_node import supervisor_state
+
 from orchestrator.errors import ExecuteError
 from orchestrator.files import own_folder, sync_folder
 from orchestrator.runs.state_files import PLAN, supervises
@@ -27,7 +29,9 @@ class Damaged:
 
 
 def lives(folder: Path) -> bool:
-    """Whether a process of this machine is of the run: its files may not say which."""
+    """Return whether a process here is of the run, or its supervisor may live on another host."""
+    if supervisor_state.may_run_elsewhere(folder) is not None:
+        return True
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
     return any(supervises(pid, folder) for pid in pids)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from orch_node.protocol.events import Event, LeftOut, Tally, understood
 
 Kind = TypeVar("Kind", bound=Event)
+BLOCK_BYTES = 1 << 20  # read at a time
+NEAR_END_BYTES = 1 << 23  # in which the newest event of a kind is searched
+WHOLE_BYTES = 1 << 25  # a longer log is thinned
+PROGRESS = b'"progress"'
+SEARCHED_START = 256  # bytes of a line in which its kind is named
 
 
 def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
@@ -23,30 +29,87 @@ def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
 
 
 def stored(path: Path, *, ranks: int) -> list[Event]:
-    """Those of a whole event log; of one that may not be read, what says so."""
+    """Return the events of a log, of a long one with only some of its progress.
+
+    If the log cannot be read, the result is one event with the reason.
+    """
     try:
-        return list(events_in(whole_lines(path), ranks=ranks))
+        with path.open("rb") as file:
+            every = 1 + os.fstat(file.fileno()).st_size // WHOLE_BYTES
+            return list(events_in(thinned(complete_lines(file), every), ranks=ranks))
+    except FileNotFoundError:
+        return []
     except OSError as error:
         return [LeftOut(text=f"{path.name}: {error.strerror}")]
 
 
+def complete_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file; the last one may still be written and is left out."""
+    for line in file:
+        if line.endswith(b"\n"):
+            yield line[:-1]
+
+
+def thinned(lines: Iterable[bytes], every: int) -> Iterator[bytes]:
+    """Yield all lines except progress, of which one in `every` and the last are kept."""
+    if every == 1:
+        yield from lines
+        return
+    skipped = b""
+    count = 0
+    for line in lines:
+        if PROGRESS not in line[:SEARCHED_START]:
+            yield line
+            continue
+        count += 1
+        skipped = b"" if count % every == 0 else line
+        if not skipped:
+            yield line
+    if skipped:
+        yield skipped
+
+
 def newest(path: Path, kind: type[Kind], *, ranks: int) -> Kind | None:
-    """The last event of a kind in an event log: found from its end, for a log may be long."""
+    """Return the last event of a kind near the end of a log, or None."""
+    name = f'"{kind.kind}"'.encode()
     try:
-        backwards = events_in(reversed(whole_lines(path)), ranks=ranks)
-        return next((event for event in backwards if isinstance(event, kind)), None)
+        with path.open("rb") as file:
+            lines = (line for line in lines_backwards(file) if name in line)
+            backwards = events_in(lines, ranks=ranks)
+            return next((event for event in backwards if isinstance(event, kind)), None)
     except OSError:
         return None
 
 
+def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
+    """Yield complete lines from the end of a file on, of at most NEAR_END_BYTES."""
+    end = file.seek(0, os.SEEK_END)
+    first = max(0, end - NEAR_END_BYTES)
+    first_part, is_last = b"", True
+    while end > first:
+        start = max(first, end - BLOCK_BYTES)
+        file.seek(start)
+        first_part, *lines = (file.read(end - start) + first_part).split(b"\n")
+        if is_last and lines:
+            lines.pop()  # what follows the last line end may still be written
+            is_last = False
+        yield from reversed(lines)
+        end = start
+    if first == 0 and not is_last:
+        yield first_part
+
+
 def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
-    """Those from a byte on that are there whole: the last one may be on its way."""
+    """Return the next complete lines from a byte on: one block of them, or one longer line."""
     if not path.exists():
         return []
     with path.open("rb") as file:
         file.seek(offset)
-        *whole, _ = file.read().split(b"\n")
-    return whole
+        content = file.read(BLOCK_BYTES)
+        while b"\n" not in content and (more := file.read(BLOCK_BYTES)):
+            content += more
+    *lines, _ = content.split(b"\n")
+    return lines
 
 
 def notes(events: Iterable[Event]) -> list[str]:

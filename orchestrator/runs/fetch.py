@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -17,11 +20,14 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.files import Below
 from orchestrator.model.command import QUIET, Answer
+from orchestrator.model.printable import one_line
 from orchestrator.paths import STANDALONE
 
 HASH_SECONDS = 3600.0
 LARGEST = 1 << 60  # bytes of a file
 SHA256 = re.compile(r"[0-9a-f]{64}")
+LONGEST_NAME = 255  # bytes, on most file systems
+IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 PART = ".part"  # a file that is not whole yet; the next time goes on where it ends
 
 
@@ -37,11 +43,19 @@ class Remote(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file below the folder. Bytes."""
+    """A file below the folder.
+
+    Attributes:
+        path: from the folder on.
+        size: in bytes.
+        sha256: in hexadecimal digits.
+        problem: why it cannot be fetched, or ''.
+    """
 
     path: str
     size: int
     sha256: str
+    problem: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,11 +69,19 @@ class FetchListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What is here now: all files, and the paths of those that had to be brought."""
+    """The files of a folder that have been fetched.
+
+    Attributes:
+        folder: where the files are.
+        files: the files that are complete there.
+        brought: the paths of those that had to be copied.
+        left_out: the files that cannot be fetched, each with its problem.
+    """
 
     folder: Path
     files: tuple[Entry, ...]
     brought: tuple[str, ...]
+    left_out: tuple[Entry, ...] = ()
 
 
 def default_target(folder: Path, node: str | None) -> Path:
@@ -67,26 +89,47 @@ def default_target(folder: Path, node: str | None) -> Path:
     return folder.absolute() / (f"output-{node}" if node else "output")
 
 
-def collect(
-    remote: Remote, folder: str, target: Path, *, only: tuple[str, ...], listener: FetchListener
-) -> Collected:
+def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...], listener: FetchListener) -> Collected:
     """Bring the files of `folder` that match one of `only` (or all). Raises ExecuteError.
 
     A file that is here with the right hash is left alone. `only`: shell patterns for a path, or
     for the folder that it begins with. The node may say and send what it likes: nothing is written
     but plain files below `target`, none of them longer than announced.
     """
-    entries = tuple(entry for entry in entries_of(remote, folder) if wanted(entry.path, only))
     here = Below(target)
+    listed = [entry for entry in entries_of(remote, folder) if wanted(entry.path, only)]
+    entries = [entry for entry in listed if not entry.problem]
     with telling(target):
         missing = [entry for entry in entries if known(here, entry.path) != entry.sha256]
     check_room(target, missing)
     listener.total(len(missing), sum(entry.size for entry in missing))
+    left_out = [entry for entry in listed if entry.problem]
     for entry in missing:
         listener.file(entry.path)
         with telling(target):
-            bring(remote, f"{folder}/{entry.path}", here, entry=entry, listener=listener)
-    return Collected(folder=target, files=entries, brought=tuple(one.path for one in missing))
+            source = f"{folder}/{entry.path}"
+            if problem := bring_unless_impossible(remote, source, here, entry=entry, listener=listener):
+                left_out.append(replace(entry, problem=problem))
+    paths = {entry.path for entry in left_out}
+    return Collected(
+        folder=target,
+        files=tuple(entry for entry in entries if entry.path not in paths),
+        brought=tuple(entry.path for entry in missing if entry.path not in paths),
+        left_out=tuple(left_out),
+    )
+
+
+def bring_unless_impossible(remote: Remote, source: str, here: Below, *, entry: Entry, listener: FetchListener) -> str:
+    """Bring a file; return why the file system here cannot have its name, or ''."""
+    try:
+        bring(remote, source, here, entry=entry, listener=listener)
+    except OSError as error:
+        if error.errno not in IMPOSSIBLE_NAME:
+            raise
+        with suppress(OSError):
+            here.remove(part_of(entry.path))
+        return f"this file system cannot have such a name: {error.strerror}"
+    return ""
 
 
 def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
@@ -114,7 +157,9 @@ def entry_of(line: str) -> Entry:
     if any(part in ("", "..") or part.startswith(".") or "\0" in part for part in parts):
         raise ProtocolError(f"{entry.path!r:.200} is no file of this folder.")
     if not writable(entry.path):
-        raise ProtocolError(f"{entry.path!r:.200} is a name in no known encoding.")
+        return replace(entry, problem="its name is not UTF-8")
+    if entry.problem:
+        return replace(entry, problem=f"it cannot be read: {one_line(entry.problem)[:200]}")
     if not 0 <= entry.size <= LARGEST or not SHA256.fullmatch(entry.sha256):
         raise ProtocolError(f"{entry.path!r:.200} has a size or a hash that cannot be.")
     return entry
@@ -130,9 +175,7 @@ def writable(path: str) -> bool:
 
 def wanted(path: str, only: tuple[str, ...]) -> bool:
     first = PurePosixPath(path).parts[0]
-    return not only or any(
-        fnmatchcase(path, pattern) or fnmatchcase(first, pattern) for pattern in only
-    )
+    return not only or any(fnmatchcase(path, pattern) or fnmatchcase(first, pattern) for pattern in only)
 
 
 def check_room(target: Path, missing: list[Entry]) -> None:
@@ -141,8 +184,7 @@ def check_room(target: Path, missing: list[Entry]) -> None:
     needed, free = sum(entry.size for entry in missing), shutil.disk_usage(there).free
     if needed > free:
         raise ExecuteError(
-            f"{target} has room for {free / 2**30:.1f} GiB, and {needed / 2**30:.1f} GiB are to "
-            "come.",
+            f"{target} has room for {free / 2**30:.1f} GiB, and {needed / 2**30:.1f} GiB are to come.",
             hint="--to names another folder, --only brings less.",
         )
 
@@ -159,9 +201,7 @@ def telling(target: Path) -> Iterator[None]:
         ) from None
 
 
-def bring(
-    remote: Remote, source: str, here: Below, *, entry: Entry, listener: FetchListener
-) -> None:
+def bring(remote: Remote, source: str, here: Below, *, entry: Entry, listener: FetchListener) -> None:
     """Go on with a part that is here; if the whole is wrong then, begin anew, once.
 
     Raises ExecuteError, OSError.
@@ -175,20 +215,18 @@ def bring(
             here.rename(part, PurePosixPath(entry.path).name)
             return
         here.remove(part)
-    raise ExecuteError(
-        f"{source} changes while it is read.", hint="Fetch again when the run has written it."
-    )
+    raise ExecuteError(f"{source} changes while it is read.", hint="Fetch again when the run has written it.")
 
 
 def part_of(path: str) -> str:
     """Where a file is until it is whole: a name that no list has."""
     folder, slash, name = path.rpartition("/")
+    if len(os.fsencode(name)) > LONGEST_NAME - len(PART) - 1:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
     return f"{folder}{slash}.{name}{PART}"
 
 
-def append(
-    here: Below, part: str, remote: Remote, source: str, *, size: int, listener: FetchListener
-) -> None:
+def append(here: Below, part: str, remote: Remote, source: str, *, size: int, listener: FetchListener) -> None:
     """What is missing of `size` bytes. Who sends more is cut off. Raises ExecuteError, OSError."""
     have = here.size(part)
     listener.advance(have)
@@ -209,5 +247,7 @@ def known(here: Below, path: str) -> str | None:
     """The hash of a file here; None if it is not there."""
     try:
         return here.sha256(path)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, *IMPOSSIBLE_NAME):
+            return None
+        raise

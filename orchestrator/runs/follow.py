@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from orch_node import disk
+from orch_node import disk, supervisor_state
 from orch_node.protocol import files
 from orch_node.protocol.events import Event
 
@@ -18,6 +18,7 @@ from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.state_files import supervises, supervisor_of
 
 POLL_SECONDS = 0.1
+ELSEWHERE_SECONDS = 2.0  # between looks at the lease of a supervisor that is not visible here
 START_SECONDS = 15.0
 LAST_WORDS = 2000  # letters
 
@@ -43,6 +44,8 @@ class LocalRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.elsewhere = False
+        self.looked = 0.0
 
     def refresh(self) -> None:
         pass
@@ -55,10 +58,24 @@ class LocalRun:
         return disk.words(self.folder, refused) if refused else ""
 
     def lost(self, pid: int) -> bool:
-        return not supervises(pid, self.folder)
+        """Return whether the supervisor is gone; check one on another host every few seconds."""
+        supervisor = supervisor_of(self.folder)
+        if supervisor is None:
+            return not supervises(pid, self.folder)
+        if self.elsewhere and time.monotonic() - self.looked < ELSEWHERE_SECONDS:
+            return False
+        self.elsewhere = supervisor_state.may_run_elsewhere(self.folder) is not None
+        self.looked = time.monotonic()
+        return supervisor_state.state_of(self.folder, supervisor) == supervisor_state.KILLED
 
     def terminate(self, pid: int) -> None:
-        """By a descriptor, opened before it is looked at: the number may be another's by then."""
+        """Ask the supervisor to end the run; one on another host looks for the file STOP.
+
+        The descriptor is opened before the arguments are read: the number may be used again.
+        """
+        if supervisor_state.may_run_elsewhere(self.folder) is not None:
+            (self.folder / files.STOP).touch(0o600)
+            return
         try:
             process = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -80,9 +97,9 @@ def follow(folder: Path, source: Source, *, ranks: int) -> Iterator[Event]:
         gone = pid is None or source.lost(pid)
         source.refresh()
         ended = gone or (folder / files.OUTCOME).exists()
-        whole = whole_lines(folder / files.EVENTS, offset)
-        offset += sum(len(line) + 1 for line in whole)
-        yield from events_in(whole, ranks=ranks)
+        while whole := whole_lines(folder / files.EVENTS, offset):
+            offset += sum(len(line) + 1 for line in whole)
+            yield from events_in(whole, ranks=ranks)
         if ended:
             return
         time.sleep(POLL_SECONDS)

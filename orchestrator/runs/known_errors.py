@@ -7,17 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A pattern (searched in one line) with its meaning. `{1}` in the words is its first group."""
+    """A pattern (searched in one line) with its meaning. `{1}` in the texts is its first group.
+
+    Attributes:
+        place: Searched in the line and in the innermost frame of its traceback; an error that the
+            script itself causes has another place, and gets no explanation.
+    """
 
     name: str
     pattern: str
     cause: str
     cure: str
+    place: str = ""
 
 
 ONE_STACK = (
     "One stack's torch and bindings come by `orch setup` on this machine, by `orch provision` on "
     "nodes, and by `orch image build` for containers and pods."
+)
+
+# What connects ranks: torch.distributed's store, gloo, MPI's hydra, oneCCL, ssh.
+RENDEZVOUS = (
+    r"torch[/.]distributed|DistNetworkError|c10d|socket has failed|gloo|oneccl_bindings|CCL_"
+    r"|hydra|HYD|hydt|mpiexec|mpirun|PMI|^ssh: "
 )
 
 # The order is that of the answers: what causes the others comes first.
@@ -34,6 +46,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="ipex 2.8 for another torch",
         pattern=r"AttributeError: module 'os' has no attribute 'exit'",
+        place=r"intel_extension_for_pytorch",
         cause="IPEX 2.8 met another torch than 2.8 and failed in its own words about it.",
         cure="Install torch 2.8.0 (stack intel-2.8), or remove intel-extension-for-pytorch.",
     ),
@@ -63,14 +76,14 @@ KNOWN_SIGNATURES = (
     ),
     Signature(
         name="use_ipex is gone",
-        pattern=r"got an unexpected keyword argument 'use_ipex'"
+        pattern=r"TrainingArguments\.__init__\(\) got an unexpected keyword argument 'use_ipex'"
         r"|Some specified arguments are not used by the HfArgumentParser:.*--use_ipex",
         cause="transformers 4.57 removed --use_ipex (it has had no effect since 4.53).",
         cure="Leave --use_ipex out, or take transformers 4.52.4 with accelerate 1.7.0.",
     ),
     Signature(
         name="no_cuda is gone",
-        pattern=r"got an unexpected keyword argument 'no_cuda'"
+        pattern=r"TrainingArguments\.__init__\(\) got an unexpected keyword argument 'no_cuda'"
         r"|Some specified arguments are not used by the HfArgumentParser:.*--no_cuda",
         cause="transformers 5.0 removed --no_cuda.",
         cure="Use --use_cpu, which is there since 4.32.",
@@ -98,7 +111,7 @@ KNOWN_SIGNATURES = (
     ),
     Signature(
         name="bindings not imported",
-        pattern=r"Unknown backend type ccl",
+        pattern=r"Unknown backend type ccl\b",
         cause="The module that registers ccl was not imported before init_process_group.",
         cure="import oneccl_bindings_for_pytorch first (torch_ccl up to 1.11), or start the "
         "script with `orch train`, which does it.",
@@ -113,8 +126,8 @@ KNOWN_SIGNATURES = (
     # The environment of the ranks.
     Signature(
         name="no MASTER_ADDR",
-        pattern=r"environment variable (MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE) expected, "
-        r"but not set",
+        pattern=r"env:// rendezvous: environment variable "
+        r"(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE) expected, but not set",
         cause="The ranks were started without {1}.",
         cure="Set {1} on every rank (MASTER_ADDR is the address of node0), or start them with "
         "`orch train`, which does.",
@@ -124,8 +137,7 @@ KNOWN_SIGNATURES = (
         pattern=r"could not open the library: libmpi\.so\.12"
         r"|libmpi\.so\.12: cannot open shared object file",
         cause="oneCCL does not find Intel MPI: setvars.sh of the bindings was not sourced.",
-        cure='. "$(python -c "from oneccl_bindings_for_pytorch import cwd; print(cwd)")'
-        '/env/setvars.sh"',
+        cure='. "$(python -c "from oneccl_bindings_for_pytorch import cwd; print(cwd)")/env/setvars.sh"',
     ),
     Signature(
         name="no mpirun",
@@ -147,8 +159,7 @@ KNOWN_SIGNATURES = (
         name="no transport",
         pattern=r"could not initialize any transport library|failed to initialize ATL",
         cause="oneCCL could not start its transport (Intel MPI or libfabric).",
-        cure="Source setvars.sh for CCL_ATL_TRANSPORT=mpi; with ofi, FI_PROVIDER=tcp works "
-        "where shm does not.",
+        cure="Source setvars.sh for CCL_ATL_TRANSPORT=mpi; with ofi, FI_PROVIDER=tcp works where shm does not.",
     ),
     Signature(
         name="more oneCCL workers than cores",
@@ -160,16 +171,17 @@ KNOWN_SIGNATURES = (
     Signature(
         name="MPI finalized",
         pattern=r"Attempting to use an MPI routine .*before initializing or after finalizing",
-        cause="A process group on ccl was made again after the last one had ended MPI.",
-        cure="Make the process group once for the life of the process.",
+        cause="MPI was called before it began or after it ended, as a second process group on ccl "
+        "does when the first one has ended MPI.",
+        cure="Make the process group once for the life of the process; a script that calls MPI "
+        "itself has to initialize it first.",
     ),
     # Names, addresses and ports.
     Signature(
         name="gloo takes the loopback",
         pattern=r"Gloo connectFullMesh failed.*remote=\[127\.0\.1\.1\]",
         cause="The node's own name is 127.0.1.1 in /etc/hosts, and gloo told the others so.",
-        cure="Set GLOO_SOCKET_IFNAME to the interface between the nodes, or take the line "
-        "127.0.1.1 out of /etc/hosts.",
+        cure="Set GLOO_SOCKET_IFNAME to the interface between the nodes, or take the line 127.0.1.1 out of /etc/hosts.",
     ),
     Signature(
         name="gloo cannot connect",
@@ -179,7 +191,7 @@ KNOWN_SIGNATURES = (
     ),
     Signature(
         name="no such interface for the KVS",
-        pattern=r"can't find interface (\S*)",
+        pattern=r"CCL_ERROR\|.*can't find interface (\S*)",
         cause="oneCCL's key-value store was told to use the interface {1}, which this node lacks.",
         cure="Set CCL_KVS_IFACE to an interface that every node has, or leave it out; "
         "`orch train` names each node's own.",
@@ -187,12 +199,13 @@ KNOWN_SIGNATURES = (
     Signature(
         name="no route",
         pattern=r"No route to host|Network is unreachable",
+        place=RENDEZVOUS,
         cause="A node has no way to another one: a route is missing, or a firewall rejects.",
         cure="`ip route get ADDRESS` on the node; `orch provision` tests every pair of nodes.",
     ),
     Signature(
         name="hub out of reach",
-        pattern=r"Failed to resolve '([^']+)'",
+        pattern=r"Failed to resolve '((?:[\w.-]+\.)?(?:huggingface\.co|hf\.co))'",
         cause="{1} cannot be reached from this node.",
         cure="Name a model and data that are files of the node (--set model_name_or_path=DIR), or "
         "fill HF_HOME beforehand and set HF_HUB_OFFLINE=1.",
@@ -201,38 +214,58 @@ KNOWN_SIGNATURES = (
         name="unknown name",
         pattern=r"getaddrinfo returned error -2|gai error: -2",
         cause="A node does not know the name of another one.",
-        cure="Put the names of all nodes into /etc/hosts of each node, or start with the "
-        "launcher's -iface.",
+        cure="Put the names of all nodes into /etc/hosts of each node, or start with the launcher's -iface.",
     ),
     Signature(
         name="name of the client",
         pattern=r"hostname of the client socket cannot be retrieved",
-        cause="A node cannot look up the name of another one's address; the start takes 12 s "
-        "and more.",
+        cause="A node cannot look up the name of another one's address; the start takes 12 s and more.",
         cure="Put the names of all nodes into /etc/hosts of each node.",
     ),
     Signature(
         name="port taken",
         pattern=r"EADDRINUSE|[Aa]ddress already in use",
+        place=RENDEZVOUS,
         cause="The port of the rendezvous is taken, often by a job that is still alive unseen.",
         cure="Look for old ranks on node0 (`ss -ltnp`), end them, or take another MASTER_PORT.",
     ),
     # The machine.
     Signature(
+        name="cores taken",
+        pattern=r"\S+ is taken: run (\S+) has cores",
+        cause="Another run has reserved the cores.",
+        cure="--queue waits until they are free; `orch stop {1}` ends the other run.",
+    ),
+    Signature(
+        name="out of memory",
+        pattern=r"was ended by SIGKILL: memory ran out",
+        cause="The kernel ended the rank because the memory of its node or container was used up.",
+        cure="Use fewer ranks per node (--ppn), smaller batches or fewer DataLoader workers. The "
+        "same command resumes a recipe from its newest checkpoint.",
+    ),
+    Signature(
+        name="killed",
+        pattern=r"was ended by SIGKILL$",
+        cause="Another program ended the rank. Neither the kernel's log nor its counters show that memory ran out.",
+        cure="Look for who sends SIGKILL: an administrator, a memory guard such as earlyoom, a "
+        "batch system. The same command resumes a recipe from its newest checkpoint, and "
+        "--max-restarts N does so without you.",
+    ),
+    Signature(
         name="locked memory",
-        pattern=r"max locked memory|RLIMIT_MEMLOCK|(?:ibv_|fi_)(?:reg_mr|mr_reg|create_cq)\b.*"
-        r"Cannot allocate memory|fi_mr_reg failed",
+        pattern=r"set max locked memory|RLIMIT_MEMLOCK is \d+ bytes|fi_mr_reg failed"
+        r"|(?:ibv_|fi_)(?:reg_mr|mr_reg|create_cq)\b.*Cannot allocate memory",
         cause="The network card needs more locked memory than this session may have (ulimit -l).",
         cure="memlock unlimited in /etc/security/limits.conf (docker: --ulimit memlock=-1), then "
         "log in anew; or FI_PROVIDER=tcp.",
     ),
     Signature(
         name="shared memory full",
-        pattern=r"Bus error|SIGBUS|/dev/shm.*No space left|No space left.*(?:/dev/shm|shm_open)",
-        cause="A rank touched shared memory that is not there: /dev/shm is full or too small "
-        "(containers get 64 MB).",
-        cure="Give the container a larger /dev/shm (docker: --shm-size), or use fewer DataLoader "
-        "workers.",
+        pattern=r"ended by SIGBUS|Fatal Python error: Bus error|killed by signal: Bus error"
+        r"|/dev/shm.*No space left|No space left.*(?:/dev/shm|shm_open)",
+        cause="A rank touched mapped memory that is not there, in most cases because /dev/shm is "
+        "full or too small (containers get 64 MB).",
+        cure="Give the container a larger /dev/shm (docker: --shm-size), or use fewer DataLoader workers.",
     ),
     Signature(
         name="disk full",
@@ -242,9 +275,56 @@ KNOWN_SIGNATURES = (
     ),
     Signature(
         name="illegal instruction",
-        pattern=r"Illegal instruction|SIGILL",
+        pattern=r"Fatal Python error: Illegal instruction|ended by SIGILL"
+        r"|^Illegal instruction(?: \(core dumped\))?$",
         cause="The CPU lacks instructions that the wheel was built with (IPEX 1.10 wants AVX-512).",
         cure="Run on newer CPUs, or on stack current, whose torch chooses at run time.",
+    ),
+    # The script.
+    Signature(
+        name="uneven batches",
+        pattern=r"ended the script after \d+ collectives, but .* in collective \d+",
+        cause="The script does not do the same number of steps on every rank.",
+        cure="Give every rank the same number of batches (DistributedSampler, drop_last=True), or "
+        "use the join() of DistributedDataParallel.",
+    ),
+    Signature(
+        name="lightning devices",
+        pattern=r"You set `devices=\S+` and `num_nodes=\S+` in Lightning, but the product"
+        r".*does not match the world size \((\d+)\)",
+        cause="Lightning's Trainer does not have the layout of this run, which has {1} ranks.",
+        cure='Trainer(accelerator="cpu", devices=PPN, num_nodes=NODES, strategy="ddp") with the '
+        "numbers of --ppn and --nodes.",
+    ),
+    Signature(
+        name="no gpu",
+        pattern=r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system"
+        r"|No CUDA GPUs are available"
+        r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
+        cause="The script asks for a GPU, and the ranks train on CPUs.",
+        cure='Use device="cpu" in place of .cuda() and "cuda", and torch.load(..., map_location="cpu").',
+    ),
+    Signature(
+        name="module of -m",
+        pattern=r"error: no module named (\S+), neither in the working directory (\S+)",
+        cause="The ranks do not find {1}: they run in {2} and with the packages of the stack.",
+        cure="Install the package into the stack's environment on every node, or in the image.",
+    ),
+    Signature(
+        name="module not found",
+        pattern=r"ModuleNotFoundError: No module named '([^']+)'",
+        cause="There is no module {1} where the ranks run.",
+        cure="Install it there: into orch's environment on this machine, into the stack's on every "
+        "node, or in the image. `orch sync INVENTORY --data FOLDER` brings your own files.",
+    ),
+    Signature(
+        name="file not found",
+        pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^']*[/.][^']*)'",
+        cause="There is no {1} where the rank runs. Relative paths begin in the folder where you "
+        "called orch on this machine, in the SSH user's home folder on nodes, in the run's folder "
+        "on Slurm and in the image's working directory in pods.",
+        cure="`orch sync INVENTORY --data FOLDER` brings files to all nodes; give the script their "
+        "absolute path there.",
     ),
     # What follows from a failure elsewhere: said last.
     Signature(

@@ -67,7 +67,7 @@ def provenance(plan: Plan) -> Provenance:
         settings=dict(plan.origin.settings),
         script_args=plan.origin.script_args,
         seeds=seeds(plan),
-        scripts=script_of(Path(plan.origin.script)),
+        scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
         command=start.command if start else Command(argv=()),  # else the manifest has it
     )
 
@@ -84,9 +84,7 @@ def parse(value: object) -> Provenance:
     """What `render` made, now or in an earlier version. Raises ProtocolError."""
     known = values.an_object(value, WHERE)
     names = [one.name for one in fields(Provenance) if one.name != "command"]
-    found = values.read(
-        Provenance, {name: known[name] for name in names if known.get(name) is not None}, WHERE
-    )
+    found = values.read(Provenance, {name: known[name] for name in names if known.get(name) is not None}, WHERE)
     return replace(found, command=recorded_command(known.get("command")))
 
 

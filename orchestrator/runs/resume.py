@@ -17,6 +17,12 @@ def plan_or_resume(request: TrainRequest, decide: Callable[[Resume | None], Plan
     return decide(resume) if resume else first
 
 
+def done(request: TrainRequest, key: str) -> str:
+    """Return the id of the run of this key that is done; empty if all is to begin anew."""
+    run = None if request.fresh else store.done(Path(request.runs_dir).absolute(), key)
+    return run.id if run else ""
+
+
 def resumed(request: TrainRequest, key: str) -> Resume | None:
     """The unfinished run of this key; none where all is to begin anew."""
     return None if request.fresh else store.unfinished(Path(request.runs_dir).absolute(), key)

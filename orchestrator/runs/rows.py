@@ -12,7 +12,12 @@ from orch_node.protocol.record import RunRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run. `folder`: where its files are, here or on its nodes."""
+    """A run in a list.
+
+    Attributes:
+        folder: Where its files are, here or on its nodes.
+        local: Whether it runs on this machine alone.
+    """
 
     id: str
     state: str
@@ -25,10 +30,11 @@ class RunRow:
     started_by: str
     created: float
     folder: str
+    local: bool = False
 
 
 def row_of(
-    record: RunRecord, *, state: str, nodes: Iterable[str], progress: str, folder: str
+    record: RunRecord, *, state: str, nodes: Iterable[str], progress: str, folder: str, local: bool = False
 ) -> RunRow:
     return RunRow(
         id=record.run_id,
@@ -42,6 +48,7 @@ def row_of(
         started_by=record.started_by,
         created=record.created,
         folder=folder,
+        local=local,
     )
 
 

@@ -17,7 +17,10 @@ def without(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """The lines of ranks, in any order, but for their stack traces."""
     inside: set[int] = set()
     for line in lines:
-        if BEGINS.match(line.text):
+        if not line.finished:
+            if line.rank not in inside:
+                yield line
+        elif BEGINS.match(line.text):
             inside.add(line.rank)
         elif line.rank not in inside or not GOES_ON.match(line.text):
             inside.discard(line.rank)

@@ -15,7 +15,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.files import write_whole
 
-PLAN = "plan.json"
+PLAN = files.PLAN
 
 
 def outcome_in(folder: Path) -> Outcome | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch_node import disk
+from orch_node import disk, supervisor_state
 from orch_node.protocol import files, values
 from orch_node.protocol import record as records
 from orch_node.protocol.events import Event, Progress, Result
-from orch_node.protocol.outcome import FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -23,7 +23,7 @@ from orchestrator.runs.damaged import ASIDE, Damaged
 from orchestrator.runs.events import newest as newest_event
 from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
-from orchestrator.runs.state_files import PLAN, read_outcome, supervises, supervisor_of, write_json
+from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
 
 GONE = "gone"  # a file in the folder of a run on another node: its supervisor is no more
 
@@ -31,7 +31,7 @@ GONE = "gone"  # a file in the folder of a run on another node: its supervisor i
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A recorded run. `state`: planned, running, done, failed, refused, preempted,
-    stopped, or killed.
+    stopped, killed, or unknown: its supervisor is on a host that cannot be seen from here.
     `problems`: files of it that cannot be read and count as not there, in words."""
 
     id: str
@@ -86,8 +86,7 @@ def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> N
         write_json(folder / PLAN, value)
     except OSError as error:
         raise ExecuteError(
-            f"The run directory {disk.words(folder, error)}.",
-            hint="--runs-dir names another place.",
+            f"The run directory {disk.words(folder, error)}.", hint="--runs-dir names another place."
         ) from None
 
 
@@ -99,8 +98,7 @@ def load(folder: Path) -> Run:
         record, origin = records.parse(value), origins.parse(value)
     except (OSError, ProtocolError) as error:
         raise ExecuteError(
-            f"{path} is damaged: {error}",
-            hint=f"`orch clean` moves {folder} to {folder.parent / ASIDE}.",
+            f"{path} is damaged: {error}", hint=f"`orch clean` moves {folder} to {folder.parent / ASIDE}."
         ) from None
     outcome, problem = read_outcome(folder)
     return Run(
@@ -124,11 +122,9 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
     if record.node0.via:
         gone = (folder / GONE).exists()
         return "planned" if supervisor is None else "killed" if gone else "running"
-    if (
-        supervisor is None
-    ):  # without a word of it, or with one that cannot be read: then it has begun
+    if supervisor is None:  # without a word of it, or with one that cannot be read: then it has begun
         return "killed" if (folder / files.SUPERVISOR).exists() else "planned"
-    return "running" if supervises(supervisor.pid, folder) else "killed"
+    return supervisor_state.state_of(folder, supervisor)
 
 
 def recorded(base: Path) -> Recorded:
@@ -149,7 +145,11 @@ Tell = Callable[[str], None]
 
 
 def find(base: Path, name: str, tell: Tell = lambda line: None) -> Run:
-    """A run by its id, or `last`; `tell` gets warnings. Raises RequestError."""
+    """Return a run by its id, a unique prefix of it, or `last`; `tell` gets warnings.
+
+    Raises:
+        RequestError: if there is no such run, or several begin like that.
+    """
     found = recorded(base)
     runs = found.runs
     if any(one.folder.name == name for one in found.damaged):
@@ -163,13 +163,29 @@ def find(base: Path, name: str, tell: Tell = lambda line: None) -> Run:
         )
     if name == "last":
         return newest(found)
-    for run in runs:
-        if run.id == name:
-            return run
-    raise RequestError(
-        f"There is no run '{name}' in {base}.",
-        hint=did_you_mean(name, [run.id for run in runs[-10:]]) if runs else "",
-    )
+    runs_by_id = {run.id: run for run in runs}
+    return runs_by_id[match_id(name, list(runs_by_id), f"in {base}")]
+
+
+def match_id(name: str, ids: Sequence[str], location: str) -> str:
+    """Return the id that is `name` or the only one that begins with it.
+
+    Args:
+        name: An id, or its beginning.
+        ids: The known ids, the oldest first.
+        location: Where they are, for messages: `in runs`.
+
+    Raises:
+        RequestError: if there is no such run, or several begin like that.
+    """
+    matches = [name] if name in ids else [key for key in ids if name and key.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise RequestError(
+            f"{len(matches)} runs {location} begin with '{name}'.", hint=f"The newest of them is {matches[-1]}."
+        )
+    raise RequestError(f"There is no run '{name}' {location}.", hint=did_you_mean(name, ids[-10:]) if ids else "")
 
 
 def newest(found: Recorded) -> Run:
@@ -184,15 +200,25 @@ def newest(found: Recorded) -> Run:
     return found.runs[-1]
 
 
+NOT_TRAINED = ("planned", REFUSED)
+
+
+def done(base: Path, key: str) -> Run | None:
+    """Return the newest run of this key if it is done, or None."""
+    keyed = (run for run in recorded(base).runs if run.record.key == key)
+    runs = [run for run in keyed if run.state not in NOT_TRAINED]
+    return runs[-1] if runs and runs[-1].state == DONE else None
+
+
 def unfinished(base: Path, key: str) -> Resume | None:
     """The newest run of this key, if it ended before its time and can be carried on. One of another
     user's is not: a checkpoint is a program to whoever loads it."""
     keyed = (run for run in recorded(base).runs if run.record.key == key)
     runs = (run for run in keyed if not other_owner(run.folder))
-    same = [run for run in runs if run.state not in ("planned", REFUSED)]  # nothing was trained
+    same = [run for run in runs if run.state not in NOT_TRAINED]
     if not same or same[-1].state not in (FAILED, PREEMPTED, STOPPED, "killed"):
         return None
     run = same[-1]
     if not run.record.resumes or run.record.output_dir is None:
         return None
-    return Resume(run_id=run.id, state=run.state, output_dir=run.record.output_dir)
+    return Resume(run_id=run.id, state=run.state, output_dir=run.record.output_dir, precision=run.record.precision)

@@ -25,7 +25,7 @@ from orch_node.protocol.events import (
     Waiting,
     Warned,
 )
-from orch_node.protocol.record import cpu_list
+from orch_node.protocol.record import number_ranges
 
 RANK = re.compile(r"[0-9]{1,9}")
 Said = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
@@ -66,7 +66,7 @@ def timeline_of(events: Iterable[Event]) -> list[Moment]:
         if is_echo(event, warned):
             continue
         found += (Moment(time=event.time, text=text) for text in words(event))
-        if isinstance(event, Joined):
+        if isinstance(event, Joined) and event.rank not in there:
             there.add(event.rank)
             if len(there) == ranks:
                 found.append(Moment(time=event.time, text=joined(ranks, event)))
@@ -129,7 +129,7 @@ def stalled(event: Stalled) -> Iterator[str]:
         if RANK.fullmatch(rank):
             same.setdefault(stand, []).append(int(rank))
     for stand, ranks in same.items():
-        yield f"  rank{'s' * (len(ranks) > 1)} {cpu_list(tuple(ranks))}: {stand}"
+        yield f"  rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}: {stand}"
 
 
 def ended(event: Ended) -> Iterator[str]:
@@ -166,7 +166,6 @@ WORDS: Mapping[type[Event], Callable[[Any], Iterator[str]]] = {
 def lines(found: Sequence[Moment]) -> list[str]:
     """With the time of day and the seconds since the first of them."""
     return [
-        f"{time.strftime('%H:%M:%S', time.localtime(one.time))} "
-        f"+{one.time - found[0].time:7.1f}s  {one.text}"
+        f"{time.strftime('%H:%M:%S', time.localtime(one.time))} +{one.time - found[0].time:7.1f}s  {one.text}"
         for one in found
     ]

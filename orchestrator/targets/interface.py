@@ -83,6 +83,9 @@ class RunHandle(Protocol):
     def stop(self) -> CleanupReport:
         """End all that is left of the run, everywhere; each node says so."""
 
+    def discard(self) -> None:
+        """Delete the files of a run that was refused before it started anything."""
+
     def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
         """Bring what the run has written. Raises RequestError, ExecuteError."""
 

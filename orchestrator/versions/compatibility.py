@@ -33,9 +33,7 @@ class Mismatch:
 Rule = Callable[[Environment, Sequence[Stack]], Iterator[Mismatch]]
 
 
-def mismatches(
-    environment: Environment, stacks: Sequence[Stack], stack: Stack | None = None
-) -> tuple[Mismatch, ...]:
+def mismatches(environment: Environment, stacks: Sequence[Stack], stack: Stack | None = None) -> tuple[Mismatch, ...]:
     """All that does not fit; with a stack also where the environment differs from it."""
     found = [mismatch for rule in RULES for mismatch in rule(environment, stacks)]
     if stack is None:
@@ -114,8 +112,7 @@ def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
     public = torch.public
     yield Mismatch(
         package=TORCH,
-        what=f"torch {torch} is a GPU build"
-        + (f", with {len(nvidia)} CUDA packages" * bool(nvidia)),
+        what=f"torch {torch} is a GPU build" + (f", with {len(nvidia)} CUDA packages" * bool(nvidia)),
         why="it works on CPU nodes, but each of them carries several GB for nothing",
         cure=f"pip install torch=={public}+cpu --index-url https://download.pytorch.org/whl/cpu, "
         "and uninstall what starts with nvidia-",
@@ -171,10 +168,7 @@ def accelerate_problems(env: Environment, found: Version) -> Iterator[tuple[str,
                 "1.7 was the last that knew the old name",
             )
     if env.version(IPEX) is not None and found >= Version("1.8"):
-        yield (
-            "no longer calls ipex.optimize",
-            "the body was removed in 1.8: --use_ipex does nothing",
-        )
+        yield ("no longer calls ipex.optimize", "the body was removed in 1.8: --use_ipex does nothing")
     if transformers is None:
         return
     oldest = next((old for tf, old in ACCELERATE_FOR if transformers >= Version(tf)), "0")
@@ -208,8 +202,7 @@ def shell_lacks(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]
         yield Mismatch(
             package="MASTER_ADDR",
             what="MASTER_ADDR is not set",
-            why="ranks started by mpirun meet there: 'environment variable MASTER_ADDR expected, "
-            "but not set'",
+            why="ranks started by mpirun meet there: 'environment variable MASTER_ADDR expected, but not set'",
             cure="export MASTER_ADDR=<address of node0>; `orch train` sets it",
         )
     if bindings is not None:
@@ -232,8 +225,7 @@ def shell_lacks_for_ccl(shell: Shell, bindings: Version) -> Iterator[Mismatch]:
         yield Mismatch(
             package="setvars",
             what=f"{lacks} is not found: setvars.sh was not sourced",
-            why="'mpirun: command not found', or at the first collective 'could not open the "
-            "library: libmpi.so.12'",
+            why="'mpirun: command not found', or at the first collective 'could not open the library: libmpi.so.12'",
             cure=f". \"$(python -c 'import {module} as m; print(m.__path__[0])')/env/setvars.sh\"",
         )
 

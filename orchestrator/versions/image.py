@@ -63,8 +63,7 @@ def image_of(stack: Stack, *, tag: str | None, base: str | None, engine: str) ->
     for what, name in (("--tag", made.tag), ("--base", made.base)):
         if not NAME.fullmatch(name):
             raise PlanError(
-                f"{what} {name!r} is no name of an image.",
-                hint="Examples: orch:current, registry.example/team/orch:1.",
+                f"{what} {name!r} is no name of an image.", hint="Examples: orch:current, registry.example/team/orch:1."
             )
     return made
 
@@ -73,10 +72,7 @@ def python_for(stack: Stack) -> str:
     """3.11 where the stack takes it: Debian bookworm's own; else the newest that it takes."""
     fitting = [one for one in ("3.11", *PYTHONS) if stack.runs_on_python(one)]
     if not fitting:
-        raise PlanError(
-            f"Stack '{stack.name}' wants Python {stack.python}.",
-            hint="Give an image that has it: --base.",
-        )
+        raise PlanError(f"Stack '{stack.name}' wants Python {stack.python}.", hint="Give an image that has it: --base.")
     return fitting[0]
 
 

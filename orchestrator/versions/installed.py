@@ -37,7 +37,7 @@ class Environment:
 
 
 def is_ours(bindings: Version) -> bool:
-    """Built from bindings/ of this repository: 2.13.0+orch.9."""
+    """Built from bindings/ of this repository: 2.13.0+orch.10."""
     return (bindings.local or "").startswith("orch")
 
 

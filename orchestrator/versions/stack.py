@@ -169,11 +169,7 @@ class Stack:
 
     def check_parity(self, ranks: int) -> None:
         """Raises PlanError unless accelerate was seen to train rightly with IPEX in BF16."""
-        right = {
-            one.way
-            for one in self.parity
-            if one.ranks == ranks and one.worst_percent <= PARITY_PERCENT
-        }
+        right = {one.way for one in self.parity if one.ranks == ranks and one.worst_percent <= PARITY_PERCENT}
         if not {"Trainer", "Accelerator"} <= right:
             raise PlanError(
                 f"--ipex with bf16 has not been seen to train rightly on stack '{self.name}'. "

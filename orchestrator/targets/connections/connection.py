@@ -46,9 +46,7 @@ class Ssh:
     """Does a plan's steps on another machine, as the ssh configuration file describes it: the
     user's own where none is named."""
 
-    def __init__(
-        self, node: str, ssh_config: str | None, connect_seconds: int = CONNECT_SECONDS
-    ) -> None:
+    def __init__(self, node: str, ssh_config: str | None, connect_seconds: int = CONNECT_SECONDS) -> None:
         self.node = node
         self.ssh_config = ssh_config
         self.connect_seconds = connect_seconds
@@ -62,9 +60,7 @@ class Ssh:
         from fabric import Config, Connection
 
         connection = Connection(
-            self.node,
-            config=Config(runtime_ssh_path=self.ssh_config),
-            connect_timeout=self.connect_seconds,
+            self.node, config=Config(runtime_ssh_path=self.ssh_config), connect_timeout=self.connect_seconds
         )
         trust_known_hosts_only(connection)
         # A lost node is told in our words; else its threads would write stack traces to the screen.
@@ -278,9 +274,7 @@ class Ssh:
         with channel, channel.makefile("rb") as lines:
             while line := self.attempt(lambda: lines.readline(LARGEST_LINE), "read its logs"):
                 if len(line) == LARGEST_LINE:
-                    raise ExecuteError(
-                        f"{self.node}: {program(argv)} sends lines without an end.", hint=QUIET
-                    )
+                    raise ExecuteError(f"{self.node}: {program(argv)} sends lines without an end.", hint=QUIET)
                 yield bytes(line).decode(errors="replace")
             code = channel.recv_exit_status()
             if code == NO_STATUS:  # the connection ended, not the program
@@ -294,9 +288,7 @@ class Ssh:
         from invoke.exceptions import CommandTimedOut
 
         try:
-            done = self.connection.run(
-                shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS
-            )
+            done = self.connection.run(shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS)
         except CommandTimedOut:
             raise TimeoutError(f"no answer for {RUN_SECONDS:.0f} s") from None
         if check and not done.ok:

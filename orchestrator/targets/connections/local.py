@@ -47,9 +47,7 @@ class Local:
                 while chunk := file.read(CHUNK):
                     yield chunk
         except OSError as error:
-            raise ExecuteError(
-                f"{path} cannot be read: {error.strerror}.", hint=f"ls -l {path}"
-            ) from None
+            raise ExecuteError(f"{path} cannot be read: {error.strerror}.", hint=f"ls -l {path}") from None
 
     def start(self, command: Command, log: str) -> None:
         try:
@@ -69,9 +67,7 @@ class Local:
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
         """Run a program to its end. Raises ExecuteError."""
         try:
-            done = subprocess.run(
-                argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds
-            )
+            done = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise ExecuteError(
                 f"{program(argv)} has not answered for {seconds:.0f} s.",
@@ -80,9 +76,7 @@ class Local:
         except OSError as error:
             raise not_started(argv[0], error) from None
         return Answer(
-            code=done.returncode,
-            out=done.stdout.decode(errors="replace"),
-            err=done.stderr.decode(errors="replace"),
+            code=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace")
         )
 
     def feed(self, argv: tuple[str, ...], content: bytes) -> None:
@@ -93,9 +87,7 @@ class Local:
             raise not_started(argv[0], error) from None
         if done.returncode != 0:
             words = done.stderr.decode(errors="replace").strip()
-            raise ExecuteError(
-                f"{program(argv)}: {words or f'exit code {done.returncode}'}", hint=WRITE
-            )
+            raise ExecuteError(f"{program(argv)}: {words or f'exit code {done.returncode}'}", hint=WRITE)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program as they come. Raises ExecuteError if it fails."""
@@ -107,9 +99,7 @@ class Local:
                 for line in process.stdout:
                     yield line.decode(errors="replace")
                 if process.wait() != 0:
-                    raise ExecuteError(
-                        f"{program(argv)}: exit code {process.returncode}.", hint=LOGS
-                    )
+                    raise ExecuteError(f"{program(argv)}: exit code {process.returncode}.", hint=LOGS)
             finally:
                 process.terminate()
 

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from orch_node.machine import Machine, was_rebooted
 from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.outcome import SupervisorProcess
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -27,6 +29,7 @@ ABSENCES = 3  # probes in a row that did not find the supervisor
 RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
 PIECE = 1 << 24  # bytes of a file that are read at a time
 LARGEST_FILE = 1 << 36  # bytes that are kept of a log
+LARGEST_NAME = 1 << 10  # of a host
 LARGEST_STATE = 1 << 24  # of supervisor.json and outcome.json
 
 
@@ -108,7 +111,9 @@ class Mirror:
         """
         if time.monotonic() - self.probed >= PROBE_SECONDS:
             self.probed = time.monotonic()
-            alive = self.remote.alive(pid, self.marker)
+            recorded = supervisor_of(self.folder)
+            unseen = recorded is not None and self.is_on_another_host(recorded)
+            alive = unseen or self.remote.alive(pid, self.marker)
             self.absences = 0 if alive else self.absences + 1
         return self.absences >= ABSENCES
 
@@ -118,12 +123,27 @@ class Mirror:
         if supervisor is None or outcome_in(self.folder) is not None:
             return
         try:
-            pid = outcomes.parse_supervisor(supervisor).pid
+            recorded = outcomes.parse_supervisor(supervisor)
         except ProtocolError:
             return
-        if not self.remote.alive(pid, self.marker):
+        if self.is_on_another_host(recorded):
+            return
+        if not self.remote.alive(recorded.pid, self.marker):
             self.copy(files.OUTCOME)  # it may just have come
             (self.folder / GONE).touch(0o600)
+
+    def is_on_another_host(self, supervisor: SupervisorProcess) -> bool:
+        """Return whether the connection leads to another host than that of the supervisor.
+
+        One name may stand for several login nodes that share a folder.
+        """
+        if supervisor.identity is None:
+            return False
+        paths = ("/proc/sys/kernel/hostname", "/etc/machine-id", "/proc/sys/kernel/random/boot_id")
+        texts = (self.remote.read(path, 0, LARGEST_NAME) or b"" for path in paths)
+        host, machine_id, boot = (text.decode(errors="replace").strip() for text in texts)
+        connected, recorded = Machine(host, machine_id, boot), supervisor.identity.machine
+        return bool(boot) and boot != recorded.boot and not was_rebooted(recorded, connected)
 
     def terminate(self, pid: int) -> None:
         self.remote.terminate(pid, self.marker)
@@ -137,9 +157,7 @@ class Mirror:
         """The paths of the files there that are of ranks of the run."""
         names = self.remote.list(f"{self.run_dir}/{folder}")
         ranks = ((name, files.rank_of(name, pattern)) for name in names)
-        return [
-            f"{folder}/{name}" for name, rank in ranks if rank is not None and rank < self.ranks
-        ]
+        return [f"{folder}/{name}" for name, rank in ranks if rank is not None and rank < self.ranks]
 
     def finish(self, output_dir: str | None) -> None:
         """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
@@ -201,8 +219,7 @@ class ReconnectingMirror:
             self.tell(f"{error.message}; the run goes on there, connecting again")
         if now - self.lost_since > GIVE_UP_SECONDS:
             raise ExecuteError(
-                f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may "
-                "live on.",
+                f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may live on.",
                 hint="orch attach shows it again, orch stop ends it on all nodes.",
             )
         self.mirror.remote.reset()

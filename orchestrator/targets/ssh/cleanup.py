@@ -24,6 +24,7 @@ from orchestrator.targets.ssh.nodes import NodeAnswer, ask_all, node_program
 # The cleanup needs at most 8.5 s; with the connection that stays below 10.
 CLEANUP_SECONDS = 9.0
 CONNECT_SECONDS = 5
+MAY_LIVE = ("running", "unknown")
 
 
 def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
@@ -40,9 +41,7 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
         connect_seconds=CONNECT_SECONDS,
     )
     return CleanupReport(
-        run_id=record.run_id,
-        seconds=round(time.monotonic() - began, 2),
-        nodes=tuple(map(node_cleanup, answers)),
+        run_id=record.run_id, seconds=round(time.monotonic() - began, 2), nodes=tuple(map(node_cleanup, answers))
     )
 
 
@@ -78,9 +77,7 @@ def read(kind: type[Report], answer: NodeAnswer) -> Report | NodeCleanup:
 
 
 def unreachable(node: str, problem: str) -> NodeCleanup:
-    return NodeCleanup(
-        node=node, state="unreachable", ended=(), left=(), segments=(), problem=problem
-    )
+    return NodeCleanup(node=node, state="unreachable", ended=(), left=(), segments=(), problem=problem)
 
 
 Cleanup = tuple[tuple[str, ...], str]  # the nodes' program, and the folder of all runs
@@ -115,24 +112,19 @@ def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
     return CleanupReport(run_id="", seconds=seconds, nodes=(*nodes, *unasked))
 
 
-def places(
-    base: Path, inventory: str | None
-) -> tuple[dict[RunNode, Cleanup], list[str], list[NodeCleanup]]:
+def places(base: Path, inventory: str | None) -> tuple[dict[RunNode, Cleanup], list[str], list[NodeCleanup]]:
     """(program, runs) of each node, the ids of the runs that live, and nodes that nobody can ask
     because their records are damaged."""
     if inventory is None:
-        living = [run.id for run in store.recorded(base).runs if run.state == "running"]
+        living = [run.id for run in store.recorded(base).runs if run.state in MAY_LIVE]
         here: Cleanup = ((sys.executable, str(TRAIN / "node.py")), str(base))
         return {RunNode(node="node0"): here}, living, []
     asked = ask_inventory(inventory)
     programs: dict[RunNode, Cleanup] = {
-        RunNode(node=node.name, via=node.via): (
-            (node.python, f"{node.root}/train/node.py"),
-            f"{node.root}/runs",
-        )
+        RunNode(node=node.name, via=node.via): ((node.python, f"{node.root}/train/node.py"), f"{node.root}/runs")
         for node in asked.cluster.nodes
     }
-    living = [run for run, one in asked.runs.items() if one.state == "running"]
+    living = [run for run, one in asked.runs.items() if one.state in MAY_LIVE]
     unasked = asked.cluster.damaged.items()
     return programs, living, [unreachable(name, words) for name, words in unasked]
 
@@ -204,11 +196,7 @@ def aside_on(node: NodeCleanup, answer: NodeAnswer) -> NodeCleanup:
     if isinstance(found, NodeCleanup):
         problem = f"its damaged runs are not known: {found.problem}"
         return node if node.problem else replace(node, problem=problem)
-    kept = [
-        f"{one.folder} is damaged: {one.problem}"
-        for one in found.damaged
-        if one.folder not in found.moved
-    ]
+    kept = [f"{one.folder} is damaged: {one.problem}" for one in found.damaged if one.folder not in found.moved]
     moved = [f"{folder} is damaged, and now {path}" for folder, path in found.moved.items()]
     return with_aside(node, kept, moved)
 

@@ -18,9 +18,7 @@ from orchestrator.targets.ssh.steps import Site
 NO_BACKEND = "gloo"
 
 
-def choose_docker(
-    request: TrainRequest, launcher: str, docker: Docker | None
-) -> Choice[Docker | None]:
+def choose_docker(request: TrainRequest, launcher: str, docker: Docker | None) -> Choice[Docker | None]:
     """Raises PlanError for settings that cannot be, and for what only orch's own ranks can do."""
     if docker is None:
         return Choice(None)
@@ -69,4 +67,4 @@ def folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
     base = str(PurePosixPath(site.run_dir).parent)
     if site.root:
         return (base, site.train, f"{site.root}/data")
-    return seen_folders(base, site.train, files.paths[recipe.script], files.paths.values())
+    return seen_folders(base, site.train, files.paths.get(recipe.script, ""), files.paths.values())

@@ -30,7 +30,5 @@ def run_node_of(record: RunRecord, node: str | None) -> RunNode:
     if node is None:
         return record.nodes[0]
     if node not in hosts:
-        raise RequestError(
-            f"Run {record.run_id} has no node '{node}'.", hint=f"It has {', '.join(hosts)}."
-        )
+        raise RequestError(f"Run {record.run_id} has no node '{node}'.", hint=f"It has {', '.join(hosts)}.")
     return hosts[node]

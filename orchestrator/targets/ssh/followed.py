@@ -37,9 +37,7 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
     if told_by not in named:
         raise Unfollowed(f"{told_by} tells of {record.run_id}, of which it is no node.")
     if record.target != FIRST_TARGET or record.location:
-        raise Unfollowed(
-            f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes."
-        )
+        raise Unfollowed(f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes.")
     node0 = known[named[0]]
     return replace(
         record,

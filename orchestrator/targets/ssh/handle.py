@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +16,13 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.state_files import supervisor_of
 from orchestrator.targets.interface import Tell, Wanted, silent
 from orchestrator.targets.ssh import cleanup, fetch, logs
+from orchestrator.targets.ssh.nodes import connection_to
 from orchestrator.targets.ssh.watch import source_of, take
+
+END_SECONDS = 10.0  # for a supervisor to end after it has written its outcome
 
 
 class SshHandle:
@@ -61,6 +67,22 @@ class SshHandle:
             except ExecuteError as error:
                 self.tell(error.message)
         return report
+
+    def discard(self) -> None:
+        """Delete the run's folder here and on its nodes, once its supervisor has ended."""
+        deadline = time.monotonic() + END_SECONDS
+        supervisor = supervisor_of(self.folder)
+        while supervisor and not self.source.lost(supervisor.pid) and time.monotonic() < deadline:
+            time.sleep(follow.POLL_SECONDS)
+        for host in self.record.nodes:
+            connection = connection_to(host)
+            try:
+                connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
+            except ExecuteError as error:
+                self.tell(f"{host.node}: {self.record.run_dir} is left: {error.message}")
+            finally:
+                connection.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
         return fetch.fetch(self.record, self.folder, wanted, listener)

@@ -44,6 +44,8 @@ class Stream:
                 chunk = self.chunk_of(line)
                 for text in chunk.lines:
                     yield LogLine(rank=chunk.rank, node=self.host.node, text=text)
+                if chunk.state:
+                    yield LogLine(rank=chunk.rank, node=self.host.node, text=chunk.state, finished=False)
                 self.read[chunk.rank] = chunk.at
         finally:
             connection.close()
@@ -110,10 +112,7 @@ class WantedLines:
 
     @property
     def options(self) -> tuple[str, ...]:
-        return (
-            *(["--follow"] if self.follow else []),
-            *(["--rank", str(self.rank)] if self.rank is not None else []),
-        )
+        return (*(["--follow"] if self.follow else []), *(["--rank", str(self.rank)] if self.rank is not None else []))
 
 
 Miss = Callable[[Stream, ExecuteError], None]  # told of a node that keeps its lines
@@ -141,9 +140,7 @@ def log_lines(record: RunRecord, run: Run, wanted: WantedLines, *, tell: Tell) -
         unheard = {stream.host.node for stream in silent if not stream.read}
         yield from copied(run, {number: node for number, node in nodes.items() if node in unheard})
         names = ", ".join(stream.host.node for stream in silent)
-        raise ExecuteError(
-            f"Lines may be missing: no answer from {names}.", hint="The same command asks again."
-        )
+        raise ExecuteError(f"Lines may be missing: no answer from {names}.", hint="The same command asks again.")
 
 
 def copied(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:

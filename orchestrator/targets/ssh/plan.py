@@ -15,14 +15,7 @@ from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.request_key import request_key
 from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import Files
-from orchestrator.planning.training import (
-    Home,
-    choose_output,
-    origin_of,
-    run_record,
-    script_command,
-    tell_restarts,
-)
+from orchestrator.planning.training import Home, choose_output, origin_of, run_record, script_command, tell_restarts
 from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.resolve import Inputs, Resolved, resolve
@@ -37,12 +30,10 @@ from orchestrator.targets.ssh.steps import (
 )
 
 
-def plan_train(
-    request: TrainRequest, inputs: Inputs, site: Site, resume: Resume | None = None
-) -> Plan:
+def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume | None = None) -> Plan:
     """Decide how to run a request. Raises PlanError, RequestError."""
     check_restarts(request)
-    chosen = resolve(request, inputs)
+    chosen = resolve(request, inputs, resume)
     training = chosen.training
     files = reachable_files(training.recipe, training.settings, chosen.everywhere, site)
     output = choose_output(training.recipe, site.run_dir, resume)
@@ -65,9 +56,7 @@ def plan_train(
     return with_record(plan)
 
 
-def job_of(
-    request: TrainRequest, inputs: Inputs, chosen: Resolved, site: Site, script: tuple[str, ...]
-) -> Job:
+def job_of(request: TrainRequest, inputs: Inputs, chosen: Resolved, site: Site, script: tuple[str, ...]) -> Job:
     node0, links, software = chosen.nodes.value[0], chosen.links.value, chosen.software
     options = inputs.accelerate
     return Job(
@@ -88,9 +77,7 @@ def job_of(
     )
 
 
-def tell(
-    inputs: Inputs, chosen: Resolved, job: Job, launch: Choice[Launch]
-) -> tuple[Decision, ...]:
+def tell(inputs: Inputs, chosen: Resolved, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
     """All decisions, in the order in which a reader wants them."""
     software, options = chosen.software, inputs.accelerate
     return (

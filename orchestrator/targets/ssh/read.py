@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orch_node.protocol.precision import AUTO
+
 from orchestrator import load
 from orchestrator.model.cluster import Cluster
 from orchestrator.paths import TRAIN
@@ -32,7 +34,7 @@ def plan(request: TrainRequest) -> Plan:
 def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
     """What the request names; and the request, with what a configuration of accelerate says where
     no flag says otherwise."""
-    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)))
+    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load.stack(request.stack)
     settings = load.settings(list(request.settings), recipe)
     accelerate = None
@@ -40,8 +42,11 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         accelerate = load.accelerate_config(request.accelerate_config)
         request = with_options(request, accelerate)
     docker = load.docker(request.docker_image, request.docker, request.inventory)
+    cluster = read_cluster(request)
+    if recipe.module and docker is None and cluster.nodes[:1] and cluster.nodes[0].local:
+        load.check_module(cluster.nodes[0].python, recipe.script)
     inputs = Inputs(
-        cluster=read_cluster(request),
+        cluster=cluster,
         recipe=recipe,
         stack=stack,
         settings=settings,
@@ -57,17 +62,13 @@ def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequ
         request,
         nodes=request.nodes or options.nodes,
         ppn=request.ppn or options.ppn,
-        precision=request.precision or options.precision,
+        precision=(options.precision or AUTO) if request.precision == AUTO else request.precision,
     )
 
 
 def read_cluster(request: TrainRequest) -> Cluster:
     return load.cluster(
-        request.inventory,
-        request.stack,
-        nodes=request.nodes,
-        exclude=request.exclude,
-        spares=request.spare_nodes,
+        request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
 
 

@@ -16,7 +16,7 @@ from orchestrator.planning import checks, fabrics, hosts, launch
 from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.precision import choose_precision
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.training import Training
 from orchestrator.targets.ssh import container_steps
 from orchestrator.versions.stack import Stack
@@ -70,12 +70,12 @@ class Resolved:
         return (*self.nodes.value, *self.spares.value)
 
 
-def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
+def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
     """Raises PlanError, RequestError."""
     nodes, spares = hosts.choose_nodes(inputs.cluster), hosts.choose_spares(inputs.cluster)
     everywhere = (*nodes.value, *spares.value)
     links = hosts.choose_links(everywhere)
-    software = choose_software(request, inputs, everywhere)
+    software = choose_software(request, inputs, everywhere, resume)
     over = fabrics.Over(
         nodes=everywhere,
         backend=software.backend.value,
@@ -94,9 +94,10 @@ def resolve(request: TrainRequest, inputs: Inputs) -> Resolved:
     )
 
 
-def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...]) -> Software:
+def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], resume: Resume | None) -> Software:
     """Raises PlanError."""
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
+    checks.check_script_arguments(request.script_args, inputs.stack)
     launcher = request.launcher or DEFAULT
     launch.check_launcher(launcher, inputs.accelerate, request.mpi)
     mpi = launch.choose_mpi(inputs.cluster, inputs.stack, request.mpi)
@@ -110,13 +111,7 @@ def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ..
         docker=docker,
         stack=stack,
         backend=backend,
-        precision=choose_precision(
-            inputs.recipe,
-            nodes,
-            asked=request.precision,
-            allow_slow=request.allow_slow_bf16,
-            launched=launcher in WITH,
-        ),
+        precision=choose_precision(inputs.recipe, nodes, request, resume, through_accelerate=launcher in WITH),
         preload=choose_preload(stack.value, nodes, docker.value),
     )
 
@@ -143,9 +138,7 @@ def choose_stack(
     return stack, Choice(backend) if own_start else launch.tell_backend(backend)
 
 
-def choose_preload(
-    stack: Stack, nodes: tuple[Node, ...], docker: Docker | None
-) -> Choice[tuple[str, ...]]:
+def choose_preload(stack: Stack, nodes: tuple[Node, ...], docker: Docker | None) -> Choice[tuple[str, ...]]:
     if docker is None:
         return checks.choose_preload(stack, nodes)
     if docker.starts_ranks:
@@ -153,9 +146,7 @@ def choose_preload(
     return checks.leave_preload(stack, "as far as the image has them" if stack.preload else "")
 
 
-def choose_layout(
-    request: TrainRequest, nodes: tuple[Node, ...], software: Software
-) -> Choice[Layout]:
+def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Software) -> Choice[Layout]:
     """Raises PlanError for more ranks than cores, or for workers that the backend has not."""
     workers = checks.choose_workers(software.backend.value, request.ccl_workers)
     if software.own_start:
@@ -164,9 +155,7 @@ def choose_layout(
     return hosts.choose_layout(nodes, request.ppn, workers)
 
 
-def training_of(
-    request: TrainRequest, inputs: Inputs, software: Software, layout: Layout
-) -> Training:
+def training_of(request: TrainRequest, inputs: Inputs, software: Software, layout: Layout) -> Training:
     """Raises PlanError, RequestError."""
     recipe, precision = inputs.recipe, software.precision.value
     if request.ipex:

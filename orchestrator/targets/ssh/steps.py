@@ -45,9 +45,7 @@ def run_nodes(nodes: tuple[Node, ...]) -> tuple[RunNode, ...]:
     return tuple(map(run_node, nodes))
 
 
-def reachable_files(
-    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site
-) -> Files:
+def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site) -> Files:
     """The script and the data files as the ranks see them."""
     if nodes[0].local:
         return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
@@ -82,11 +80,7 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
     backend, links = extras.backend, job.links
     return {
         "env.json": rank_files.env_json(
-            job.address,
-            job.port,
-            backend,
-            extras.preload,
-            {**launch.environment, **defaults(extras.recipe)},
+            job.address, job.port, backend, extras.preload, {**launch.environment, **defaults(extras.recipe)}
         ),
         "layout.json": rank_files.layout_json(job.layout, backend, job.nodes, extras.spares, links),
         **launch.shared,
@@ -94,9 +88,7 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
     }
 
 
-def start(
-    site: Site, at: RunNode, python: str, *, launch: Launch, options: tuple[str, ...]
-) -> StartRun:
+def start(site: Site, at: RunNode, python: str, *, launch: Launch, options: tuple[str, ...]) -> StartRun:
     supervise = (python, f"{site.train}/node.py", "supervise", site.run_dir, *options, "--")
     command = Command(argv=(*supervise, *launch.command.argv), env=launch.command.env)
     return StartRun(at=at, run_dir=site.run_dir, command=command)
@@ -106,9 +98,7 @@ def check_restarts(request: TrainRequest) -> None:
     """Raises PlanError for numbers that cannot be."""
     numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
     if min(numbers) < 0:
-        raise PlanError(
-            "--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more."
-        )
+        raise PlanError("--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more.")
     if request.max_restarts:
         return
     for flag, given, why in (
@@ -117,14 +107,11 @@ def check_restarts(request: TrainRequest) -> None:
     ):
         if given:
             raise PlanError(
-                f"{flag} without --max-restarts: {why} when a run restarts.",
-                hint="Add --max-restarts 1 or more.",
+                f"{flag} without --max-restarts: {why} when a run restarts.", hint="Add --max-restarts 1 or more."
             )
 
 
-def supervision(
-    request: TrainRequest, recipe: Recipe, site: Site, job: Job, launch: Launch
-) -> tuple[str, ...]:
+def supervision(request: TrainRequest, recipe: Recipe, site: Site, job: Job, launch: Launch) -> tuple[str, ...]:
     """Options of the supervisor."""
     return (
         f"--claims={site.claims}",
@@ -146,7 +133,4 @@ def numbers(launch: Launch) -> tuple[str, ...]:
 
 
 def put(at: tuple[RunNode, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
-    return tuple(
-        PutFile(at=at, path=f"{folder}/{name}", content=content)
-        for name, content in contents.items()
-    )
+    return tuple(PutFile(at=at, path=f"{folder}/{name}", content=content) for name, content in contents.items())

@@ -1,0 +1,41 @@
+"""Advice about a full disk for runs whose files are on a volume that the cluster provides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.runs.explanations import Explanation
+
+DISK_FULL = "disk full"  # the name of the signature
+PATH = re.compile(r"(?<![\w/])/[^\s'\":,]+")
+
+
+def advise_on_volume(explanation: Explanation, location: Mapping[str, Any], run_dir: str) -> Explanation:
+    """Return the explanation, of a full disk with the volume and its folder to look at.
+
+    Args:
+        location: where the run lives; only one with a `claim` mounted at `mount` has a volume.
+        run_dir: the folder of the run on the volume.
+    """
+    claim, mount = location.get("claim"), location.get("mount")
+    if explanation.name != DISK_FULL or not claim or not mount:
+        return explanation
+    paths = PATH.findall(explanation.line)
+    elsewhere = [path for path in paths if not path.startswith(f"{mount}/") and path != mount]
+    if elsewhere and len(elsewhere) == len(paths):
+        return replace(
+            explanation,
+            cause=f"The disk of the pod itself is full: {elsewhere[0]} is not on the volume.",
+            cure=f"Write below {mount}, where the claim {claim} is mounted.",
+        )
+    folder = next((path for path in paths if path not in elsewhere), run_dir)
+    return replace(
+        explanation,
+        cause=f"The volume of the claim {claim} is full; it is mounted at {mount}.",
+        cure=f"Delete unneeded files ({folder}, older runs in {mount}/runs, "
+        f"{mount}/cache), or enlarge the claim: `kubectl edit pvc {claim}`, if its storage class "
+        "allows that.",
+    )
