@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orch_node.standalone.facts import CPU_ISA
 
 from orchestrator.launchers import Job
 from orchestrator.load.clusters import local_facts
@@ -29,9 +30,24 @@ from tests.warm import ORCH, run_orch
 
 # Arguments and names that break what is glued together from strings.
 HOSTILE = (
-    "two words", "$(touch PWNED)", "`touch PWNED`", "it's", 'a "quote"', "new\nline", "*", "-n",
-    "semi;colon", "a&&b", "#hash", "tab\there", "back\\slash", "ünïcödé", "%s", "{x}", "",
-)  # fmt: skip
+    "two words",
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "it's",
+    'a "quote"',
+    "new\nline",
+    "*",
+    "-n",
+    "semi;colon",
+    "a&&b",
+    "#hash",
+    "tab\there",
+    "back\\slash",
+    "ünïcödé",
+    "%s",
+    "{x}",
+    "",
+)
 
 
 TESTS = Path(__file__).parent
@@ -108,7 +124,7 @@ def hostile(request: pytest.FixtureRequest) -> str:
 
 
 def make_facts(
-    *, numa: int = 1, cores: int = 4, threads: int = 1, flags: tuple[str, ...] = ("avx512_bf16",)
+    *, numa: int = 1, cores: int = 4, threads: int = 1, flags: tuple[str, ...] = ("avx512f", "avx512_bf16")
 ) -> Facts:
     """A node of `numa` NUMA nodes with `cores` cores each, numbered as Linux does."""
     total = numa * cores
@@ -140,19 +156,10 @@ def make_facts(
 
 
 def make_node(
-    name: str = "node0",
-    facts: Facts | None = None,
-    *,
-    address: str = "127.0.0.1",
-    via: tuple[str, ...] = (),
+    name: str = "node0", facts: Facts | None = None, *, address: str = "127.0.0.1", via: tuple[str, ...] = ()
 ) -> Node:
     return Node(
-        name=name,
-        address=address,
-        via=via,
-        root="/opt/orch",
-        python="/venv/bin/python",
-        facts=facts or make_facts(),
+        name=name, address=address, via=via, root="/opt/orch", python="/venv/bin/python", facts=facts or make_facts()
     )
 
 
@@ -204,11 +211,7 @@ def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def orch_in(
-    folder: Path,
-    *arguments: str,
-    timeout: float = 120.0,
-    env: Mapping[str, str] | None = None,
-    warm: bool = True,
+    folder: Path, *arguments: str, timeout: float = 120.0, env: Mapping[str, str] | None = None, warm: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """`env`: beside orch_environment(). `warm`: see tests/warm.py; else, or where Python itself is
     to read other variables as it starts, in a Python of its own."""
@@ -227,7 +230,7 @@ def orch_in(
 
 def orch_environment(tmp_path: Path) -> dict[str, str]:
     """Of a controller that has seen inventories alone: Ansible takes half a second for each."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_") or name == CPU_ISA}
     homes = {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "XDG_STATE_HOME": str(tmp_path / ".state")}
     remembered = tmp_path / ".cache" / "orch" / "inventory"
     remembered.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -160,26 +160,21 @@ class Hosts:
 
     def record(self, host: Host) -> dict[str, object]:
         prefix = f"{self.root}/stacks/current"
-        asked = [
-            f"{prefix}/bin/python",
-            f"{self.root}/train/lib/orch_node/standalone/facts.py",
-            prefix,
-        ]
+        asked = [f"{prefix}/bin/python", f"{self.root}/train/lib/orch_node/standalone/facts.py", prefix]
         known = f"UserKnownHostsFile={self.base}/known_hosts"
-        done = subprocess.run(
-            [*self.reach(host), *asked],
-            capture_output=True, check=True, text=True,
-        )  # fmt: skip
+        done = subprocess.run([*self.reach(host), *asked], capture_output=True, check=True, text=True)
         return {
             **json.loads(done.stdout),
             "root": str(self.root),
             "address": host.address,
             "route": "eth0",
             "connection": {
-                "host": host.reached, "user": "root", "key": str(self.base / "user"),
+                "host": host.reached,
+                "user": "root",
+                "key": str(self.base / "user"),
                 "arguments": f"-o {known}",
             },
-        }  # fmt: skip
+        }
 
     def reach(self, host: Host) -> list[str]:
         """The ssh command that runs what follows it on the host."""

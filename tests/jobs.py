@@ -65,11 +65,10 @@ def started(
         ]
     return [
         subprocess.Popen(
-            [sys.executable, *argv], env=env, cwd=place,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, *argv], env=env, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for env, place in zip(environments, places, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def ended(processes: list[Rank]) -> list[tuple[int, str, str]]:
@@ -85,11 +84,7 @@ def ended(processes: list[Rank]) -> list[tuple[int, str, str]]:
 
 
 def run(
-    script: Path,
-    *args: object,
-    ranks: int = 1,
-    folders: list[Path] | None = None,
-    warm: bool = True,
+    script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None, warm: bool = True
 ) -> list[tuple[int, str, str]]:
     """As `ended`; all ranks must have done their work."""
     results = ended(started(script, *args, ranks=ranks, folders=folders, warm=warm))

@@ -73,6 +73,7 @@ class State:
     role: set[tuple[str, str, str]] | None = None
     used: set[tuple[str, str, str]] = field(default_factory=set)
     denied: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
+    queued_kinds: set[str] = field(default_factory=set)  # that Kueue manages
     groups: dict[str, dict[str, list[str]]] = field(default_factory=lambda: copy.deepcopy(GROUPS))
 
 
@@ -82,9 +83,7 @@ class Api:
     def __init__(self) -> None:
         self.state = State()
         self.changed = threading.Condition(threading.RLock())
-        self.server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Handler", (Handler,), {"api": self})
-        )
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"api": self}))
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
@@ -102,12 +101,13 @@ class Api:
 
     def kubeconfig(self, path: Path, token: str = TOKEN) -> Path:
         config = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "lab",
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "lab",
             "clusters": [{"name": "lab", "cluster": {"server": self.url}}],
             "users": [{"name": "me", "user": {"token": token}}],
-            "contexts": [{"name": "lab",
-                          "context": {"cluster": "lab", "user": "me", "namespace": "team"}}],
-        }  # fmt: skip
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "me", "namespace": "team"}}],
+        }
         path.write_text(yaml.safe_dump(config))
         return path
 
@@ -118,11 +118,13 @@ class Api:
             known = key in self.state.objects
             self.state.version += 1
             metadata = {
-                "uid": str(uuid.uuid4()), "namespace": "team",
+                "uid": str(uuid.uuid4()),
+                "namespace": "team",
                 "creationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                **self.state.objects.get(key, {}).get("metadata", {}), **value["metadata"],
+                **self.state.objects.get(key, {}).get("metadata", {}),
+                **value["metadata"],
                 "resourceVersion": str(self.state.version),
-            }  # fmt: skip
+            }
             made = {**value, "kind": KINDS[plural], "metadata": metadata}
             self.state.objects[key] = made
             self.record("MODIFIED" if known else "ADDED", plural, made)
@@ -153,9 +155,11 @@ class Api:
     def collect(self, uid: str) -> None:
         """What an object that is gone has owned goes, too."""
         with self.changed:
-            owned = [key for key, value in self.state.objects.items()
-                     if any(one["uid"] == uid
-                            for one in value["metadata"].get("ownerReferences", ()))]  # fmt: skip
+            owned = [
+                key
+                for key, value in self.state.objects.items()
+                if any(one["uid"] == uid for one in value["metadata"].get("ownerReferences", ()))
+            ]
             for plural, name in owned:
                 self.remove(plural, name)
 

@@ -23,9 +23,11 @@ def serve(request: Any, query: dict[str, list[str]]) -> None:
     accept = base64.b64encode(hashlib.sha1(f"{key}{MAGIC}".encode()).digest()).decode()
     request.send_response(101)
     headers = {
-        "Upgrade": "websocket", "Connection": "Upgrade",
-        "Sec-WebSocket-Accept": accept, "Sec-WebSocket-Protocol": PROTOCOL,
-    }  # fmt: skip
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Accept": accept,
+        "Sec-WebSocket-Protocol": PROTOCOL,
+    }
     for name, value in headers.items():
         request.send_header(name, value)
     request.end_headers()
@@ -73,9 +75,12 @@ def ending(code: int) -> dict[str, Any]:
         return {"metadata": {}, "status": "Success"}
     causes = [{"reason": "ExitCode", "message": str(code)}]
     return {
-        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
-        "message": f"command terminated with exit code {code}", "details": {"causes": causes},
-    }  # fmt: skip
+        "metadata": {},
+        "status": "Failure",
+        "reason": "NonZeroExitCode",
+        "message": f"command terminated with exit code {code}",
+        "details": {"causes": causes},
+    }
 
 
 def send(request: Any, opcode: int, data: bytes) -> None:

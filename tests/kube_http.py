@@ -17,12 +17,22 @@ TOKEN = "good-token"
 GARBAGE_SECONDS = 0.3
 Json = dict[str, Any]
 KINDS = {
-    "configmaps": "ConfigMap", "secrets": "Secret", "pods": "Pod", "events": "Event",
-    "persistentvolumeclaims": "PersistentVolumeClaim", "nodes": "Node",
-    "pytorchjobs": "PyTorchJob", "mpijobs": "MPIJob", "trainjobs": "TrainJob",
-    "trainingruntimes": "TrainingRuntime", "jobs": "Job", "services": "Service",
-    "workloads": "Workload", "localqueues": "LocalQueue",
-}  # fmt: skip
+    "configmaps": "ConfigMap",
+    "secrets": "Secret",
+    "pods": "Pod",
+    "events": "Event",
+    "persistentvolumeclaims": "PersistentVolumeClaim",
+    "nodes": "Node",
+    "pytorchjobs": "PyTorchJob",
+    "mpijobs": "MPIJob",
+    "trainjobs": "TrainJob",
+    "trainingruntimes": "TrainingRuntime",
+    "jobs": "Job",
+    "services": "Service",
+    "workloads": "Workload",
+    "localqueues": "LocalQueue",
+    "resourcequotas": "ResourceQuota",
+}
 PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
     r"(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>\w+))?)?"
@@ -30,15 +40,15 @@ PATH = re.compile(
 
 
 def status(code: int, message: str) -> Json:
-    reasons = {
-        401: "Unauthorized",
-        403: "Forbidden",
-        404: "NotFound",
-        409: "Conflict",
-        410: "Expired",
+    reasons = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired"}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": message,
+        "reason": reasons.get(code, "InternalError"),
+        "code": code,
     }
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message,
-            "reason": reasons.get(code, "InternalError"), "code": code}  # fmt: skip
 
 
 def selected(value: Json, selector: str) -> bool:
@@ -67,6 +77,13 @@ def merged(base: Json, patch: Json) -> Json:
     return found
 
 
+def suspend(job: Json) -> None:
+    """Suspend a job that has a queue, as the webhook of Kueue does."""
+    if "kueue.x-k8s.io/queue-name" in job["metadata"].get("labels", {}):
+        spec = job["spec"]
+        spec.get("runPolicy", spec)["suspend"] = True
+
+
 def forbidden(match: re.Match[str], verb: str, resource: str) -> str:
     """As RBAC says it."""
     group, what = match["group"] or "", f' "{match["name"]}"' if match["name"] else ""
@@ -93,8 +110,7 @@ class Handler(BaseHTTPRequestHandler):
             self.api.state.bodies.append(body)
             planned = self.planned(url.path)
         if planned:
-            return self.answer(planned.status, status(planned.status, "as the test wants"),
-                               planned.headers)  # fmt: skip
+            return self.answer(planned.status, status(planned.status, "as the test wants"), planned.headers)
         known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
         if not known and not self.api.state.anonymous:
             return self.answer(401, status(401, "Unauthorized"))
@@ -173,10 +189,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "GET" and not name:
             return ["watch" if self.query.get("watch") == "true" else "list"]
         if self.path.partition("?")[0].endswith("/exec"):
-            return [
-                "get",
-                "create",
-            ]  # a websocket is a GET; since 1.35 it must be allowed to create
+            return ["get", "create"]  # a websocket is a GET; since 1.35 it must be allowed to create
         return [{"GET": "get", "POST": "create", "DELETE": "delete"}[self.command]]
 
     def allowed(self, verb: str, group: str, resource: str, *, asked: bool = False) -> bool:
@@ -193,13 +206,19 @@ class Handler(BaseHTTPRequestHandler):
             return self.no_such_path()
         if version is None:
             versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in known]
-            return self.answer(200, {"kind": "APIGroup", "name": group, "versions": versions,
-                                     "preferredVersion": versions[0]})  # fmt: skip
+            return self.answer(
+                200, {"kind": "APIGroup", "name": group, "versions": versions, "preferredVersion": versions[0]}
+            )
         resources = [
-            {"name": name, "namespaced": True, "kind": KINDS[name], "singularName": "",
-             "verbs": ["create", "get", "list", "watch", "patch", "delete"]}
+            {
+                "name": name,
+                "namespaced": True,
+                "kind": KINDS[name],
+                "singularName": "",
+                "verbs": ["create", "get", "list", "watch", "patch", "delete"],
+            }
             for name in known[version]
-        ]  # fmt: skip
+        ]
         head = {"kind": "APIResourceList", "apiVersion": "v1"}
         self.answer(200, {**head, "groupVersion": f"{group}/{version}", "resources": resources})
 
@@ -211,10 +230,15 @@ class Handler(BaseHTTPRequestHandler):
             return {"kind": "APIVersions", "versions": ["v1"]}
         if path == "/api/v1":
             resources = [
-                {"name": name, "namespaced": name != "nodes", "kind": KINDS[name],
-                 "singularName": "", "verbs": ["create", "get", "list"]}
+                {
+                    "name": name,
+                    "namespaced": name != "nodes",
+                    "kind": KINDS[name],
+                    "singularName": "",
+                    "verbs": ["create", "get", "list"],
+                }
                 for name in ("configmaps", "secrets", "pods", "persistentvolumeclaims")
-            ]  # fmt: skip
+            ]
             head = {"kind": "APIResourceList", "apiVersion": "v1"}
             return {**head, "groupVersion": "v1", "resources": resources}
         groups = []
@@ -232,27 +256,30 @@ class Handler(BaseHTTPRequestHandler):
     def list(self, plural: str) -> None:
         with self.api.changed:
             found = [
-                value for (kind, _), value in sorted(self.api.state.objects.items())
-                if kind == plural and selected(value, self.query.get("labelSelector", ""))
+                value
+                for (kind, _), value in sorted(self.api.state.objects.items())
+                if kind == plural
+                and selected(value, self.query.get("labelSelector", ""))
                 and self.field_selected(value)
-            ]  # fmt: skip
+            ]
             version = self.api.state.version
         head = {"kind": f"{KINDS[plural]}List", "apiVersion": "v1"}
         self.answer(200, {**head, "metadata": {"resourceVersion": str(version)}, "items": found})
 
     def field_selected(self, value: Json) -> bool:
         key, _, wanted = self.query.get("fieldSelector", "").partition("=")
-        have = {"": "", "reason": value.get("reason"),
-                "involvedObject.name": value.get("involvedObject", {}).get("name")}  # fmt: skip
+        have = {
+            "": "",
+            "reason": value.get("reason"),
+            "involvedObject.name": value.get("involvedObject", {}).get("name"),
+        }
         return have[key] == wanted
 
     def watch(self, plural: str) -> None:
         since = int(self.query["resourceVersion"])
         self.begin_stream()
         if since < self.api.state.forgotten:
-            return self.send_lines(
-                [json.dumps({"type": "ERROR", "object": status(410, "too old")})]
-            )
+            return self.send_lines([json.dumps({"type": "ERROR", "object": status(410, "too old")})])
         deadline = time.monotonic() + float(self.query.get("timeoutSeconds", "60"))
         while time.monotonic() < deadline:
             with self.api.changed:
@@ -349,17 +376,16 @@ class Handler(BaseHTTPRequestHandler):
         mine = {path: text for path, text in leaves(body) if path.count(".") > 1}
         known = self.api.state.objects.get((plural, name), {})
         have = dict(leaves(known))
-        taken = [path for path, text in mine.items()
-                 if owners.get(path, manager) != manager and have.get(path) != text]  # fmt: skip
+        taken = [path for path, text in mine.items() if owners.get(path, manager) != manager and have.get(path) != text]
         if taken and self.query.get("force") != "true":
-            message = (
-                f'Apply failed with 1 conflict: conflict with "{owners[taken[0]]}": {taken[0]}'
-            )
+            message = f'Apply failed with 1 conflict: conflict with "{owners[taken[0]]}": {taken[0]}'
             return self.answer(409, status(409, message))
         judged = plural == "pods" and not known and self.api.state.restricted
         if judged and (message := kube_pod_security.violation(name, body["spec"])):
             return self.answer(403, status(403, message))
         made = merged(known, body)
+        if not known and body["kind"] in self.api.state.queued_kinds:
+            suspend(made)
         if self.query.get("dryRun"):
             return self.answer(200, made)
         self.api.state.owners[plural, name] = owners | dict.fromkeys(mine, manager)

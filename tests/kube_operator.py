@@ -40,20 +40,22 @@ class Operator:
         template, count, per_pod = pods_of(self.api, job)
         self.lay_files(template)
         pet = {
-            "PET_NNODES": f"{count}:{count}", "PET_NPROC_PER_NODE": str(per_pod),
-            "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
-            "PET_RDZV_ID": name, "PET_MAX_RESTARTS": "0",
-        }  # fmt: skip
+            "PET_NNODES": f"{count}:{count}",
+            "PET_NPROC_PER_NODE": str(per_pod),
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+            "PET_RDZV_ID": name,
+            "PET_MAX_RESTARTS": "0",
+        }
         static = {
-            "PET_NNODES": str(count), "PET_NPROC_PER_NODE": str(per_pod),
-            "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port),
-        }  # fmt: skip
+            "PET_NNODES": str(count),
+            "PET_NPROC_PER_NODE": str(per_pod),
+            "PET_MASTER_ADDR": "127.0.0.1",
+            "PET_MASTER_PORT": str(port),
+        }
         for index in range(count):
             if plural == "jobs":  # Kubernetes numbers the pods, and a service names them
-                meet = {
-                    "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
-                    "JOB_COMPLETION_INDEX": str(index),
-                }
+                meet = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{port}", "JOB_COMPLETION_INDEX": str(index)}
                 self.start(job, template, f"{name}-{index}-abcde", meet)
             elif plural == "trainjobs":  # the trainer numbers its pods
                 own = {**static, "PET_NODE_RANK": str(index)}
@@ -85,9 +87,12 @@ class Operator:
         kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
         process = subprocess.Popen(
             [expand(word) for word in [*container["command"], *container.get("args", [])]],
-            env={**kept, **own, **pet}, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            env={**kept, **own, **pet},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         self.processes[name] = process
         running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
         self.api.say(name)
@@ -109,10 +114,7 @@ class Operator:
         for other in self.processes.values() if code and last_failure else ():
             other.terminate()
         ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
-        status = {
-            "phase": "Failed" if code else "Succeeded",
-            "containerStatuses": [{"state": {"terminated": ended}}],
-        }
+        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"state": {"terminated": ended}}]}
         if self.api.get("pods", name):
             self.api.put("pods", {**pod, "status": status})
 
@@ -169,13 +171,17 @@ def clean_failed(api: Api, job: Json) -> None:
 
 def conditions(*kinds: str) -> Json:
     """All but a last Running stay true, as Kubeflow has them."""
-    return {"conditions": [{"type": kind, "status": "True", "message": f"job {kind}"}
-                           for kind in kinds]}  # fmt: skip
+    return {"conditions": [{"type": kind, "status": "True", "message": f"job {kind}"} for kind in kinds]}
 
 
 def owner(job: Json) -> Json:
-    return {"apiVersion": job["apiVersion"], "kind": job["kind"], "controller": True,
-            "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}  # fmt: skip
+    return {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "controller": True,
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+    }
 
 
 def pods_of(api: Api, job: Json) -> tuple[Json, int, int]:

@@ -11,8 +11,10 @@ import jsonschema
 import pytest
 import yaml
 
-# The CRDs of Kubeflow are not part of this repository; ORCH_CRDS names a folder that has them.
-PLACES = (os.environ.get("ORCH_CRDS", ""), "../shared/data/crds")
+from orchestrator.state import cache_home
+
+# Kubeflow's CRDs are not part of this repository. CI, too, uses those in the cache.
+CRDS = Path(os.environ.get("ORCH_CRDS") or cache_home() / "crds").absolute()
 FILES = {
     "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
     "MPIJob": "kubeflow.org_mpijobs.yaml",
@@ -21,16 +23,14 @@ FILES = {
 }
 
 
-def crd_folder() -> Path | None:
-    root = Path(__file__).parent.parent
-    return next((root / place for place in PLACES if place and (root / place).is_dir()), None)
-
-
 def has_crds() -> bool:
-    return crd_folder() is not None
+    """Return whether the folder has all CRDs."""
+    return all((CRDS / name).is_file() for name in FILES.values())
 
 
-needs_crds = pytest.mark.skipif(not has_crds(), reason="ORCH_CRDS names no folder with the CRDs")
+needs_crds = pytest.mark.skipif(
+    not has_crds(), reason=f"needs ORCH_CRDS, or Kubeflow's CRDs in {CRDS}: NO manifest is checked"
+)
 
 
 @cache
@@ -40,15 +40,13 @@ def validator(kind: str) -> jsonschema.Draft202012Validator:
 
 def schema_of(kind: str) -> Any:
     """A plain Job has no CRD; a TrainingRuntime's spells its spec out."""
-    folder = crd_folder()
-    assert folder is not None
     if kind == "Job":
         replicated = schema_of("TrainingRuntime")["properties"]["spec"]["properties"]["template"]
         jobs = replicated["properties"]["spec"]["properties"]["replicatedJobs"]
         spec = jobs["items"]["properties"]["template"]["properties"]["spec"]
         own = {"apiVersion": {"const": "batch/v1"}, "kind": {"type": "string"}, "spec": spec}
         return {"type": "object", "properties": own | {"metadata": {"type": "object"}}}
-    crd = yaml.load((folder / FILES[kind]).read_text(), yaml.CSafeLoader)
+    crd = yaml.load((CRDS / FILES[kind]).read_text(), yaml.CSafeLoader)
     return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
@@ -59,9 +57,7 @@ def strict(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     found = {
-        key: {name: strict(one) for name, one in value.items()}
-        if key == "properties"
-        else strict(value)
+        key: {name: strict(one) for name, one in value.items()} if key == "properties" else strict(value)
         for key, value in schema.items()
         if not key.startswith("x-kubernetes") and key not in ("description", "format", "default")
     }
@@ -76,7 +72,5 @@ def strict(schema: Any) -> Any:
 def check(made: dict[str, Any]) -> None:
     """Raises AssertionError that lists every place where the object is not as its CRD says."""
     body = {key: value for key, value in made.items() if key != "metadata"}
-    errors = [
-        f"{error.json_path}: {error.message}" for error in validator(made["kind"]).iter_errors(body)
-    ]
+    errors = [f"{error.json_path}: {error.message}" for error in validator(made["kind"]).iter_errors(body)]
     assert not errors, "\n".join(errors)

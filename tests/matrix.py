@@ -42,14 +42,36 @@ WHOLE = ("mpirun, Intel MPI", "torchrun")  # what most runs start with: with DDP
 DAEMONS = ("mpiexec", "mpirun", "hydra", "prte")
 # What every rank must find, the same below all launchers; and what only says how oneCCL talks.
 SHARED = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS",
-    "PYTHONUNBUFFERED", "TOKENIZERS_PARALLELISM", "LD_PRELOAD", "KMP_", "CCL_", "GLOO_", "TP_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "OMP_NUM_THREADS",
+    "PYTHONUNBUFFERED",
+    "TOKENIZERS_PARALLELISM",
+    "LD_PRELOAD",
+    "KMP_",
+    "CCL_",
+    "GLOO_",
+    "TP_",
     "FI_TCP",
-)  # fmt: skip
+    "GROUP_",
+    "NODE_RANK",
+    "ROLE_",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCH_NCCL_",
+)
 TRANSPORT = (
-    "CCL_ATL_TRANSPORT", "CCL_PROCESS_LAUNCHER", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE",
-    "CCL_ALLREDUCE", "CCL_ALLTOALLV", "CCL_RS_CHUNK_COUNT",
-)  # fmt: skip
+    "CCL_ATL_TRANSPORT",
+    "CCL_PROCESS_LAUNCHER",
+    "CCL_LOCAL_RANK",
+    "CCL_LOCAL_SIZE",
+    "CCL_ALLREDUCE",
+    "CCL_ALLTOALLV",
+    "CCL_RS_CHUNK_COUNT",
+    "CCL_ATL_MPI_BF16",
+)
 
 
 @dataclass
@@ -97,9 +119,8 @@ def alone() -> list[float]:
     """The curve of a single process, apart from whatever other tests have brought into this one."""
     program = "import json, curve; print(json.dumps(curve.curve(0, 1)))"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=SCRIPT.parent, capture_output=True, text=True,
-        check=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", program], cwd=SCRIPT.parent, capture_output=True, text=True, check=True, timeout=120
+    )
     return list(json.loads(done.stdout))
 
 
@@ -126,11 +147,7 @@ def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...])
 
 def check_environment(found: dict[str, str], backend: str, rank: int, nodes: int) -> None:
     """The same as of the first cell with this backend on so many nodes."""
-    shared = {
-        name: value
-        for name, value in found.items()
-        if name.startswith(SHARED) and name not in TRANSPORT
-    }
+    shared = {name: value for name, value in found.items() if name.startswith(SHARED) and name not in TRANSPORT}
     assert shared["RANK"] == str(rank)
     assert shared == SEEN.setdefault((backend, nodes, rank), shared)
 

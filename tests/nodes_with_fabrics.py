@@ -39,19 +39,25 @@ def facts_of(tree: str, fi_info: str, root: Path, base: Facts) -> Facts:
     found = checked(
         NodeFacts,
         {
-            "hostname": "host", "python": base.python, "cpu_model": base.cpu_model,
-            "flags": sorted(base.flags), "memory_bytes": base.memory_bytes,
-            "shm_bytes": base.shm_bytes, "libraries": dict(base.libraries),
-            "packages": dict(base.packages), "mpi": dict(base.mpi),
+            "hostname": "host",
+            "python": base.python,
+            "cpu_model": base.cpu_model,
+            "flags": sorted(base.flags),
+            "memory_bytes": base.memory_bytes,
+            "shm_bytes": base.shm_bytes,
+            "libraries": dict(base.libraries),
+            "packages": dict(base.packages),
+            "mpi": dict(base.mpi),
             "interfaces": {name: list(its) for name, its in base.interfaces.items()},
             "cpus": [
                 {"cpu": cpu, "core": core.core, "socket": core.socket, "numa": core.numa}
                 for core in base.cores
                 for cpu in core.cpus
             ],
-            "nics": node_facts.nics(root), "devices": devices,
+            "nics": node_facts.nics(root),
+            "devices": devices,
             "fabrics": node_facts.fabrics(said(fi_info), devices, root),
         },
         tree,
-    )  # fmt: skip
+    )
     return parse_facts(found)

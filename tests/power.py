@@ -13,13 +13,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CALLS = (
-    "openat", "creat", "write", "pwrite64", "ftruncate", "rename", "renameat", "renameat2",
-    "unlink", "unlinkat", "fsync", "fdatasync",
-)  # fmt: skip
+    "openat",
+    "creat",
+    "write",
+    "pwrite64",
+    "ftruncate",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "fsync",
+    "fdatasync",
+)
 STRACE = (
-    "strace", "-f", "-y", "-x", "-s", "4194304", "--seccomp-bpf", "-qq", "-e", "signal=none",
-    "-e", f"trace={','.join(CALLS)}",
-)  # fmt: skip
+    "strace",
+    "-f",
+    "-y",
+    "-x",
+    "-s",
+    "4194304",
+    "--seccomp-bpf",
+    "-qq",
+    "-e",
+    "signal=none",
+    "-e",
+    f"trace={','.join(CALLS)}",
+)
 LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (\S+)", re.DOTALL)
 TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 DESCRIPTOR = re.compile(r"^-?\w+<([^>]*)>")

@@ -36,26 +36,38 @@ def make_run(
     told = list(events(layout, seconds, fails))
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
     failure = fails is not None and {
-        "rank": fails, "node": layout[fails]["node"], "code": 1, "signal": None,
+        "rank": fails,
+        "node": layout[fails]["node"],
+        "code": 1,
+        "signal": None,
         "text": "Traceback (most recent call last):\nValueError: <b>boom</b> & more",
-    }  # fmt: skip
+    }
     write(
         folder / "outcome.json",
         {
-            "schema": 1, "state": "failed" if failure else "done",
-            "first_failure": failure or None, "problem": None, "launcher_code": 0,
-            "started": STARTED, "ended": STARTED + seconds + 12,
+            "schema": 1,
+            "state": "failed" if failure else "done",
+            "first_failure": failure or None,
+            "problem": None,
+            "launcher_code": 0,
+            "started": STARTED,
+            "ended": STARTED + seconds + 12,
         },
-    )  # fmt: skip
+    )
     return folder
 
 
 def ended(state: str = "done") -> dict[str, Any]:
     """outcome.json of a run that no rank has failed in."""
     return {
-        "schema": 1, "state": state, "first_failure": None, "problem": None, "launcher_code": 0,
-        "started": STARTED, "ended": STARTED + 12,
-    }  # fmt: skip
+        "schema": 1,
+        "state": state,
+        "first_failure": None,
+        "problem": None,
+        "launcher_code": 0,
+        "started": STARTED,
+        "ended": STARTED + 12,
+    }
 
 
 def write(path: Path, value: object) -> None:
@@ -64,30 +76,49 @@ def write(path: Path, value: object) -> None:
 
 def place(rank: int, per_node: int) -> dict[str, Any]:
     return {
-        "rank": rank, "node": f"node{rank // per_node}", "local_rank": rank % per_node,
-        "local_world_size": per_node, "cpus": [0, 1, 2, 3], "threads": 4,
-    }  # fmt: skip
+        "rank": rank,
+        "node": f"node{rank // per_node}",
+        "local_rank": rank % per_node,
+        "local_world_size": per_node,
+        "cpus": [0, 1, 2, 3],
+        "threads": 4,
+    }
 
 
 def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "schema": 1, "run_id": folder.name, "key": "k", "created": STARTED, "recipe": "qa",
-        "node0": NODE0, "nodes": [NODE0],
-        "train": "/train", "python": "python3", "started_by": "me@here",
-        "run_dir": str(folder), "resumes": True,
-        "output_dir": f"{folder}/output", "backend": "ccl", "precision": "bf16", "layout": layout,
+        "schema": 1,
+        "run_id": folder.name,
+        "key": "k",
+        "created": STARTED,
+        "recipe": "qa",
+        "node0": NODE0,
+        "nodes": [NODE0],
+        "train": "/train",
+        "python": "python3",
+        "started_by": "me@here",
+        "run_dir": str(folder),
+        "resumes": True,
+        "output_dir": f"{folder}/output",
+        "backend": "ccl",
+        "precision": "bf16",
+        "layout": layout,
         "decisions": [
             {"topic": "backend", "value": "ccl", "reason": "oneCCL over Intel MPI"},
             {"topic": "ranks", "value": str(len(layout)), "reason": "4 on each node, as asked"},
         ],
-        "stack": "current", "fingerprints": {"0123456789abcdef": "node0, node1"},
-        "settings": {"learning_rate": 2e-4, "seed": 0}, "script_args": [], "seeds": {"seed": 0},
+        "stack": "current",
+        "fingerprints": {"0123456789abcdef": "node0, node1"},
+        "settings": {"learning_rate": 2e-4, "seed": 0},
+        "script_args": [],
+        "seeds": {"seed": 0},
         "scripts": {
-            "path": "/home/me/two words/qa.py", "sha256": "ab" * 32,
+            "path": "/home/me/two words/qa.py",
+            "sha256": "ab" * 32,
             "git": {"commit": "c" * 40, "dirty": True, "changed": ["qa.py"]},
         },
         "command": {"argv": ["mpiexec.hydra", "-n", str(len(layout)), "it's"], "env": {"A": "1"}},
-    }  # fmt: skip
+    }
 
 
 def sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
@@ -97,15 +128,18 @@ def sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
     training = second > 8
     step = 0.1 + 0.004 * noise
     return {
-        "time": STARTED + second, "seconds": 1.0, "step": max(0, (second - 8) * 10),
-        "steps": (5 if saving else 10) * training, "step_seconds": step if training else None,
+        "time": STARTED + second,
+        "seconds": 1.0,
+        "step": max(0, (second - 8) * 10),
+        "steps": (5 if saving else 10) * training,
+        "step_seconds": step if training else None,
         "step_seconds_max": (0.55 if saving else step * 1.3) if training else None,
         "work_seconds": ((0.072 if slow else 0.036) + 0.003 * noise) if training else None,
         "samples_per_second": (40 + 2 * noise) * (0.5 if saving else 1) if training else None,
         "loss": 4.5 * math.exp(-second / 50) + 0.3 + 0.25 * noise if training else None,
         "rss_bytes": 1.1e9 + 0.4e9 * (1 - math.exp(-second / 10)) + rank * 6e6,
         "cpu_seconds": 3.9,
-    }  # fmt: skip
+    }
 
 
 def events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Any:
@@ -118,8 +152,15 @@ def events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Any
     for second in range(5, seconds):
         phase = "evaluate before" if second < 8 else "save" if second % 40 == 0 else "train"
         loss = 4.5 * math.exp(-second / 50) + 0.3 if phase == "train" else None
-        yield {"event": "progress", "rank": 0, "time": STARTED + second, "phase": phase,
-               "step": (second - 8) * 10, "steps": (seconds - 8) * 10, "loss": loss}  # fmt: skip
+        yield {
+            "event": "progress",
+            "rank": 0,
+            "time": STARTED + second,
+            "phase": phase,
+            "step": (second - 8) * 10,
+            "steps": (seconds - 8) * 10,
+            "loss": loss,
+        }
     if fails is not None:
         failure = {"rank": fails, "node": layout[fails]["node"], "code": 1, "signal": None}
         yield {"event": "failed", "time": STARTED + seconds + 2, "rank": -1, "failure": failure}
@@ -128,8 +169,18 @@ def events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Any
         end = {"rank": rank, "node": place["node"], "time": STARTED + seconds + 2}
         if fails == rank:
             yield {"event": "exception", "text": "Traceback\nValueError: <b>boom</b>", **end}
-        yield {"event": "exit", "code": int(fails is not None), "signal": None,
-               "stopped": fails not in (None, rank), **end}  # fmt: skip
+        yield {
+            "event": "exit",
+            "code": int(fails is not None),
+            "signal": None,
+            "stopped": fails not in (None, rank),
+            **end,
+        }
     if fails is None:
-        yield {"event": "result", "rank": 0, "time": STARTED + seconds + 1,
-               "train_samples_per_second": 320.0, "after": {"em": 20.5, "f1": 31.25}}  # fmt: skip
+        yield {
+            "event": "result",
+            "rank": 0,
+            "time": STARTED + seconds + 1,
+            "train_samples_per_second": 320.0,
+            "after": {"em": 20.5, "f1": 31.25},
+        }

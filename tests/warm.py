@@ -35,9 +35,19 @@ CLIENT = Path(__file__).with_name("warm_client.py")
 COMMON = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # What Python and typer read of the environment as they start.
 READ = (
-    "LANG", "LC_ALL", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONUTF8", "PYTHONIOENCODING", "TZ",
-    "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH", "TYPER_USE_RICH",
-)  # fmt: skip
+    "LANG",
+    "LC_ALL",
+    "PYTHONPATH",
+    "PYTHONWARNINGS",
+    "PYTHONUTF8",
+    "PYTHONIOENCODING",
+    "TZ",
+    "FORCE_COLOR",
+    "PY_COLORS",
+    "GITHUB_ACTIONS",
+    "TERMINAL_WIDTH",
+    "TYPER_USE_RICH",
+)
 
 
 class Warm:
@@ -76,13 +86,7 @@ class Warm:
 
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
-        command = [
-            sys.executable,
-            *self.options,
-            str(SERVER),
-            self.kind,
-            f"{self.folder.name}/socket",
-        ]
+        command = [sys.executable, *self.options, str(SERVER), self.kind, f"{self.folder.name}/socket"]
         environment = {**os.environ, **self.common}
         self.read = {name: environment.get(name) for name in (*self.common, *READ)}
         with open(f"{self.folder.name}/said", "wb") as log:
@@ -123,8 +127,14 @@ class Forked:
         assert not differing, f"the server was started with other values of {differing}"
         self.returncode: int | None = None
         self.socket = server.connect()
-        request = {"argv": argv, "env": dict(env), "cwd": str(cwd), "files": [*files],
-                   "file_limit": file_limit, "as_any": False}  # fmt: skip
+        request = {
+            "argv": argv,
+            "env": dict(env),
+            "cwd": str(cwd),
+            "files": [*files],
+            "file_limit": file_limit,
+            "as_any": False,
+        }
         socket.send_fds(self.socket, [json.dumps(request).encode()], [*files.values()])
         self.answers = self.socket.makefile()
         self.pid = int(self.answers.readline())
@@ -149,12 +159,7 @@ class Program(Forked):
     """As much of subprocess.Popen as the tests of recipes use."""
 
     def __init__(
-        self,
-        argv: list[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path | None = None,
-        file_limit: int | None = None,
+        self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None = None, file_limit: int | None = None
     ) -> None:
         self.said: list[str] = []
         self.files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
@@ -173,9 +178,7 @@ class Program(Forked):
         return self.said[0], self.said[1]
 
 
-def run_orch(
-    *words: str, env: Mapping[str, str], cwd: Path, timeout: float
-) -> subprocess.CompletedProcess[str]:
+def run_orch(*words: str, env: Mapping[str, str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     """What subprocess.run() gives of `python -m orchestrator.cli.main WORDS...`."""
     argv = ["orchestrator.cli.main", *words]
     outputs = [os.pipe(), os.pipe()]
@@ -186,8 +189,7 @@ def run_orch(
         forked = Forked(ORCH, argv, files, env=env, cwd=cwd)
     said = ["", ""]
     readers = [
-        threading.Thread(target=read, args=(number, end, said), daemon=True)
-        for number, (end, _) in enumerate(outputs)
+        threading.Thread(target=read, args=(number, end, said), daemon=True) for number, (end, _) in enumerate(outputs)
     ]
     deadline = time.monotonic() + timeout
     for reader in readers:

@@ -18,8 +18,14 @@ def main(path: str, argv: list[str]) -> int:
     files = open_files()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
-        request = {"argv": argv, "env": dict(os.environ), "cwd": os.getcwd(), "files": files,
-                   "file_limit": None, "as_any": True}  # fmt: skip
+        request = {
+            "argv": argv,
+            "env": dict(os.environ),
+            "cwd": os.getcwd(),
+            "files": files,
+            "file_limit": None,
+            "as_any": True,
+        }
         socket.send_fds(server, [json.dumps(request).encode()], files)
         answers = server.makefile()
         pid = int(answers.readline())

@@ -31,16 +31,27 @@ from typing import Any
 # bindings' tests import, but for one; and orch, with what it imports late, but for Ansible.
 MODULES = {
     "recipes": (
-        "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.tensorboard",
-        "transformers", "transformers.models.bert.modeling_bert", "transformers.trainer",
-        "accelerate", "pyarrow.parquet",
+        "torch",
+        "torch.distributed",
+        "torch.nn.parallel",
+        "torch.utils.tensorboard",
+        "transformers",
+        "transformers.models.bert.modeling_bert",
+        "transformers.trainer",
+        "accelerate",
+        "pyarrow.parquet",
     ),
     "bindings": (
-        "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo",
-        "torch.distributed.checkpoint", "torch.distributed.fsdp", "oneccl_bindings_for_pytorch",
+        "torch",
+        "torch.distributed",
+        "torch.nn.parallel",
+        "torch._dynamo",
+        "torch.distributed.checkpoint",
+        "torch.distributed.fsdp",
+        "oneccl_bindings_for_pytorch",
     ),
     "orch": ("kubernetes", "fabric", "paramiko", "orchestrator"),
-}  # fmt: skip
+}
 # Of orch the program itself begins anew, and what reads the environment as it is imported.
 PROGRAM, ANEW = "orchestrator.cli.main", ("kubernetes.config",)
 NAMES = ("Trainer", "TrainingArguments", "AutoTokenizer", "HfArgumentParser")

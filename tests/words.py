@@ -16,15 +16,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
-SHOWN = {"Decision", "Option", "Argument", "Typer", "tell", "say", "complain", "note", "warn",
-         "warned", "Warned", "Waiting", "Stalled", "Stopping", "NodeNews", "NodesLost", "Refused",
-         "KnownError", "Fault", "Problem", "Limit", "refuse", "fail", "Finding",
-         "Mismatch"}  # fmt: skip
+SHOWN = {
+    "Decision",
+    "Option",
+    "Argument",
+    "Typer",
+    "tell",
+    "say",
+    "complain",
+    "note",
+    "warn",
+    "warned",
+    "Warned",
+    "Waiting",
+    "Stalled",
+    "Stopping",
+    "NodeNews",
+    "NodesLost",
+    "Refused",
+    "KnownError",
+    "Fault",
+    "Problem",
+    "Limit",
+    "refuse",
+    "fail",
+    "Finding",
+    "Mismatch",
+}
 ENDINGS = ("Error", "Refusal", "Record", "Exit")
 # What a message tells to write: it needs no hint beside it.
-TELLS = re.compile(
-    r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )"
-)
+TELLS = re.compile(r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )")
 
 
 @dataclass(frozen=True, order=True)
@@ -118,8 +139,13 @@ def brings_a_hint(kind: ast.ClassDef) -> bool:
     """Names of its own: `advice`, or how it is made."""
     if kind.name == "OrchError":
         return False
-    names = {target.id for one in kind.body if isinstance(one, ast.Assign)
-             for target in one.targets if isinstance(target, ast.Name)}  # fmt: skip
+    names = {
+        target.id
+        for one in kind.body
+        if isinstance(one, ast.Assign)
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
     made = {one.name for one in kind.body if isinstance(one, ast.FunctionDef)}
     return "advice" in names or "__init__" in made
 

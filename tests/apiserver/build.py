@@ -54,15 +54,22 @@ def main() -> None:
         tree = unpack(folder)
         tools = go_environment(folder)
         describe(tree, tools)
-        run("go", "build", "-trimpath", "-ldflags=-s -w", "-o", folder / "kube-apiserver",
-            "./cmd/kube-apiserver", cwd=tree, env=tools)  # fmt: skip
+        run(
+            "go",
+            "build",
+            "-trimpath",
+            "-ldflags=-s -w",
+            "-o",
+            folder / "kube-apiserver",
+            "./cmd/kube-apiserver",
+            cwd=tree,
+            env=tools,
+        )
         keep(folder)
     print(cache())
 
 
-def run(
-    *command: str | Path, cwd: Path, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     words = list(map(str, command))
     print("+", *words[:6], flush=True)
     return subprocess.run(words, cwd=cwd, env=env, check=True, text=True)
@@ -73,10 +80,17 @@ def fetch(folder: Path) -> None:
     lists = folder / "lists"
     (lists / "partial").mkdir(parents=True)
     sources = folder / "sources.list"
-    sources.write_text("".join(f"{kind} [signed-by={KEYRING}] {archive()} main\n"
-                               for kind in ("deb", "deb-src")))  # fmt: skip
-    apt = ("apt-get", "-q", "-o", f"Dir::Etc::sourcelist={sources}",
-           "-o", "Dir::Etc::sourceparts=/dev/null", "-o", f"Dir::State::lists={lists}")  # fmt: skip
+    sources.write_text("".join(f"{kind} [signed-by={KEYRING}] {archive()} main\n" for kind in ("deb", "deb-src")))
+    apt = (
+        "apt-get",
+        "-q",
+        "-o",
+        f"Dir::Etc::sourcelist={sources}",
+        "-o",
+        "Dir::Etc::sourceparts=/dev/null",
+        "-o",
+        f"Dir::State::lists={lists}",
+    )
     run(*apt, "update", cwd=folder)
     run(*apt, "source", "--download-only", SOURCE, cwd=folder)
     run(*apt, "download", *PACKAGES, cwd=folder)
@@ -88,9 +102,11 @@ def fetch(folder: Path) -> None:
 def archive() -> str:
     """The place and the release of this machine's own packages."""
     told = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME) $(ORIGIN) $(COMPONENT)",
-         "Created-By: Packages"], capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        ["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME) $(ORIGIN) $(COMPONENT)", "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     found = [line.split() for line in told.splitlines()]
     return next(f"{words[0]} {words[1]}" for words in found if words[2:] == ["Debian", "main"])
 
@@ -143,13 +159,25 @@ def go_environment(folder: Path) -> dict[str, str]:
 def describe(tree: Path, tools: dict[str, str]) -> None:
     """What Kubernetes' own build generates before: the API's description of itself."""
     generator = tree.parents[3] / "openapi-gen"
-    run("go", "build", "-o", generator, "./vendor/k8s.io/kube-openapi/cmd/openapi-gen",
-        cwd=tree, env=tools)  # fmt: skip
+    run("go", "build", "-o", generator, "./vendor/k8s.io/kube-openapi/cmd/openapi-gen", cwd=tree, env=tools)
     made = tree.parents[3] / "generated"
-    run(generator, "-O", "zz_generated.openapi", "--output-base", made,
-        "-p", f"k8s.io/kubernetes/{OPENAPI}", "-i", ",".join(described(tree)),
-        "-h", "hack/boilerplate/boilerplate.generatego.txt", "-r", made.with_name("violations"),
-        cwd=tree, env=tools)  # fmt: skip
+    run(
+        generator,
+        "-O",
+        "zz_generated.openapi",
+        "--output-base",
+        made,
+        "-p",
+        f"k8s.io/kubernetes/{OPENAPI}",
+        "-i",
+        ",".join(described(tree)),
+        "-h",
+        "hack/boilerplate/boilerplate.generatego.txt",
+        "-r",
+        made.with_name("violations"),
+        cwd=tree,
+        env=tools,
+    )
     shutil.copy(next(made.rglob("zz_generated.openapi.go")), tree / OPENAPI)
 
 
@@ -159,8 +187,7 @@ def described(tree: Path) -> list[str]:
     found = set()
     for root, prefix in ((tree / "pkg", "k8s.io/kubernetes/pkg"), (staging, "")):
         for path in root.rglob("*.go"):
-            if any(line.startswith(("// " + MARK, "//" + MARK))
-                   for line in path.read_text().splitlines()):  # fmt: skip
+            if any(line.startswith(("// " + MARK, "//" + MARK)) for line in path.read_text().splitlines()):
                 found.add(str(Path(prefix, path.parent.relative_to(root))))
     return sorted(found)
 

@@ -36,10 +36,11 @@ class Server:
     def ask(self, method: str, path: str, body: Any = None, kind: str = "json") -> Any:
         """Raises HTTPError."""
         request = urllib.request.Request(
-            self.url + path, method=method, data=json.dumps(body).encode() if body else None,
-            headers={"Authorization": f"Bearer {self.tokens['admin']}",
-                     "Content-Type": f"application/{kind}"},
-        )  # fmt: skip
+            self.url + path,
+            method=method,
+            data=json.dumps(body).encode() if body else None,
+            headers={"Authorization": f"Bearer {self.tokens['admin']}", "Content-Type": f"application/{kind}"},
+        )
         trusted = ssl.create_default_context(cafile=self.certificates / "apiserver.crt")
         with urllib.request.urlopen(request, context=trusted, timeout=20) as answer:
             text = answer.read()
@@ -58,14 +59,18 @@ class Server:
     def kubeconfig(self, path: Path) -> Path:
         """Of the user."""
         config = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "real",
-            "clusters": [{"name": "real", "cluster": {
-                "server": self.url,
-                "certificate-authority": str(self.certificates / "apiserver.crt")}}],
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "real",
+            "clusters": [
+                {
+                    "name": "real",
+                    "cluster": {"server": self.url, "certificate-authority": str(self.certificates / "apiserver.crt")},
+                }
+            ],
             "users": [{"name": USER, "user": {"token": self.tokens[USER]}}],
-            "contexts": [{"name": "real", "context": {
-                "cluster": "real", "user": USER, "namespace": NAMESPACE}}],
-        }  # fmt: skip
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": USER, "namespace": NAMESPACE}}],
+        }
         path.write_text(yaml.safe_dump(config))
         return path
 
@@ -81,21 +86,36 @@ def running(folder: Path) -> Iterator[Server]:
     tokens = folder / "tokens.csv"
     tokens.touch(0o600)
     groups = {"admin": "system:masters", USER: ""}
-    tokens.write_text("".join(f'{token},{name},{name},"{groups[name]}"\n'
-                              for name, token in server.tokens.items()))  # fmt: skip
+    tokens.write_text("".join(f'{token},{name},{name},"{groups[name]}"\n' for name, token in server.tokens.items()))
     key = folder / "accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     at = f"http://127.0.0.1:{free_port()}"
-    store = [etcd, "--data-dir", folder / "etcd", "--unsafe-no-fsync",
-             "--listen-client-urls", at, "--advertise-client-urls", at,
-             "--listen-peer-urls", f"http://127.0.0.1:{free_port()}"]  # fmt: skip
-    api = [apiserver, f"--etcd-servers={at}", "--bind-address=127.0.0.1",
-           f"--secure-port={server.url.rpartition(':')[2]}", f"--cert-dir={server.certificates}",
-           f"--token-auth-file={tokens}", "--authorization-mode=RBAC",
-           f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-           "--service-account-issuer=https://localhost",
-           "--service-cluster-ip-range=10.0.0.0/24",
-           "--disable-admission-plugins=ServiceAccount"]  # fmt: skip
+    store = [
+        etcd,
+        "--data-dir",
+        folder / "etcd",
+        "--unsafe-no-fsync",
+        "--listen-client-urls",
+        at,
+        "--advertise-client-urls",
+        at,
+        "--listen-peer-urls",
+        f"http://127.0.0.1:{free_port()}",
+    ]
+    api = [
+        apiserver,
+        f"--etcd-servers={at}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={server.url.rpartition(':')[2]}",
+        f"--cert-dir={server.certificates}",
+        f"--token-auth-file={tokens}",
+        "--authorization-mode=RBAC",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        "--service-account-issuer=https://localhost",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--disable-admission-plugins=ServiceAccount",
+    ]
     log = folder / "server.log"
     with log.open("wb") as words:
         processes = [subprocess.Popen(one, stdout=words, stderr=words) for one in (store, api)]

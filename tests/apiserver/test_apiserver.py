@@ -15,18 +15,18 @@ from urllib.error import HTTPError
 import pytest
 import yaml
 
-from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.kubernetes import rights
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.apiserver.build import programs
 from tests.apiserver.server import NAMESPACE, USER, Server, exists, running
 from tests.conftest import orch_environment
-from tests.kube_schema import FILES, crd_folder, needs_crds
+from tests.kube_schema import CRDS, FILES, needs_crds
 from tests.local.test_kube import own_script
 from tests.waiting import until
 
 pytestmark = [
     needs_crds,
-    pytest.mark.skipif(programs() is None, reason="`make test-k8s` builds kube-apiserver"),
+    pytest.mark.skipif(programs() is None, reason="needs the kube-apiserver that `make test-k8s` builds"),
 ]
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
@@ -39,10 +39,8 @@ TRAIN = ("--on", "k8s", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("server")) as found:
         found.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        folder = crd_folder()
-        assert folder is not None
         for kind in ("PyTorchJob", "MPIJob"):
-            crd = yaml.load((folder / FILES[kind]).read_text(), yaml.CSafeLoader)
+            crd = yaml.load((CRDS / FILES[kind]).read_text(), yaml.CSafeLoader)
             found.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         until(lambda: exists(found, JOBS), "PyTorchJobs that are served", seconds=30)
         give_role(found)
@@ -51,12 +49,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def give_role(server: Server) -> None:
     """Exactly what `orch k8s check` says is needed for PyTorchJobs."""
-    give(server, "orch", (*checks.RIGHTS, *checks.rights_for(KINDS["pytorchjob"])))
+    give(server, "orch", (*rights.RIGHTS, *rights.rights_for(KINDS["pytorchjob"])))
 
 
-def give(server: Server, name: str, rights: Iterable[tuple[str, str, str, str]]) -> None:
-    bind(server, name, [{"verbs": [verb], "apiGroups": [group], "resources": [resource]}
-                        for verb, group, resource, _ in rights])  # fmt: skip
+def give(server: Server, name: str, granted: Iterable[tuple[str, str, str, str]]) -> None:
+    bind(
+        server,
+        name,
+        [{"verbs": [verb], "apiGroups": [group], "resources": [resource]} for verb, group, resource, _ in granted],
+    )
 
 
 def allow(server: Server, name: str, group: str, *resources: str) -> None:
@@ -68,25 +69,31 @@ def bind(server: Server, name: str, rules: list[Any]) -> None:
     """A Role for the user."""
     metadata, group = {"name": name}, "rbac.authorization.k8s.io"
     server.ask("POST", f"{ROLES}/roles", {"metadata": metadata, "rules": rules})
-    server.ask("POST", f"{ROLES}/rolebindings", {
-        "metadata": metadata,
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
-    })  # fmt: skip
+    server.ask(
+        "POST",
+        f"{ROLES}/rolebindings",
+        {
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
+        },
+    )
 
 
 @pytest.fixture
 def orch(server: Server, tmp_path: Path) -> Orch:
     (tmp_path / "orch-k8s.toml").write_text('image = "registry.example/orch:current"\ncpu = "2"\n')
-    environment = orch_environment(tmp_path) | {
-        "KUBECONFIG": str(server.kubeconfig(tmp_path / "kubeconfig"))
-    }
+    environment = orch_environment(tmp_path) | {"KUBECONFIG": str(server.kubeconfig(tmp_path / "kubeconfig"))}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "orchestrator.cli.main", *arguments],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
     return run
 
@@ -120,16 +127,26 @@ def test_the_role_that_is_told_is_enough(orch: Orch) -> None:
 def test_a_job_is_watched_to_its_end(orch: Orch, server: Server, tmp_path: Path) -> None:
     run, job = started(orch, tmp_path)
     labels = server.ask("GET", f"{JOBS}/{job}")["metadata"]["labels"]
-    pod = {"metadata": {"name": f"{job}-worker-0", "labels": labels},
-           "spec": {"containers": [{"name": "pytorch", "image": "example/x"}]}}  # fmt: skip
+    pod = {
+        "metadata": {"name": f"{job}-worker-0", "labels": labels},
+        "spec": {"containers": [{"name": "pytorch", "image": "example/x"}]},
+    }
     server.ask("POST", f"{CORE}/pods", pod)
-    server.status(f"{CORE}/pods/{job}-worker-0", {
-        "phase": "Pending", "conditions": [{
-            "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}],
-    })  # fmt: skip
-    condition = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded",
-                 "message": "it has failed", "lastTransitionTime": "2026-01-02T03:04:05Z",
-                 "lastUpdateTime": "2026-01-02T03:04:05Z"}  # fmt: skip
+    server.status(
+        f"{CORE}/pods/{job}-worker-0",
+        {
+            "phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}],
+        },
+    )
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "BackoffLimitExceeded",
+        "message": "it has failed",
+        "lastTransitionTime": "2026-01-02T03:04:05Z",
+        "lastUpdateTime": "2026-01-02T03:04:05Z",
+    }
     server.status(f"{JOBS}/{job}", {"conditions": [condition], "replicaStatuses": {}})
     done = orch("attach", run)
     assert done.returncode == 1, done.stderr
@@ -137,9 +154,7 @@ def test_a_job_is_watched_to_its_end(orch: Orch, server: Server, tmp_path: Path)
     assert "it has failed" in done.stdout
 
 
-def test_what_one_may_not_do_and_what_is_not_there(
-    orch: Orch, server: Server, tmp_path: Path
-) -> None:
+def test_what_one_may_not_do_and_what_is_not_there(orch: Orch, server: Server, tmp_path: Path) -> None:
     script, before = own_script(tmp_path), files_of_runs(server)
     mpi = orch("train", script, *TRAIN, "--launcher", "mpijob", "--detach")
     assert mpi.returncode == 1
@@ -160,9 +175,12 @@ def test_a_field_of_somebody_elses_is_not_taken_over(orch: Orch, server: Server)
     denied = orch("k8s", "init", "--apply")
     assert denied.returncode == 1
     assert "persistentvolumeclaims" in denied.stderr
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "orch"},
-             "spec": {"accessModes": ["ReadWriteMany"],
-                      "resources": {"requests": {"storage": "1Gi"}}}}  # fmt: skip
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "orch"},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
     path = f"{CORE}/persistentvolumeclaims"
     server.ask("PATCH", f"{path}/orch?fieldManager=helm", claim, "apply-patch+yaml")
     allow(server, "claims", "", "persistentvolumeclaims")
@@ -182,13 +200,11 @@ def test_a_namespace_that_is_not_there(orch: Orch, server: Server) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob"])
-def test_what_a_run_is_made_of_belongs_to_its_job(
-    orch: Orch, server: Server, tmp_path: Path, launcher: str
-) -> None:
+def test_what_a_run_is_made_of_belongs_to_its_job(orch: Orch, server: Server, tmp_path: Path, launcher: str) -> None:
     """Last in this file: it gives the user more rights."""
     kind = KINDS[launcher]
     if launcher != "pytorchjob":  # whose Role the user has
-        give(server, launcher, checks.rights_for(kind))
+        give(server, launcher, rights.rights_for(kind))
     jobs = f"/apis/{kind.group}/{kind.version}/namespaces/{NAMESPACE}/{kind.plural}"
     run, job = started(orch, tmp_path, launcher)
     made = server.ask("GET", f"{jobs}/{job}")

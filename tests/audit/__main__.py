@@ -17,8 +17,9 @@ REVIEWED = Path(__file__).parent / "reviewed.txt"
 def main() -> int:
     done = subprocess.run(
         [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except ValueError:

@@ -114,10 +114,19 @@ def browser(tmp_path: Path) -> Browser:
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         sandbox = ["--no-sandbox"] if os.getuid() == 0 else []  # it refuses to sandbox root
-        command = [program, "--headless=new", *sandbox, "--disable-gpu", "--hide-scrollbars",
-                   "--disable-dev-shm-usage", "--no-first-run", "--enable-logging=stderr",
-                   f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1300,2600",
-                   *arguments]  # fmt: skip
+        command = [
+            program,
+            "--headless=new",
+            *sandbox,
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--enable-logging=stderr",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--window-size=1300,2600",
+            *arguments,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done
@@ -127,9 +136,7 @@ def browser(tmp_path: Path) -> Browser:
 
 def made(folder: Path, *names: str) -> Path:
     """The page of the newest of the runs in `folder`, or of those named."""
-    return report(
-        folder, names or ["last"], inventory=None, output=folder / "page.html", tell=print
-    )
+    return report(folder, names or ["last"], inventory=None, output=folder / "page.html", tell=print)
 
 
 def looked_at(browser: Browser, page: Path, *, scheme: str = "light", width: int = 1300) -> Any:
@@ -164,9 +171,7 @@ def check(seen: Any, scheme: str, width: int) -> None:
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 400)])
 @pytest.mark.parametrize("case", CASES)
-def test_it_can_be_read(
-    browser: Browser, tmp_path: Path, case: str, scheme: str, width: int
-) -> None:
+def test_it_can_be_read(browser: Browser, tmp_path: Path, case: str, scheme: str, width: int) -> None:
     make_run(tmp_path, **CASES[case])
     check(looked_at(browser, made(tmp_path), scheme=scheme, width=width), scheme, width)
 

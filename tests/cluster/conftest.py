@@ -21,10 +21,7 @@ from tests.cluster.sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
 # Of the group of all containers, in either version of control groups: 4 times the default.
-SHARES = {
-    Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096,
-    Path("/sys/fs/cgroup/docker/cpu.weight"): 400,
-}
+SHARES = {Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096, Path("/sys/fs/cgroup/docker/cpu.weight"): 400}
 # One node with a core of its own, unless the environment says otherwise.
 CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"
 SETTINGS = {"VAGRANT_DEFAULT_PROVIDER": "docker", "ORCH_NODE_CPUSETS": CPUSETS}
@@ -127,9 +124,7 @@ class TestCluster:
     def mount(self, node: str, *arguments: str, program: str = "mount") -> None:
         """(Un)mount something on a node, with this machine's rights: a container has not these."""
         pid = docker("inspect", "--format", "{{.State.Pid}}", self.container(node)).strip()
-        subprocess.run(
-            ["nsenter", "--target", pid, "--mount", "--pid", program, *arguments], check=True
-        )
+        subprocess.run(["nsenter", "--target", pid, "--mount", "--pid", program, *arguments], check=True)
 
     def pause(self, node: str) -> None:
         """Freeze all processes of the node. Its kernel goes on accepting connections."""
@@ -181,9 +176,7 @@ class TestCluster:
 
 def docker(*argv: str) -> str:
     """Run docker; a failure is loud and shows what docker said."""
-    done = subprocess.run(
-        ["docker", *argv], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(["docker", *argv], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"docker {' '.join(argv)}: {done.stderr.strip()}")
     return done.stdout
@@ -230,9 +223,7 @@ def cluster(cluster_session: TestCluster) -> Iterator[TestCluster]:
 
 
 @pytest.fixture(scope="session")
-def first(
-    cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Site, dict[str, Any]]:
+def first(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Site, dict[str, Any]]:
     """Two nodes, provisioned from bare; the tests build on one another, in their order."""
     if keeps_cluster():
         cluster_session.renew("node0", "node1", "node2")

@@ -106,9 +106,14 @@ class Site:
         if self.program == ORCH:
             return run_orch(*arguments, env=self.environment, cwd=self.folder, timeout=seconds)
         return subprocess.run(
-            [*self.program, *arguments], env=self.environment, cwd=self.folder,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
-        )  # fmt: skip
+            [*self.program, *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
@@ -120,10 +125,7 @@ def nodes_of(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def drift(report: dict[str, Any]) -> dict[str, set[str]]:
-    return {
-        name: {change["what"] for change in node["changes"]}
-        for name, node in nodes_of(report).items()
-    }
+    return {name: {change["what"] for change in node["changes"]} for name, node in nodes_of(report).items()}
 
 
 def on(site: Site, node: str, *argv: str) -> str:

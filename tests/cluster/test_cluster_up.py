@@ -22,9 +22,7 @@ def test_every_node_answers_over_ssh_with_a_verified_host_key(cluster: TestClust
 
 def test_a_wrong_host_key_is_refused(cluster: TestCluster, tmp_path: Path) -> None:
     known = (cluster.state / "known_hosts").read_text()
-    swapped = known.replace(cluster.address("node0"), "?").replace(
-        cluster.address("node1"), cluster.address("node0")
-    )
+    swapped = known.replace(cluster.address("node0"), "?").replace(cluster.address("node1"), cluster.address("node0"))
     (tmp_path / "known_hosts").write_text(swapped)
     argv = ["ssh", "-F", str(cluster.ssh_config), "-o", "BatchMode=yes"]
     argv += ["-o", f"UserKnownHostsFile={tmp_path / 'known_hosts'}", "node0", "true"]
@@ -59,9 +57,7 @@ def test_a_fresh_node_has_nothing_of_ours(bare: TestCluster) -> None:
         assert "ModuleNotFoundError" in bare.ssh(node, "python3 -c 'import torch'").stderr
         assert bare.ssh(node, "find /opt /srv /usr/local/lib -type f").stdout == ""
         assert bare.ssh(node, "ls ~/.ssh", user="root").stdout.split() == ["authorized_keys"]
-        assert bare.ssh(node, "ls -A ~").stdout.split() == [
-            *(".bash_logout", ".bashrc", ".profile", ".ssh"),
-        ]
+        assert bare.ssh(node, "ls -A ~").stdout.split() == [*(".bash_logout", ".bashrc", ".profile", ".ssh")]
 
 
 def test_bare_nodes_know_themselves_and_not_each_other(bare: TestCluster) -> None:
@@ -89,9 +85,7 @@ def test_a_node_is_added_and_taken_away(cluster: TestCluster) -> None:
     assert cluster.ssh("node3", "hostname").stdout.strip() == "node3"
     assert "node3" in (cluster.inventory / "more-nodes.yml").read_text()
     cluster.up()
-    assert (cluster.inventory / "more-nodes.yml").read_text().splitlines()[1:] == (
-        before.splitlines()[1:]
-    )
+    assert (cluster.inventory / "more-nodes.yml").read_text().splitlines()[1:] == (before.splitlines()[1:])
     assert cluster.address("node3") not in (cluster.state / "known_hosts").read_text()
 
 
@@ -127,9 +121,7 @@ def test_ansible_reaches_all_nodes_by_the_inventory(cluster: TestCluster) -> Non
     argv = ["ansible", "-i", str(cluster.inventory), "all", "-m", "ansible.builtin.ping", "-o"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(line.split()[0] for line in done.stdout.splitlines() if "pong" in line) == list(
-        cluster.nodes
-    )
+    assert sorted(line.split()[0] for line in done.stdout.splitlines() if "pong" in line) == list(cluster.nodes)
 
 
 def test_ansible_sees_the_same_nodes_in_the_same_order(cluster: TestCluster) -> None:

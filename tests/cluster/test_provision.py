@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.load.clusters import local_facts
 from tests.cluster.conftest import CPUSETS
 from tests.cluster.lab import ON_TWO, small
 from tests.cluster.sites import LOCK, ROOT, SITE, TOKEN, Site, drift, nodes_of, on, wait_for
@@ -26,9 +28,7 @@ def test_bare_nodes_become_a_verified_cluster(first: tuple[Site, dict[str, Any]]
     assert report["state"] == "done"
     for node, other in (("node0", "node1"), ("node1", "node0")):
         python = f"{ROOT}/stacks/current/bin/python"
-        assert on(site, node, python, "-c", "import torch; print(torch.__version__)").startswith(
-            "2"
-        )
+        assert on(site, node, python, "-c", "import torch; print(torch.__version__)").startswith("2")
         assert json.loads(on(site, node, "cat", f"{ROOT}/env.json")) == {"LAB": "one"}
         config = ("ssh", "-F", f"{ROOT}/ssh/config", other, "hostname")
         assert on(site, node, *config).strip() == other
@@ -43,10 +43,11 @@ def test_the_facts_are_recorded(site: Site) -> None:
     assert len({row["fingerprint"] for row in rows.values()}) == 1
 
 
-def test_training_over_ssh_on_ccl_in_bf16(site: Site) -> None:
+def test_training_over_ssh_on_ccl_in_the_precision_of_the_nodes(site: Site) -> None:
     """The main job on two nodes; its metrics come to the controller."""
     run = site.train(*small(), *ON_TWO)
-    assert (run["state"], run["backend"], run["precision"]) == ("done", "ccl", "bf16")
+    precision = "bf16" if local_facts(sys.executable).bf16 else "fp32"
+    assert (run["state"], run["backend"], run["precision"]) == ("done", "ccl", precision)
     assert run["result"]["world_size"] == 2
     folder = Path(run["folder"])
     steps = (folder / "output" / "metrics.jsonl").read_text().splitlines()

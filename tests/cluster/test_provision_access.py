@@ -111,8 +111,5 @@ def test_an_inventory_that_is_a_program(site: Site) -> None:
     program.inventory.write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps(listing))})\n")
     program.inventory.chmod(0o755)
     report = program.orch("--check", code=1)  # another inventory has another key: that is drift
-    assert {name: node["failed"] for name, node in nodes_of(report).items()} == {
-        "node0": 0,
-        "node1": 0,
-    }
+    assert {name: node["failed"] for name, node in nodes_of(report).items()} == {"node0": 0, "node1": 0}
     assert "train/node.py" not in drift(report)["node0"]

@@ -60,9 +60,18 @@ def elsewhere(site: Site, tmp_path: Path) -> Site:
     for command in (
         [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(CHECKOUT)],
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
-        [*pip, "--python", str(python), "install", "--quiet", "--no-compile",
-         "--find-links", str(tmp_path), "orch-train==0.1.0"],
-    ):  # fmt: skip
+        [
+            *pip,
+            "--python",
+            str(python),
+            "install",
+            "--quiet",
+            "--no-compile",
+            "--find-links",
+            str(tmp_path),
+            "orch-train==0.1.0",
+        ],
+    ):
         subprocess.run(command, check=True, env=clean, cwd=tmp_path)
     isolated = (str(python), "-P", str(python.with_name("orch")))
     return replace(site, program=isolated, variables={"PYTHONPATH": ""})

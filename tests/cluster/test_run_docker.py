@@ -18,10 +18,21 @@ NODES = ("node0", "node1")
 STACK = SITE.partition("/lib/")[0]
 # The image has Python alone: it is lent the stack of the nodes.
 IN_IMAGE = (
-    "--nodes", "2", "--ppn", "1", "--docker-image", images.BARE,
-    "--docker", f"python={STACK}/bin/python", "--docker", f"mounts={STACK}:{STACK}:ro",
-    "--docker", "memlock=inherit", "--launcher", "torchrun",
-)  # fmt: skip
+    "--nodes",
+    "2",
+    "--ppn",
+    "1",
+    "--docker-image",
+    images.BARE,
+    "--docker",
+    f"python={STACK}/bin/python",
+    "--docker",
+    f"mounts={STACK}:{STACK}:ro",
+    "--docker",
+    "memlock=inherit",
+    "--launcher",
+    "torchrun",
+)
 # No service manager runs on these nodes, so the test is their administrator. A disk of its own,
 # because there is no overlay over the one that a container has.
 ENGINE = """
@@ -47,9 +58,7 @@ def start_engine(container: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def engines(
-    lab_session: Site, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, dict[str, str]]]:
+def engines(lab_session: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
     """What two provisions say: one that finds no engine, and one after an administrator has
     started it. Afterwards the nodes are as they were, but for the package."""
     file = tmp_path_factory.mktemp("image") / "bare.tar"
@@ -87,9 +96,8 @@ def test_ranks_in_containers_of_two_nodes_train_and_a_failure_is_named(
     engines: dict[str, dict[str, str]], lab_session: Site
 ) -> None:
     report = lab_session.train(
-        str(matrix.SCRIPT), *IN_IMAGE, "--backend", "ccl", "--fresh",
-        "--", "--by-hand", "--fail", "1", code=1,
-    )  # fmt: skip
+        str(matrix.SCRIPT), *IN_IMAGE, "--backend", "ccl", "--fresh", "--", "--by-hand", "--fail", "1", code=1
+    )
     assert (report["failure"]["rank"], report["failure"]["node"]) == (1, "node1")
     assert report["failure"]["text"].endswith("ValueError: boom of this script")
     run = lab_session.folder / "runs" / report["run_id"]
@@ -112,9 +120,7 @@ time.sleep(300)
 """
 
 
-def test_a_stop_leaves_no_container_on_any_node(
-    engines: dict[str, dict[str, str]], lab: Site
-) -> None:
+def test_a_stop_leaves_no_container_on_any_node(engines: dict[str, dict[str, str]], lab: Site) -> None:
     script = lab.folder / "wait.py"
     script.write_text(WAIT)
     running = start(lab, str(script), *IN_IMAGE, "--backend", "gloo")

@@ -23,6 +23,7 @@ from tests.cluster.lab import (
     start,
 )
 from tests.cluster.sites import ROOT, SITE, Site
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 NAMED_SECONDS = 5.0  # a rank that fails is named within so many
@@ -79,9 +80,9 @@ def test_a_rank_that_dies_before_it_has_joined_is_named(lab: Site, number: int) 
 
 
 def test_a_rank_that_sleeps_for_ever_is_behind(lab: Site) -> None:
-    running = faulty(lab, "sleep", "--stall-timeout", "5")
+    running = faulty(lab, "sleep", "--stall-timeout", "20")
     run = running.end(code=1)
-    assert run["problem"].startswith("no progress for 5 s: 1 of 2 ranks wait in collective")
+    assert run["problem"].startswith("no progress for 20 s: 1 of 2 ranks wait in collective")
     assert "behind: node1 rank 1" in run["problem"]
     (stalled,) = running.events("stalled")
     assert "faulty.py" in stalled["stands"]["1"], "its stack says where it sleeps"
@@ -106,9 +107,7 @@ def test_a_lost_node_is_named_and_ends_the_run(lab: Site, fate: str) -> None:
 
 
 def test_a_wrong_torch_on_one_node_is_named(lab: Site) -> None:
-    version = (
-        "__version__ = '2.12.0'\ndebug = False\ncuda = hip = rocm = xpu = git_version = None\n"
-    )
+    version = "__version__ = '2.12.0'\ndebug = False\ncuda = hip = rocm = xpu = git_version = None\n"
     with altered(lab, "node1", f"{SITE}/torch/version.py", version):
         running = faulty(lab)
         run = running.end(code=1)
@@ -167,6 +166,11 @@ def test_a_disk_that_is_full_at_a_checkpoint_is_explained(lab: Site) -> None:
         lab.cluster.mount("node0", "--lazy", runs, program="umount")
 
 
+def state_of(lab: Site, run_id: str) -> str:
+    rows = ask(lab, "runs", "--inventory", str(lab.inventory))["runs"]
+    return next(str(row["state"]) for row in rows if row["id"] == run_id)
+
+
 def test_node0_dies_and_the_others_end_by_themselves(lab: Site) -> None:
     running = faulty(lab, "none", "--detach", script=("--steps", "100000"))
     running.end(code=0)
@@ -178,8 +182,8 @@ def test_node0_dies_and_the_others_end_by_themselves(lab: Site) -> None:
     assert states == {"node0": "unreachable", "node1": "clean"}
     assert done["seconds"] < 10
     lab.cluster.start("node0")
-    rows = {row["id"]: row for row in ask(lab, "runs", "--inventory", str(lab.inventory))["runs"]}
-    assert rows[running.id]["state"] == "killed"
+    # A container that starts again is another machine: the run may live until its lease expires.
+    until(lambda: state_of(lab, running.id) == "killed", "the end of the lease", seconds=180)
     assert faulty(lab).end(code=0)["state"] == "done"
 
 

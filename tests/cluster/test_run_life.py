@@ -10,26 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lab import (
-    ON_TWO,
-    ask,
-    await_nothing_left,
-    faulty,
-    pid_of,
-    processes,
-    send,
-    small,
-    start,
-)
+from tests.cluster.lab import ON_TWO, ask, await_nothing_left, faulty, pid_of, processes, send, small, start
 from tests.cluster.sites import ORCH, Site
 
 pytestmark = pytest.mark.cluster
 LONG = ("--steps", "100000")
 
 
-def test_a_killed_controller_leaves_the_run_alone_and_another_one_finds_it(
-    lab: Site, tmp_path: Path
-) -> None:
+def test_a_killed_controller_leaves_the_run_alone_and_another_one_finds_it(lab: Site, tmp_path: Path) -> None:
     running = faulty(lab, script=("--steps", "400", "--lines", "1"))
     running.await_step()
     running.process.kill()
@@ -48,8 +36,12 @@ def test_a_killed_controller_leaves_the_run_alone_and_another_one_finds_it(
     assert (run["state"], run["run_id"]) == ("done", running.id)
     logged = subprocess.run(
         [*ORCH, "logs", running.id, *of, "--rank", "1", "--grep", "line 0$"],
-        env=other.environment, cwd=other.folder, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=other.environment,
+        cwd=other.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert logged.stdout.splitlines() == [f"[1 node1] step {step} line 0" for step in range(400)]
 
 
@@ -80,9 +72,8 @@ def test_stop(lab: Site, moment: str) -> None:
     """Whenever it comes; and from a stop at a checkpoint the same command carries on."""
     saves = small(max_steps=300)
     evaluates = small(
-        evaluate_before_training="true", do_eval="true", max_eval_samples=40,
-        max_seq_length=384, doc_stride=128,
-    )  # fmt: skip
+        evaluate_before_training="true", do_eval="true", max_eval_samples=40, max_seq_length=384, doc_stride=128
+    )
     running = {
         "start": lambda: faulty(lab, script=LONG),
         "evaluation": lambda: start(lab, *evaluates, *ON_TWO),
@@ -94,10 +85,7 @@ def test_stop(lab: Site, moment: str) -> None:
         running.await_event("progress", phase="save", step=2)  # the first one is whole
     done = ask(lab, "stop", running.id)
     assert done["seconds"] < 10
-    assert {node["node"]: node["state"] for node in done["nodes"]} == {
-        "node0": "clean",
-        "node1": "clean",
-    }
+    assert {node["node"]: node["state"] for node in done["nodes"]} == {"node0": "clean", "node1": "clean"}
     assert processes(running.id) == {}
     out, _ = running.process.communicate(timeout=30)
     assert running.process.returncode == 130, out
@@ -116,10 +104,7 @@ def test_two_stops_at_once(lab: Site) -> None:
     running = faulty(lab, script=LONG)
     running.await_step()
     command = [*ORCH, "stop", running.id, "--json"]
-    both = [
-        subprocess.Popen(command, env=lab.environment, cwd=lab.folder, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
+    both = [subprocess.Popen(command, env=lab.environment, cwd=lab.folder, stdout=subprocess.PIPE) for _ in range(2)]
     for process in both:
         process.communicate(timeout=30)
     assert [process.returncode for process in both] == [0, 0]

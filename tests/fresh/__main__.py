@@ -50,9 +50,7 @@ def container(name: str, image: str, index: Index, steps: tuple[str, ...]) -> li
 
 def run(name: str, index: Index, steps: tuple[str, ...]) -> Result:
     command = container(name, said(str(HERE / "image"), CASES[name].suite), index, steps)
-    clone = subprocess.Popen(
-        ["git", "archive", "--format=tar", "HEAD"], cwd=CHECKOUT, stdout=subprocess.PIPE
-    )
+    clone = subprocess.Popen(["git", "archive", "--format=tar", "HEAD"], cwd=CHECKOUT, stdout=subprocess.PIPE)
     path = LOGS / f"{name}.log"
     with clone, path.open("w") as log:
         code = subprocess.run(command, stdin=clone.stdout, stdout=log, stderr=log).returncode
@@ -97,9 +95,7 @@ def tell(results: dict[str, Result]) -> int:
 
 def passed(name: str, result: Result) -> bool:
     """A case that cannot be had is told; where a machine was made for the tests it is a failure."""
-    return result.verdict(CASES[name]) == "passed" or (
-        bool(result.missing) and "CI" not in os.environ
-    )
+    return result.verdict(CASES[name]) == "passed" or (bool(result.missing) and "CI" not in os.environ)
 
 
 def tail(path: Path, lines: int = 25) -> str:

@@ -33,9 +33,7 @@ BOOKWORM = {
     "bookworm-user": Case(suite="bookworm", folder="my orch", umask="077"),
     "bookworm-root": Case(suite="bookworm", user="root", one_core=True),
     "bookworm-locked": Case(suite="bookworm", folder="my orch", locked_home=True),
-    "bookworm-user-default": Case(
-        suite="bookworm", build="default", folder="my orch", locked_home=True, umask="077"
-    ),
+    "bookworm-user-default": Case(suite="bookworm", build="default", folder="my orch", locked_home=True, umask="077"),
     "bookworm-root-default": Case(suite="bookworm", user="root", build="default"),
 }
 TRIXIE = {

@@ -10,7 +10,7 @@ from tests.fresh.cases import CASES, Case
 
 MARK = "fresh: "
 STEPS = ("demo", "test-unit")
-COLUMNS = ("case", "result", "torch", "demo", "unit tests", "samples/s", "EM", "F1")
+COLUMNS = ("case", "result", "torch", "demo", "unit tests", "training", "samples/s", "EM", "F1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +37,13 @@ class Result:
         return "passed"
 
     def row(self, name: str) -> tuple[str, ...]:
-        times = [
-            f"{self.steps[step][1] / 60:.1f} min" if step in self.steps else "-" for step in STEPS
-        ]
+        times = [f"{self.steps[step][1] / 60:.1f} min" if step in self.steps else "-" for step in STEPS]
         after = self.figures.get("after", {})
         speed = self.figures.get("train_samples_per_second")
-        figures = [
-            "-" if value is None else f"{value:.1f}"
-            for value in (speed, after.get("em"), after.get("f1"))
-        ]
-        return (name, self.verdict(CASES[name]), self.torch or "-", *times, *figures)
+        seconds = self.figures.get("train_seconds")
+        training = "-" if seconds is None else f"{seconds:.0f} s"
+        figures = ["-" if value is None else f"{value:.1f}" for value in (speed, after.get("em"), after.get("f1"))]
+        return (name, self.verdict(CASES[name]), self.torch or "-", *times, training, *figures)
 
 
 def result_of(code: int, text: str, wanted: tuple[str, ...] = STEPS) -> Result:

@@ -16,8 +16,8 @@ import yaml
 from orchestrator import load
 from orchestrator.launchers import accelerate_config
 from tests.conftest import make_job
-from tests.unit.test_accelerate_file import FILE
-from tests.unit.test_launchers import ONE, TWO
+from tests.unit.planning.test_accelerate_file import FILE
+from tests.unit.planning.test_launchers import ONE, TWO
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 VERSIONS = sorted({stack.requirements["accelerate"] for stack in load.all_stacks()})
@@ -66,8 +66,10 @@ def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path:
     done = subprocess.run(
         [sys.executable, "-c", CHECK, *map(str, paths)],
         env={**os.environ, "PYTHONPATH": accelerate, "PATH": f"{Path(sys.executable).parent}:/bin"},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     for (nodes, _), line in zip(cases, lines, strict=True):
@@ -80,13 +82,20 @@ def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path:
 
 @pytest.mark.parametrize("launcher", ["accelerate", "mpirun-accelerate"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_scripts_accelerator_has_what_was_asked_for(
-    orch: Orch, tmp_path: Path, launcher: str, ranks: int
-) -> None:
+def test_the_scripts_accelerator_has_what_was_asked_for(orch: Orch, tmp_path: Path, launcher: str, ranks: int) -> None:
     (tmp_path / "s.py").write_text(SCRIPT)
     (tmp_path / "f.yaml").write_text(yaml.safe_dump({"use_cpu": True, "mixed_precision": "bf16"}))
-    done = orch("train", "s.py", "--launcher", launcher, "--ppn", str(ranks), "--allow-slow-bf16",
-                "--accelerate-config", "f.yaml")  # fmt: skip
+    done = orch(
+        "train",
+        "s.py",
+        "--launcher",
+        launcher,
+        "--ppn",
+        str(ranks),
+        "--allow-slow-bf16",
+        "--accelerate-config",
+        "f.yaml",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accelerate config: honoured: mixed_precision bf16, use_cpu True" in done.stderr
     (run,) = (tmp_path / "runs").iterdir()

@@ -20,11 +20,7 @@ def test_between_hosts(tmp_path: Path) -> None:
     found = json.loads(written.read_text())
     assert 20 * MBIT < found["about"]["link"] < 205 * MBIT
     longest = found["rows"][3]
-    assert (longest["name"], longest["dtype"], longest["bytes"]) == (
-        "all_gather",
-        "float32",
-        1 << 20,
-    )
+    assert (longest["name"], longest["dtype"], longest["bytes"]) == ("all_gather", "float32", 1 << 20)
     assert 1 < longest["sent"] < 1.3  # it all goes over the link, headers and all
     assert longest["ccl_s"] > longest["least_s"] / 2
     assert "all_gather     float32      1 MB" in done.stdout

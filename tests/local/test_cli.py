@@ -20,14 +20,27 @@ SCHEMA = 1
 PINNED = {
     "recipes": (("recipes",), "recipes", {"name", "summary", "presets", "script"}),
     "stacks": (("stacks",), "stacks", {"name", "summary", "python", "torch", "backends"}),
-    "runs": (("runs",), "runs",
-             {"id", "state", "recipe", "ranks", "backend", "precision", "created", "folder"}),
-}  # fmt: skip
+    "runs": (("runs",), "runs", {"id", "state", "recipe", "ranks", "backend", "precision", "created", "folder"}),
+}
 PINNED_PLAN = {"schema", "kind", "run_id", "run_dir", "decisions", "layout", "files", "command"}
 PINNED_PLACE = {"rank", "node", "local_rank", "local_world_size", "cpus", "threads"}
-PINNED_RUN = {"schema", "kind", "run_id", "folder", "state", "recipe", "ranks", "backend",
-              "precision", "seconds", "failure", "problem", "result", "decisions",
-              "exit_code"}  # fmt: skip
+PINNED_RUN = {
+    "schema",
+    "kind",
+    "run_id",
+    "folder",
+    "state",
+    "recipe",
+    "ranks",
+    "backend",
+    "precision",
+    "seconds",
+    "failure",
+    "problem",
+    "result",
+    "decisions",
+    "exit_code",
+}
 
 
 def parse(done: subprocess.CompletedProcess[str]) -> Any:
@@ -44,9 +57,17 @@ def finished(orch: Orch, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "words",
-    ["--help", "train ok.py --ppn 9999 --dry-run", "stacks show current", "recipes --json",
-     "runs", "report last", "nodes local", "k8s check"],
-)  # fmt: skip
+    [
+        "--help",
+        "train ok.py --ppn 9999 --dry-run",
+        "stacks show current",
+        "recipes --json",
+        "runs",
+        "report last",
+        "nodes local",
+        "k8s check",
+    ],
+)
 def test_it_starts_by_itself_as_in_other_tests(orch: Orch, tmp_path: Path, words: str) -> None:
     (tmp_path / "ok.py").write_text("")
     warm, own = orch(*words.split()), orch(*words.split(), warm=False)
@@ -82,7 +103,7 @@ def test_a_failed_run(orch: Orch, tmp_path: Path) -> None:
 
 
 def test_a_plan(orch: Orch, tmp_path: Path) -> None:
-    value = parse(orch("train", "bert-qa", "--dry-run", "--json", "--allow-slow-bf16"))
+    value = parse(orch("train", "bert-qa", "--dry-run", "--json"))
     assert value.keys() >= PINNED_PLAN
     assert (value["schema"], value["kind"]) == (SCHEMA, "plan")
     assert value["layout"][0].keys() >= PINNED_PLACE
@@ -98,24 +119,19 @@ def test_logs_carry_their_rank(orch: Orch, finished: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "position", "expected"),
-    [("orch tr", 1, "train"), ("orch train bert-q", 2, "bert-qa"),
-     ("orch train x --stack curr", 4, "current")],
-)  # fmt: skip
+    [("orch tr", 1, "train"), ("orch train bert-q", 2, "bert-qa"), ("orch train x --stack curr", 4, "current")],
+)
 def test_shell_completion(words: str, position: int, expected: str) -> None:
     program = shutil.which("orch", path=str(Path(sys.executable).parent))
     assert program, "orch is not installed beside this Python"
-    environment = os.environ | {
-        "_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position),
-    }  # fmt: skip
+    environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
     done = subprocess.run([program], env=environment, capture_output=True, text=True)
     assert expected in done.stdout.split()
     assert done.stderr == ""
 
 
 def test_completion_of_what_cannot_be_completed_is_silent() -> None:
-    environment = os.environ | {
-        "_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "orch runs foo ", "COMP_CWORD": "3",
-    }  # fmt: skip
+    environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "orch runs foo ", "COMP_CWORD": "3"}
     program = Path(sys.executable).with_name("orch")
     done = subprocess.run([program], env=environment, capture_output=True, text=True)
     assert "error" not in done.stdout + done.stderr

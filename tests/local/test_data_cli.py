@@ -14,16 +14,31 @@ SMALL = ("--set", "shards=2", "--set", "lengths=32:4")
 
 def test_texts_become_data_that_a_training_takes(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(TEXT * 30)
-    done = orch("data", "prepare", "text", "one.txt", "--out", "data", *SMALL, "--ppn", "2",
-                "--json", timeout=200, warm=False)  # fmt: skip
+    done = orch(
+        "data", "prepare", "text", "one.txt", "--out", "data", *SMALL, "--ppn", "2", "--json", timeout=200, warm=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)["result"]
     assert result["data_dir"] == str(tmp_path / "data")
     assert result["rows_seq32"] > 50
     assert len(list((tmp_path / "data" / "seq32").iterdir())) == 2
-    again = orch("train", "bert-pretrain", "--ppn", "2", "--precision", "fp32", "--set",
-                 f"data_dir={tmp_path / 'data'}", "--set", "phase=1", "--set", "max_seq_length=32",
-                 "--set", "max_steps=2", timeout=200)  # fmt: skip
+    again = orch(
+        "train",
+        "bert-pretrain",
+        "--ppn",
+        "2",
+        "--precision",
+        "fp32",
+        "--set",
+        f"data_dir={tmp_path / 'data'}",
+        "--set",
+        "phase=1",
+        "--set",
+        "max_seq_length=32",
+        "--set",
+        "max_steps=2",
+        timeout=200,
+    )
     assert again.returncode == 0, again.stdout + again.stderr
 
 
@@ -31,8 +46,7 @@ def test_a_folder_of_texts(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for name in "ab":
         (tmp_path / "texts" / f"{name}.txt").write_text(TEXT)
-    done = orch("data", "prepare", "text", "texts", "--out", "data", *SMALL, "--ppn", "1",
-                timeout=200)  # fmt: skip
+    done = orch("data", "prepare", "text", "texts", "--out", "data", *SMALL, "--ppn", "1", timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     settings = json.loads((tmp_path / "data" / "settings.json").read_text())
     assert [name for name, _ in settings["files"]] == ["a.txt", "b.txt"]
@@ -48,7 +62,6 @@ def test_a_dry_run_says_what_would_run(orch: Orch, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_told(orch: Orch) -> None:
-    done = orch("data", "prepare", "text", "nowhere.txt", "--out", "data", *SMALL, "--ppn", "1",
-                timeout=200)  # fmt: skip
+    done = orch("data", "prepare", "text", "nowhere.txt", "--out", "data", *SMALL, "--ppn", "1", timeout=200)
     assert done.returncode != 0
     assert "there is no file" in done.stdout + done.stderr

@@ -13,11 +13,23 @@ from orchestrator.provisioning import proofs
 from tests.local.grounds import Ground
 
 KEY = "ab" * 32
-CARD = {"name": "mlx5_0", "driver": "mlx5_core", "link": "InfiniBand", "interface": "ib0",
-        "speed": 100_000, "numa": 0, "active": True}  # fmt: skip
+CARD = {
+    "name": "mlx5_0",
+    "driver": "mlx5_core",
+    "link": "InfiniBand",
+    "interface": "ib0",
+    "speed": 100_000,
+    "numa": 0,
+    "active": True,
+}
 # As the role `fabric` sets them.
-ENVIRONMENT = {"MASTER_PORT": "29541", "I_MPI_PIN": "0", "I_MPI_FABRICS": "ofi",
-               "OMP_NUM_THREADS": "1", "CCL_WORKER_OFFLOAD": "0"}  # fmt: skip
+ENVIRONMENT = {
+    "MASTER_PORT": "29541",
+    "I_MPI_PIN": "0",
+    "I_MPI_FABRICS": "ofi",
+    "OMP_NUM_THREADS": "1",
+    "CCL_WORKER_OFFLOAD": "0",
+}
 TRIAL = """
 import json, sys
 sys.path.append({lib!r})
@@ -36,20 +48,24 @@ def on_node0(ground: Ground, *words: str) -> str:
     request = {
         "launch": [f"{prefix}/bin/mpiexec.hydra", "-bootstrap", "ssh", "-iface", "eth0"],
         "program": [f"{prefix}/bin/python", f"{lab.root}/train/node.py"],
-        "backend": "ccl", "key": KEY, "seconds": 120.0, "names": list(lab.names),
-        "addresses": list(lab.names.values()), "fabrics": [{"verbs": ""}] * 2,
+        "backend": "ccl",
+        "key": KEY,
+        "seconds": 120.0,
+        "names": list(lab.names),
+        "addresses": list(lab.names.values()),
+        "fabrics": [{"verbs": ""}] * 2,
         "devices": [[CARD]] * 2,
-    }  # fmt: skip
+    }
     reach = f"-F {lab.root}/ssh/config"
-    given = {**ENVIRONMENT, "PATH": f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin",
-             "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": reach}  # fmt: skip
+    given = {
+        **ENVIRONMENT,
+        "PATH": f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": reach,
+    }
     pairs = [f"{name}={value}" for name, value in given.items()]
     command = shlex.join(["env", *pairs, f"{prefix}/bin/python", *words])
     done = subprocess.run(
-        [*lab.reach(lab.hosts[0]), command],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
+        [*lab.reach(lab.hosts[0]), command], input=json.dumps(request), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

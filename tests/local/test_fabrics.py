@@ -25,22 +25,15 @@ print("over", dist.get_backend(), os.environ["FI_PROVIDER"], flush=True)
 Orch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.mark.parametrize(
-    ("fabric", "launcher"),
-    [("shm", "mpirun"), ("psm3", "mpirun"), ("psm3", "torchrun")],
-)
-def test_ranks_talk_over_what_was_asked_for(
-    fabric: str, launcher: str, orch: Orch, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("fabric", "launcher"), [("shm", "mpirun"), ("psm3", "mpirun"), ("psm3", "torchrun")])
+def test_ranks_talk_over_what_was_asked_for(fabric: str, launcher: str, orch: Orch, tmp_path: Path) -> None:
     """psm3 runs over sockets here, which needs libraries of the system: tests/prepare has them."""
     if missing := local_facts(sys.executable).fabrics[fabric]:
         assert "CI" not in os.environ, missing
         pytest.skip(f"{fabric}: {missing}")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = orch(
-        "train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v"
-    )
+    done = orch("train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"fabric: {fabric} (as asked)" in done.stdout + done.stderr
     (run,) = (tmp_path / "runs").glob("*-script-*")

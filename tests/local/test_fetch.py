@@ -123,9 +123,7 @@ def test_a_part_of_another_file_is_thrown_away(far: Path, tmp_path: Path) -> Non
     assert (here / "model/two words.bin").read_bytes() == BIG
 
 
-def test_an_answer_without_an_end_is_cut_off(
-    sshd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_an_end_is_cut_off(sshd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "LARGEST_ANSWER", 1 << 22)
     monkeypatch.setattr(connection, "LARGEST_LINE", 1 << 20)
     node = Ssh("far", sshd)
@@ -166,10 +164,8 @@ def test_a_folder_that_is_not_there(remote: Counted, tmp_path: Path) -> None:
 
 def test_the_command(orch: Orch, far: Path, tmp_path: Path, sshd: str) -> None:
     away = {"node": "far", "via": ["ssh", "-F", sshd, "far"]}
-    layout = [{"rank": 0, "node": "far", "local_rank": 0, "local_world_size": 1, "cpus": [0],
-               "threads": 1}]  # fmt: skip
-    run = make_run(tmp_path / "runs", "x", ranks=1, nodes=1, node0=away, layout=layout,
-                   output_dir=str(far))  # fmt: skip
+    layout = [{"rank": 0, "node": "far", "local_rank": 0, "local_world_size": 1, "cpus": [0], "threads": 1}]
+    run = make_run(tmp_path / "runs", "x", ranks=1, nodes=1, node0=away, layout=layout, output_dir=str(far))
     done = orch("fetch", "x", "--json")
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)

@@ -16,18 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import orch_environment
-from tests.jobs import (
-    MINILM,
-    RECIPES,
-    ended,
-    flags,
-    losses,
-    metrics,
-    results_of,
-    run,
-    started,
-    tiny_bert,
-)
+from tests.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started, tiny_bert
 from tests.local.grounds import ORCH, Ground, two_hosts
 from tests.waiting import until
 
@@ -102,9 +91,17 @@ def mrpc(folder: Path) -> Recipe:
 
 def pretrain(folder: Path) -> Recipe:
     made = folder / "data"
-    run(RECIPES / "bert_data/prepare.py",
-        *flags(input_file=PRETRAIN.parent / "data/text.txt", tokenizer_name=MINILM,
-               output_dir=made, lengths="64:10,128:20", shards=3, dupe_factor=1))  # fmt: skip
+    run(
+        RECIPES / "bert_data/prepare.py",
+        *flags(
+            input_file=PRETRAIN.parent / "data/text.txt",
+            tokenizer_name=MINILM,
+            output_dir=made,
+            lengths="64:10,128:20",
+            shards=3,
+            dupe_factor=1,
+        ),
+    )
     values = {
         "data_dir": made / "data",
         "tokenizer_name": MINILM,
@@ -154,9 +151,7 @@ def test_a_run_that_loses_ranks_learns_as_if_it_had_not(
     assert results_of(out)["steps"] == results_of(calm)["steps"] == course[-1][0]
 
 
-def test_a_run_that_loses_a_rank_before_its_first_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_loses_a_rank_before_its_first_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, calm, out = mrpc(tmp_path / "made"), tmp_path / "calm", tmp_path / "out"
     run(recipe.script, *recipe.arguments(calm), ranks=2)
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
@@ -164,9 +159,7 @@ def test_a_run_that_loses_a_rank_before_its_first_checkpoint(
     assert losses(out) == pytest.approx(losses(calm), rel=1e-4)
 
 
-def test_an_order_that_depends_on_the_ranks_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_that_depends_on_the_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = qa(tmp_path / "made").arguments(tmp_path / "out")
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
     ((code, _, err),) = ended(started(QA, *arguments, "--dataloader_drop_last", "false"))
@@ -186,10 +179,16 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 
 SETTINGS = {
-    "dropout": 0, "max_steps": 40, "save_steps": 4, "logging_steps": 1, "max_train_samples": 60,
-    "max_seq_length": 128, "doc_stride": 64, "evaluate_before_training": "false",
+    "dropout": 0,
+    "max_steps": 40,
+    "save_steps": 4,
+    "logging_steps": 1,
+    "max_train_samples": 60,
+    "max_seq_length": 128,
+    "doc_stride": 64,
+    "evaluate_before_training": "false",
     "do_eval": "false",
-}  # fmt: skip
+}
 
 
 def train(ground: Ground, *more: str) -> subprocess.Popen[str]:
@@ -197,9 +196,12 @@ def train(ground: Ground, *more: str) -> subprocess.Popen[str]:
     settings = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     return subprocess.Popen(
         [*ORCH, "train", "bert-qa", "--precision", "fp32", *settings, *ground.flags, *more],
-        cwd=ground.folder, env=orch_environment(ground.folder), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=ground.folder,
+        env=orch_environment(ground.folder),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def newest_run(ground: Ground) -> Path:
@@ -234,17 +236,12 @@ def test_a_run_that_loses_a_node_learns_as_if_it_had_not(ground: Ground) -> None
     run = newest_run(ground)
     assert [event["ranks"] for event in events(run, "launched")] == [2, 1]
     for line in (
-        "restarts: 1 (without lost nodes, too: the recipe then keeps its global batch, order and "
-        "schedule)",
-        "goes on without node1: 1 of 2 ranks; the recipe keeps its global batch, its order of data "
-        "and its schedule",
-        "the global batch stays 8 examples, as planned for 2 ranks: 1 rank computes 2 micro "
-        "batches of 4",
+        "restarts: 1 (without lost nodes, too: the recipe then keeps its global batch, order and schedule)",
+        "goes on without node1: 1 of 2 ranks; the recipe keeps its global batch, its order of data and its schedule",
+        "the global batch stays 8 examples, as planned for 2 ranks: 1 rank computes 2 micro batches of 4",
     ):
         assert line in err
     again, course = metrics(run / "output"), metrics(calm / "output")
     assert [line["step"] for line in again] == list(range(1, 41))
-    assert [line["loss"] for line in again] == pytest.approx(
-        [line["loss"] for line in course], rel=1e-4
-    )
+    assert [line["loss"] for line in again] == pytest.approx([line["loss"] for line in course], rel=1e-4)
     assert [line["learning_rate"] for line in again] == [line["learning_rate"] for line in course]

@@ -18,9 +18,7 @@ from tests.local.grounds import Ground
 from tests.roles.modules import PLAYBOOKS
 
 PORT = 34567
-SERVE = (
-    "import socket; s = socket.create_server(('', {port})); print('there', flush=True); s.accept()"
-)
+SERVE = "import socket; s = socket.create_server(('', {port})); print('there', flush=True); s.accept()"
 RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)", re.MULTILINE)
 PLAY = """
 - hosts: all
@@ -42,34 +40,57 @@ def play(ground: Ground, folder: Path, *words: str) -> dict[str, int]:
     assert ground.lab is not None
     lab = ground.lab
     nodes: dict[str, Any] = {
-        host.name: {"become": False, "systemd": False, "family": "debian",
-                    "record": {"address": host.address, "port": 22}} for host in lab.hosts
-    }  # fmt: skip
+        host.name: {
+            "become": False,
+            "systemd": False,
+            "family": "debian",
+            "record": {"address": host.address, "port": 22},
+        }
+        for host in lab.hosts
+    }
     options = f"-o UserKnownHostsFile={lab.base}/known_hosts"
     hosts = {
-        host.name: {"ansible_host": host.reached, "ansible_user": "root",
-                    "ansible_ssh_private_key_file": str(lab.base / "user"),
-                    "ansible_ssh_common_args": options,
-                    "ansible_python_interpreter": sys.executable,
-                    "firewall_file": str(lab.root / "orch.nft")} for host in lab.hosts
-    }  # fmt: skip
+        host.name: {
+            "ansible_host": host.reached,
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(lab.base / "user"),
+            "ansible_ssh_common_args": options,
+            "ansible_python_interpreter": sys.executable,
+            "firewall_file": str(lab.root / "orch.nft"),
+        }
+        for host in lab.hosts
+    }
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
     (folder / "play.yml").write_text(PLAY)
     done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.json",
-         "-e", json.dumps({"orch_nodes": nodes}), *words, folder / "play.yml"],
-        env={**os.environ, "ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg"),
-             "ANSIBLE_ROLES_PATH": str(PLAYBOOKS / "roles"), "ANSIBLE_NOCOLOR": "1"},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            folder / "hosts.json",
+            "-e",
+            json.dumps({"orch_nodes": nodes}),
+            *words,
+            folder / "play.yml",
+        ],
+        env={
+            **os.environ,
+            "ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg"),
+            "ANSIBLE_ROLES_PATH": str(PLAYBOOKS / "roles"),
+            "ANSIBLE_NOCOLOR": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return {name: int(count) for name, count in RECAP.findall(done.stdout)}
 
 
 def reaches(source: list[str], address: str) -> bool:
     code = f"import socket; socket.create_connection(({address!r}, {PORT}), 2)"
-    done = subprocess.run([*source, "python3", "-c", f'"{code}"'] if source else
-                          [sys.executable, "-c", code], capture_output=True)  # fmt: skip
+    done = subprocess.run(
+        [*source, "python3", "-c", f'"{code}"'] if source else [sys.executable, "-c", code], capture_output=True
+    )
     return done.returncode == 0
 
 

@@ -38,13 +38,13 @@ def fill():
 SCRIPTS = {
     # Nobody but orch writes from there on.
     "sleeps": "fill()\nfrom orch_node import report\nfor step in range(100):\n"
-              "    report('progress', phase='train', step=step, steps=100)\n    time.sleep(0.2)\n",
+    "    report('progress', phase='train', step=step, steps=100)\n    time.sleep(0.2)\n",
     "raises": "raise fill()\n",
     "prints": "fill()\nfor _ in range(100):\n    print('x' * 1000, flush=True)\n",
     "killed": "fill()\nimport signal\nfrom orch_node import report\nfor step in range(100):\n"
-              "    report('progress', phase='train', step=step, steps=100)\n"
-              "os.kill(os.getpid(), signal.SIGKILL)\n",
-}  # fmt: skip
+    "    report('progress', phase='train', step=step, steps=100)\n"
+    "os.kill(os.getpid(), signal.SIGKILL)\n",
+}
 
 
 FULL_DISK = "is full (No space left on device)"
@@ -106,9 +106,7 @@ def test_a_disk_that_is_full_for_the_supervisor_is_the_reason(orch: Orch, small:
     assert FULL_DISK in done.stderr
 
 
-def test_a_supervisor_that_can_write_no_word_is_told_of(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_supervisor_that_can_write_no_word_is_told_of(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "START_SECONDS", 0.1)
     run = small / "runs" / "run"
     run.mkdir()
@@ -131,9 +129,7 @@ def far_and_small(site: Site) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("left", [0, 4 << 10, 48 << 10], ids=["nothing", "a-file", "the-plan"])
-def test_the_full_disk_of_a_node_behind_ssh_is_the_reason(
-    orch: Orch, far_and_small: Site, left: int
-) -> None:
+def test_the_full_disk_of_a_node_behind_ssh_is_the_reason(orch: Orch, far_and_small: Site, left: int) -> None:
     fill(far_and_small.root / "runs", left)
     done = orch("train", "own.py", *WHERE, *RANKS)
     assert done.returncode == 1

@@ -24,31 +24,58 @@ def views(script: str, **values: object) -> list[str]:
 def test_bert_qa(tmp_path: Path) -> None:
     tiny = tiny_bert(tmp_path / "tiny", "BertForQuestionAnswering", layers=1)
     told = views(
-        "bert_qa/run_qa.py", model_name_or_path=tiny, do_train=True,
-        train_file=QA / "train.json", output_dir=tmp_path / "out", max_train_samples=8, max_steps=1,
-        per_device_train_batch_size=1, save_strategy="no",
-    )  # fmt: skip
+        "bert_qa/run_qa.py",
+        model_name_or_path=tiny,
+        do_train=True,
+        train_file=QA / "train.json",
+        output_dir=tmp_path / "out",
+        max_train_samples=8,
+        max_steps=1,
+        per_device_train_batch_size=1,
+        save_strategy="no",
+    )
     assert told == ["views of buckets: True"] * 2
 
 
 def test_glue_mrpc(tmp_path: Path) -> None:
     tiny = tiny_bert(tmp_path / "tiny", "BertForSequenceClassification", layers=1)
     told = views(
-        "glue_mrpc/run_mrpc.py", model_name_or_path=tiny, train_file=MRPC / "train.tsv",
-        validation_file=MRPC / "eval.tsv", output_dir=tmp_path / "out", max_train_samples=8,
-        max_eval_samples=4, max_seq_length=48, per_device_train_batch_size=2,
-        num_train_epochs=1, save_steps=0,
-    )  # fmt: skip
+        "glue_mrpc/run_mrpc.py",
+        model_name_or_path=tiny,
+        train_file=MRPC / "train.tsv",
+        validation_file=MRPC / "eval.tsv",
+        output_dir=tmp_path / "out",
+        max_train_samples=8,
+        max_eval_samples=4,
+        max_seq_length=48,
+        per_device_train_batch_size=2,
+        num_train_epochs=1,
+        save_steps=0,
+    )
     assert told == ["views of buckets: True"] * 2
 
 
 def test_bert_pretrain(tmp_path: Path) -> None:
-    run(RECIPES / "bert_data" / "prepare.py",
-        *flags(input_file=PRETRAIN / "text.txt", tokenizer_name=MINILM, output_dir=tmp_path,
-               lengths="64:10", shards=1, dupe_factor=1))  # fmt: skip
+    run(
+        RECIPES / "bert_data" / "prepare.py",
+        *flags(
+            input_file=PRETRAIN / "text.txt",
+            tokenizer_name=MINILM,
+            output_dir=tmp_path,
+            lengths="64:10",
+            shards=1,
+            dupe_factor=1,
+        ),
+    )
     told = views(
-        "bert_pretrain/run_pretraining.py", data_dir=tmp_path / "data", tokenizer_name=MINILM,
-        output_dir=tmp_path / "out", phase=1, max_seq_length=64, train_batch_size=2,
-        per_device_train_batch_size=1, max_steps=1,
-    )  # fmt: skip
+        "bert_pretrain/run_pretraining.py",
+        data_dir=tmp_path / "data",
+        tokenizer_name=MINILM,
+        output_dir=tmp_path / "out",
+        phase=1,
+        max_seq_length=64,
+        train_batch_size=2,
+        per_device_train_batch_size=1,
+        max_steps=1,
+    )
     assert told == ["views of buckets: True"] * 2

@@ -20,20 +20,38 @@ __all__ = ["site"]
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
 VERBS = (
-    ("attach", "last"), ("logs", "last"), ("logs", "last", "--follow"), ("stop", "last"),
-    ("fetch", "last"), ("report", "last"), ("runs", "show", "last"),
-)  # fmt: skip
+    ("attach", "last"),
+    ("logs", "last"),
+    ("logs", "last", "--follow"),
+    ("stop", "last"),
+    ("fetch", "last"),
+    ("report", "last"),
+    ("runs", "show", "last"),
+)
 
 
 def record(site: Site, run: str, **changes: Any) -> dict[str, Any]:
     far = {"node": "far", "via": []}
     return {
-        "schema": 1, "run_id": run, "key": "k", "created": 1.0 + (run == BAD), "recipe": "qa",
-        "node0": far, "nodes": [far], "train": str(site.root / "train"), "python": sys.executable,
-        "started_by": "me@here", "run_dir": str(site.root / "runs" / run), "resumes": True,
-        "output_dir": None, "backend": "gloo", "precision": "fp32", "decisions": [],
-        "layout": [{**place(0, 1), "node": "far"}], **changes,
-    }  # fmt: skip
+        "schema": 1,
+        "run_id": run,
+        "key": "k",
+        "created": 1.0 + (run == BAD),
+        "recipe": "qa",
+        "node0": far,
+        "nodes": [far],
+        "train": str(site.root / "train"),
+        "python": sys.executable,
+        "started_by": "me@here",
+        "run_dir": str(site.root / "runs" / run),
+        "resumes": True,
+        "output_dir": None,
+        "backend": "gloo",
+        "precision": "fp32",
+        "decisions": [],
+        "layout": [{**place(0, 1), "node": "far"}],
+        **changes,
+    }
 
 
 def leave(site: Site, run: str, **changes: Any) -> Path:
@@ -55,9 +73,7 @@ def program(tmp_path: Path) -> tuple[str, Path]:
     return str(path), mark
 
 
-def test_a_record_of_an_unknown_node_runs_nothing_here(
-    orch: Orch, site: Site, tmp_path: Path
-) -> None:
+def test_a_record_of_an_unknown_node_runs_nothing_here(orch: Orch, site: Site, tmp_path: Path) -> None:
     evil, mark = program(tmp_path)
     ghost: dict[str, Any] = {"node": "ghost", "via": []}
     leave(site, GOOD)
@@ -74,9 +90,7 @@ def test_a_record_of_an_unknown_node_runs_nothing_here(
     assert not mark.exists()
 
 
-def test_folders_and_programs_of_a_record_are_not_believed(
-    orch: Orch, site: Site, tmp_path: Path
-) -> None:
+def test_folders_and_programs_of_a_record_are_not_believed(orch: Orch, site: Site, tmp_path: Path) -> None:
     evil, mark = program(tmp_path)
     far = {"node": "far", "via": ["sh", evil]}
     leave(site, BAD, node0=far, nodes=[far], python=evil, train=str(tmp_path), run_dir="/etc")
@@ -91,9 +105,7 @@ def test_folders_and_programs_of_a_record_are_not_believed(
 
 
 @pytest.mark.parametrize("run", ["../../PWNED", "-rf"])
-def test_a_run_id_that_is_a_path_makes_no_folder(
-    orch: Orch, site: Site, tmp_path: Path, run: str
-) -> None:
+def test_a_run_id_that_is_a_path_makes_no_folder(orch: Orch, site: Site, tmp_path: Path, run: str) -> None:
     leave(site, GOOD)
     folder = leave(site, BAD)
     (folder / "run.json").write_text(json.dumps(record(site, BAD) | {"run_id": run}))
@@ -105,9 +117,7 @@ def test_a_run_id_that_is_a_path_makes_no_folder(
     assert not (tmp_path.parent / "PWNED").exists()
 
 
-def test_names_in_the_folder_of_ranks_are_not_believed(
-    orch: Orch, site: Site, tmp_path: Path
-) -> None:
+def test_names_in_the_folder_of_ranks_are_not_believed(orch: Orch, site: Site, tmp_path: Path) -> None:
     folder = leave(site, GOOD)
     for name in ("rank-9.log", "evil.log", "rank-0.log.sh", "rank-x.metrics.jsonl"):
         (folder / "ranks" / name).write_text("evil\n")
@@ -122,9 +132,7 @@ def test_names_in_the_folder_of_ranks_are_not_believed(
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000], ids=["empty", "nested"])
-def test_a_damaged_record_hides_no_other_and_can_be_cleaned(
-    orch: Orch, site: Site, content: str
-) -> None:
+def test_a_damaged_record_hides_no_other_and_can_be_cleaned(orch: Orch, site: Site, content: str) -> None:
     leave(site, GOOD)
     folder = leave(site, BAD)
     (folder / "run.json").write_text(content)
@@ -143,10 +151,13 @@ def test_a_damaged_record_hides_no_other_and_can_be_cleaned(
 
 
 ANSWERS = (
-    "", "5", "{}", "[" * 100_000,
+    "",
+    "5",
+    "{}",
+    "[" * 100_000,
     '{"schema": 1, "runs": 7, "ended": 7, "left": [{}], "segments": {"a": 1}}',
     '{"rank": 99, "at": 0, "lines": ["a"]}',
-)  # fmt: skip
+)
 
 
 def test_a_node_that_answers_anything_is_told(orch: Orch, site: Site, tmp_path: Path) -> None:

@@ -46,9 +46,10 @@ def test_an_ssh_configuration_is_asked_of_ssh(orch: Orch, tmp_path: Path) -> Non
     made = yaml.safe_load((tmp_path / "inventory/lab/hosts.yml").read_text())["all"]
     hosts = {name: {**made["vars"], **variables} for name, variables in made["hosts"].items()}
     shared = {
-        "ansible_user": "carol", "ansible_ssh_private_key_file": str(key),
+        "ansible_user": "carol",
+        "ansible_ssh_private_key_file": str(key),
         "ansible_ssh_common_args": "-o ProxyJump=gate",
-    }  # fmt: skip
+    }
     assert hosts == {
         "n1": {"ansible_host": "n1.example.com", "ansible_port": 2200, **shared},
         "n2": {"ansible_host": "n2.example.com", **shared},

@@ -15,23 +15,24 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "scripts" / "with_ipex.py"
 PYTHON = os.environ.get("ORCH_IPEX_PYTHON")
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="ORCH_IPEX_PYTHON names no interpreter")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="needs ORCH_IPEX_PYTHON: IPEX is NOT tested")
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(PYTHON), str(SCRIPT), *words], capture_output=True, text=True, timeout=600,
+        [str(PYTHON), str(SCRIPT), *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])  # IPEX fuses that one, past torch's hooks
 def test_a_model_that_was_moved_after_ipex_is_told(optimizer: str) -> None:
     done = run(optimizer, "cpu:0")
     assert done.returncode == 1
-    assert "RankError: training does not reach the weights that compute: 2 of 2 layers" in (
-        done.stderr
-    )
+    assert "RankError: training does not reach the weights that compute: 2 of 2 layers" in (done.stderr)
     assert "ACCELERATE_TORCH_DEVICE=cpu" in done.stderr
 
 

@@ -96,6 +96,4 @@ def test_a_job_goes_when_its_time_to_live_is_over(
         assert set(kept) < set(api.names(plural))
         assert ended[0] not in api.names(plural)
     others = ("configmaps", "trainingruntimes")
-    api.await_(
-        lambda: not any(one.startswith(ended[0]) for kind in others for one in api.names(kind))
-    )
+    api.await_(lambda: not any(one.startswith(ended[0]) for kind in others for one in api.names(kind)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.kubernetes import rights
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests import kube_http
 from tests.kube_api import TOKEN as API_TOKEN
@@ -24,14 +24,11 @@ from tests.local.test_kube import TRAIN, Orch, api, background, new_pod, orch, o
 __all__ = ["api", "orch"]
 KEYS = {"topic", "state", "words", "cure"}
 NODE = {
-    "metadata": {"name": "n", "labels": {
-        "feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"}},
-    "spec": {}, "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}},
-}  # fmt: skip
-CLAIM = {
-    "metadata": {"name": "orch"}, "spec": {"accessModes": ["ReadWriteMany"]},
-    "status": {"phase": "Bound"},
-}  # fmt: skip
+    "metadata": {"name": "n", "labels": {"feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"}},
+    "spec": {},
+    "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}},
+}
+CLAIM = {"metadata": {"name": "orch"}, "spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -91,9 +88,11 @@ def test_a_probe_that_is_still_ending_is_waited_for(api: Api, orch: Orch) -> Non
     """And it is tried where the run's pods would be, with the account whose secrets they pull."""
     api.state.grace = 12.0
     wishes = (
-        "tolerations=dedicated=training:NoSchedule", "node_affinity=disk", "runtime_class=kata",
+        "tolerations=dedicated=training:NoSchedule",
+        "node_affinity=disk",
+        "runtime_class=kata",
         "service_account=puller",
-    )  # fmt: skip
+    )
     known: list[str] = []
     for _ in range(2):
         words = [word for one in wishes for word in ("--k8s", one)]
@@ -120,21 +119,20 @@ def test_an_api_that_cannot_be_reached(api: Api, orch: Orch, tmp_path: Path) -> 
     assert findings(done)["API"]["state"] == "miss"
 
 
-def test_init_prints_without_the_token_and_applies_with_it(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_init_prints_without_the_token_and_applies_with_it(api: Api, orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hf_verysecret\n")
     shown = orch("k8s", "init", "--token-file", "token", "--runtime")
     encoded = base64.b64encode(b"hf_verysecret").decode()
     assert shown.returncode == 0, shown.stderr
     assert "hf_verysecret" not in shown.stdout + shown.stderr
     assert encoded not in shown.stdout
-    done = orch(
-        "k8s", "init", "--token-file", "token", "--runtime", "--apply", "--json", warm=False
-    )
+    done = orch("k8s", "init", "--token-file", "token", "--runtime", "--apply", "--json", warm=False)
     value = json.loads(done.stdout)
-    assert value == {"schema": 1, "kind": "k8s init", "applied": [
-        "PersistentVolumeClaim orch", "Secret orch-hf", "TrainingRuntime orch-torch"]}  # fmt: skip
+    assert value == {
+        "schema": 1,
+        "kind": "k8s init",
+        "applied": ["PersistentVolumeClaim orch", "Secret orch-hf", "TrainingRuntime orch-torch"],
+    }
     secret = api.get("secrets", "orch-hf")
     assert secret is not None
     assert secret["data"] == {"HF_TOKEN": encoded}
@@ -164,16 +162,17 @@ def test_the_shared_runtime_is_what_the_crd_says(api: Api, orch: Orch) -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 @pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob", "trainjob"])
-def test_kubectl_takes_the_manifest_as_it_is(
-    api: Api, orch: Orch, tmp_path: Path, launcher: str
-) -> None:
+def test_kubectl_takes_the_manifest_as_it_is(api: Api, orch: Orch, tmp_path: Path, launcher: str) -> None:
     done = orch("train", "bert-qa", *TRAIN, "--launcher", launcher, "--dry-run", "-o", "yaml")
     api.state.anonymous = True
     created = subprocess.run(
         ["kubectl", "create", "--dry-run=client", "--validate=false", "-f", "-"],
-        input=done.stdout, capture_output=True, text=True, timeout=60,
+        input=done.stdout,
+        capture_output=True,
+        text=True,
+        timeout=60,
         env=os.environ | {"KUBECONFIG": str(tmp_path / "kubeconfig"), "HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert created.returncode == 0, created.stderr
     assert created.stdout.count("created (dry run)") == (3 if launcher == "trainjob" else 2)
 
@@ -206,15 +205,15 @@ def test_the_role_that_is_told_is_the_one_that_is_needed(
     api.put("persistentvolumeclaims", CLAIM)
     kind = KINDS["trainjob"]
     del api.state.groups["kubeflow.org"]
-    api.state.role = {right[:3] for right in (*checks.RIGHTS, *checks.rights_for(kind))}
+    api.state.role = {right[:3] for right in (*rights.RIGHTS, *rights.rights_for(kind))}
     end = background(orch, "k8s", "check", "--json", "--launcher", "trainjob")
-    pod_runs(api, {"phase": "Failed", "containerStatuses": [
-        {"state": {"terminated": {"exitCode": 2}}}]})  # fmt: skip
+    pod_runs(api, {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 2}}}]})
     found = findings(end())
     assert (found["rights"]["state"], found["image"]["state"]) == ("ok", "ok")
     assert api.names("pods") == []
-    done = orch("train", own_script(tmp_path), *TRAIN, "--launcher", "trainjob", "--detach",
-                "--json", "--backend", "gloo")  # fmt: skip
+    done = orch(
+        "train", own_script(tmp_path), *TRAIN, "--launcher", "trainjob", "--detach", "--json", "--backend", "gloo"
+    )
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run_id"]
     watched = background(orch, "attach", run)
@@ -224,8 +223,10 @@ def test_the_role_that_is_told_is_the_one_that_is_needed(
     name = f"{job}-node-0-0-abcde"
     labels = made["metadata"]["labels"]
     status = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
-    api.put("pods", {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner(made)]},
-                     "spec": {}, "status": status})  # fmt: skip
+    api.put(
+        "pods",
+        {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner(made)]}, "spec": {}, "status": status},
+    )
     api.say(name, "[0] hello", end=True)
     api.await_((tmp_path / "runs" / run / "ranks" / "rank-0.log").exists)
     (tmp_path / "volume" / "runs" / run / "out").mkdir(parents=True)
@@ -238,7 +239,8 @@ def test_the_role_that_is_told_is_the_one_that_is_needed(
     assert orch("clean", "--inventory", "k8s", "--check").returncode == 0
     # Asked for, and done without where they are refused.
     others = {("list", one.group, one.plural) for one in KINDS.values() if one != kind}
-    spare = {("list", "", "nodes"), ("list", "", "services"), *others}
+    optional = {right[:3] for right in rights.OPTIONAL_RIGHTS}
+    spare = {("list", "", "nodes"), ("list", "", "services"), *others, *optional}
     ours = api.state.used - spare
     assert ours == api.state.role
 

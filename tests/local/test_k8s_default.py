@@ -30,9 +30,7 @@ def test_the_cluster_is_asked_for_its_kinds_and_nothing_else(api: Api, orch: Orc
     assert all(path.startswith("/apis/") for _, path in api.state.requests)
 
 
-def test_without_a_cluster_a_plan_says_what_it_assumes(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_without_a_cluster_a_plan_says_what_it_assumes(api: Api, orch: Orch, tmp_path: Path) -> None:
     api.state.groups.clear()
     (tmp_path / "kubeconfig").write_text("")
     kinds, why = planned(orch)

@@ -16,7 +16,7 @@ from tests.kube_operator import Operator, conditions
 from tests.local.test_kube import ANY, Orch, api, background, events_of, orch, own_script
 from tests.local.test_pod import NODE, config
 from tests.ports import free_port
-from tests.unit.test_plan_kube import REQUEST, containers, decide, objects
+from tests.unit.targets.kubernetes.test_plan_kube import REQUEST, containers, decide, objects
 
 __all__ = ["api", "orch"]
 JOB = (*ANY, "--launcher", "job", "--backend", "gloo")
@@ -87,9 +87,8 @@ class Pods:
         words = [str(NODE), "pod", "torchrun", str(self.config), "--"]
         with (self.folder / f"pod-{name or index}").open("w") as out:
             return subprocess.Popen(
-                [sys.executable, *words, str(self.folder / "script.py")],
-                env=os.environ | self.told | own, stdout=out,
-            )  # fmt: skip
+                [sys.executable, *words, str(self.folder / "script.py")], env=os.environ | self.told | own, stdout=out
+            )
 
     def said(self, name: str) -> str:
         return (self.folder / f"pod-{name}").read_text()
@@ -162,13 +161,13 @@ def test_the_rights_of_a_plain_job_are_asked_where_it_is_wanted(api: Api, orch: 
 
 
 def test_a_job_that_waits_for_quota_says_so(api: Api, orch: Orch, tmp_path: Path) -> None:
+    api.put("localqueues", {"metadata": {"name": "team-a"}, "spec": {"clusterQueue": "cpu"}})
     script = own_script(tmp_path)
     done = orch("train", script, *JOB, "--k8s", "queue=team-a", "--detach", "--json")
     assert done.returncode == 0, done.stderr
     (name,) = api.names("jobs")
     made = api.get("jobs", name)
     assert made is not None
-    api.put("localqueues", {"metadata": {"name": "team-a"}, "spec": {"clusterQueue": "cpu"}})
     labels = {"kueue.x-k8s.io/job-uid": made["metadata"]["uid"]}
     short = {"type": "QuotaReserved", "status": "False", "message": "1 more cpu is needed"}
     workload = {"metadata": {"name": "job-x", "labels": labels}, "status": {"conditions": [short]}}

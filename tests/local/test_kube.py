@@ -78,9 +78,7 @@ def started(api: Api, orch: Orch, tmp_path: Path, *more: str) -> tuple[str, str]
     return value["run_id"], job
 
 
-def test_a_run_stays_where_it_is_when_the_context_changes(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_run_stays_where_it_is_when_the_context_changes(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, _ = started(api, orch, tmp_path)
     record = json.loads((tmp_path / "runs" / run / "plan.json").read_text())
     assert record["target"] == "kubernetes"
@@ -112,9 +110,7 @@ def event(kind: str, rank: int, **fields: Any) -> str:
 RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
 
 
-def test_a_dry_run_asks_no_cluster_and_prints_what_kubectl_takes(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_dry_run_asks_no_cluster_and_prints_what_kubectl_takes(api: Api, orch: Orch, tmp_path: Path) -> None:
     done = orch("train", "bert-qa", *TRAIN, "--dry-run", "-o", "yaml")
     assert done.returncode == 0, done.stderr
     assert api.state.requests == []
@@ -134,9 +130,20 @@ def test_a_run_from_beginning_to_end(api: Api, orch: Orch, tmp_path: Path, launc
     )
     operator = Operator(api)
     end = background(
-        orch, "train", own_script(tmp_path, text), *TRAIN, "--launcher", launcher,
-        "--backend", "gloo", "--k8s", "ttl=0", "--", "$(HOME)", "two words",
-    )  # fmt: skip
+        orch,
+        "train",
+        own_script(tmp_path, text),
+        *TRAIN,
+        "--launcher",
+        launcher,
+        "--backend",
+        "gloo",
+        "--k8s",
+        "ttl=0",
+        "--",
+        "$(HOME)",
+        "two words",
+    )
     operator.run(f"{launcher}s", free_port())
     done = end()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -158,15 +165,15 @@ def test_pods_that_wait_say_why(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     end = background(orch, "attach", run)
     unschedulable = {
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
         "message": "0/3 nodes are available: 3 Insufficient cpu.",
-    }  # fmt: skip
+    }
     pod(api, job, 0, {"phase": "Pending", "conditions": [unschedulable]})
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     pod(api, job, 1, {"phase": "Pending", "containerStatuses": [{"state": waiting}]})
-    api.await_(
-        lambda: events_of(tmp_path, run, "Insufficient") and events_of(tmp_path, run, "pulled")
-    )
+    api.await_(lambda: events_of(tmp_path, run, "Insufficient") and events_of(tmp_path, run, "pulled"))
     finish(api, job, "Failed")
     done = end()
     assert done.returncode == 1
@@ -174,21 +181,39 @@ def test_pods_that_wait_say_why(api: Api, orch: Orch, tmp_path: Path) -> None:
     assert "worker-1: its image registry.example/orch:current cannot be pulled" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("reason", "of"), [("FailedCreatePod", ""), ("FailedCreate", "-node-0")]
-)  # fmt: skip
-def test_pods_that_are_not_admitted_say_why(
-    api: Api, orch: Orch, tmp_path: Path, reason: str, of: str
-) -> None:
+@pytest.mark.parametrize(("reason", "of"), [("FailedCreatePod", ""), ("FailedCreate", "-node-0")])
+def test_pods_that_are_not_admitted_say_why(api: Api, orch: Orch, tmp_path: Path, reason: str, of: str) -> None:
     run, job = started(api, orch, tmp_path)
     quota = 'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=2'
     for name, message in ((f"{job}{of}", quota), ("orch-another", "of another")):
-        api.put("events", {"metadata": {"name": f"{name}.1"}, "reason": reason,
-                           "involvedObject": {"name": name}, "message": message})  # fmt: skip
+        api.put(
+            "events",
+            {"metadata": {"name": f"{name}.1"}, "reason": reason, "involvedObject": {"name": name}, "message": message},
+        )
     end = background(orch, "attach", run)
     api.await_(lambda: events_of(tmp_path, run, "exceeded quota"))
     finish(api, job, "Failed")
     assert f"its pods are not admitted: {quota}" in end().stderr
+
+
+def test_a_refusal_is_reported_once_for_all_random_names_of_pods(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    folder = tmp_path / "runs" / run
+    watch = KubeWatch(store.load(folder).record, folder, print, client_of(api.url))
+    for number, words in enumerate(("cpu=2", "cpu=2", "cpu=4")):
+        quota = f'pods "{job}-x{number}" is forbidden: exceeded quota: small, requested: {words}'
+        api.put(
+            "events",
+            {
+                "metadata": {"name": f"{job}.{number}"},
+                "reason": "FailedCreate",
+                "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+                "involvedObject": {"name": job},
+                "message": quota,
+            },
+        )
+        assert watch.look() is None
+    assert watch.follower.items.qsize() == 2
 
 
 def test_pods_of_which_some_are_not_admitted_say_why(api: Api, orch: Orch, tmp_path: Path) -> None:
@@ -196,8 +221,15 @@ def test_pods_of_which_some_are_not_admitted_say_why(api: Api, orch: Orch, tmp_p
     run, job = started(api, orch, tmp_path)
     pod(api, job, 0, {"phase": "Pending"})
     quota = 'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=2'
-    api.put("events", {"metadata": {"name": f"{job}.1"}, "reason": "FailedCreatePod",
-                       "involvedObject": {"name": job}, "message": quota})  # fmt: skip
+    api.put(
+        "events",
+        {
+            "metadata": {"name": f"{job}.1"},
+            "reason": "FailedCreatePod",
+            "involvedObject": {"name": job},
+            "message": quota,
+        },
+    )
     end = background(orch, "attach", run)
     api.await_(lambda: events_of(tmp_path, run, "exceeded quota"))
     finish(api, job, "Failed")
@@ -209,9 +241,7 @@ def events_of(tmp_path: Path, run: str, words: str) -> bool:
     return path.exists() and words in path.read_text()
 
 
-def test_the_first_rank_that_failed_is_named_across_dropped_streams(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_the_first_rank_that_failed_is_named_across_dropped_streams(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     end = background(orch, "attach", run)
     names = [pod(api, job, index, RUNNING) for index in (0, 1)]
@@ -221,13 +251,9 @@ def test_the_first_rank_that_failed_is_named_across_dropped_streams(
         api.say(name, *(f"[{rank}] line {n}" for n in range(50)))
     api.await_(lambda: events_of(tmp_path, run, "started"))
     api.say(names[0], event("exception", 0, text="Connection closed by peer"))
-    api.say(
-        names[0], event("exit", 0, node="worker-0", code=1, signal=None, stopped=False), end=True
-    )
+    api.say(names[0], event("exit", 0, node="worker-0", code=1, signal=None, stopped=False), end=True)
     api.say(names[1], event("exception", 1, text="ValueError: enough"))
-    api.say(
-        names[1], event("exit", 1, node="worker-1", code=1, signal=None, stopped=False), end=True
-    )
+    api.say(names[1], event("exit", 1, node="worker-1", code=1, signal=None, stopped=False), end=True)
     failed = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
     for index in (0, 1):
         pod(api, job, index, failed)
@@ -244,16 +270,26 @@ def test_the_first_rank_that_failed_is_named_across_dropped_streams(
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ({"phase": "Failed", "containerStatuses":
-          [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
-         "memory ran out (killed for memory (OOMKilled): the pod's limit is 8Gi)"),
-        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."},
-         "worker-0: evicted: The node was low on memory."),
-        ({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True",
-                                             "message": "Preempted by another pod"}]},
-         "worker-0: taken away by the cluster: Preempted by another pod"),
+        (
+            {
+                "phase": "Failed",
+                "containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}],
+            },
+            "memory ran out (killed for memory (OOMKilled): the pod's limit is 8Gi)",
+        ),
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."},
+            "worker-0: evicted: The node was low on memory.",
+        ),
+        (
+            {
+                "phase": "Failed",
+                "conditions": [{"type": "DisruptionTarget", "status": "True", "message": "Preempted by another pod"}],
+            },
+            "worker-0: taken away by the cluster: Preempted by another pod",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_the_cluster_did_to_a_pod_is_said(
     api: Api, orch: Orch, tmp_path: Path, status: dict[str, Any], words: str
 ) -> None:
@@ -267,9 +303,7 @@ def test_what_the_cluster_did_to_a_pod_is_said(
     assert words in done.stdout
 
 
-def test_a_busy_api_and_forgotten_watches_are_lived_through(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_busy_api_and_forgotten_watches_are_lived_through(api: Api, orch: Orch, tmp_path: Path) -> None:
     api.fail("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
     api.fail("PATCH", "configmaps", 503, 2)
     run, job = started(api, orch, tmp_path)
@@ -304,9 +338,7 @@ def test_a_token_that_expires_is_said_and_the_run_is_left_alone(
     watch.leave()
 
 
-def test_an_api_server_that_starts_again_is_lived_through(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_an_api_server_that_starts_again_is_lived_through(api: Api, orch: Orch, tmp_path: Path) -> None:
     """For a moment it knows no roles: whoever asks is refused."""
     run, job = started(api, orch, tmp_path)
     end = background(orch, "attach", run)
@@ -331,9 +363,7 @@ FAILED = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"ex
 ENDED = {"node": "worker-0", "code": 1, "signal": None, "stopped": False}
 
 
-def test_a_run_that_failed_while_nobody_watched_keeps_its_traceback(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_run_that_failed_while_nobody_watched_keeps_its_traceback(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     names = [pod(api, job, index, RUNNING) for index in (0, 1)]
     api.say(names[0], "[0] ValueError: enough", event("exit", 0, **ENDED), end=True)
@@ -346,9 +376,7 @@ def test_a_run_that_failed_while_nobody_watched_keeps_its_traceback(
     assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
-def logs_with_volume(
-    api: Api, orch: Orch, tmp_path: Path, run: str, *logs: str
-) -> subprocess.CompletedProcess[str]:
+def logs_with_volume(api: Api, orch: Orch, tmp_path: Path, run: str, *logs: str) -> subprocess.CompletedProcess[str]:
     """`orch logs`, where these logs of ranks are on the run's volume."""
     ranks = tmp_path / "volume" / "runs" / run / "ranks"
     ranks.mkdir(parents=True)
@@ -360,9 +388,7 @@ def logs_with_volume(
     return end()
 
 
-def test_logs_of_pods_that_are_gone_come_from_the_volume(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_logs_of_pods_that_are_gone_come_from_the_volume(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path, "--max-restarts", "1")
     names = [pod(api, job, index, RUNNING) for index in (0, 1)]
     pod(api, job, 0, FAILED)
@@ -387,9 +413,7 @@ def test_a_failed_run_without_a_word_is_no_success(api: Api, orch: Orch, tmp_pat
     assert "exited with code 1" in done.stderr
 
 
-def test_what_is_not_allowed_is_said_and_nothing_is_left(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_what_is_not_allowed_is_said_and_nothing_is_left(api: Api, orch: Orch, tmp_path: Path) -> None:
     api.state.denied.add(("patch", "pytorchjobs"))
     done = orch("train", own_script(tmp_path), *TRAIN)
     assert done.returncode == 1
@@ -416,9 +440,96 @@ def test_a_job_that_is_gone(api: Api, orch: Orch, tmp_path: Path) -> None:
     assert f"the job {job} is gone" in done.stdout
 
 
-def test_stop_deletes_what_is_ours_and_keeps_what_was_said(
-    api: Api, orch: Orch, tmp_path: Path
+def test_a_lost_node_is_reported_while_its_pod_is_still_running(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    pod(api, job, 0, RUNNING)
+    conditions_of_lost_pod = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    pod(api, job, 1, {**RUNNING, "conditions": conditions_of_lost_pod})
+    api.await_(lambda: events_of(tmp_path, run, "does not respond"))
+    finish(api, job, "Failed")
+    done = end()
+    assert done.returncode == 1
+    assert "worker-1: its node does not respond" in done.stderr
+    assert "worker-1: its node does not respond" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        pytest.param(
+            {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
+            "worker-0: its image registry.example/orch:current cannot be pulled",
+            id="image",
+        ),
+        pytest.param(
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "message": "pod has unbound immediate PersistentVolumeClaims",
+                    }
+                ]
+            },
+            "worker-0: waits for a node: pod has unbound immediate PersistentVolumeClaims",
+            id="claim",
+        ),
+        pytest.param(None, "suspended", id="quota"),
+    ],
+)
+def test_a_run_that_waits_longer_than_its_limit_is_ended(
+    api: Api, orch: Orch, tmp_path: Path, status: dict[str, Any] | None, reason: str
 ) -> None:
+    end = background(orch, "train", own_script(tmp_path), *TRAIN, "--backend", "gloo", "--wait-limit", "5")
+    (job,) = api.await_(lambda: api.names("pytorchjobs"), 60.0)
+    if status is None:
+        finish(api, job, "Suspended")
+    else:
+        pod(api, job, 0, {"phase": "Pending", **status})
+    done = end()
+    assert done.returncode == 1, done.stderr
+    assert f"have not started within 5 s (--wait-limit): {reason}" in done.stdout
+    assert api.names("pytorchjobs") == api.names("configmaps") == []
+    api.await_(lambda: not api.names("pods"))
+
+
+def test_a_run_whose_ranks_have_started_has_no_wait_limit(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path, "--wait-limit", "1")
+    made = api.get("pytorchjobs", job) or {}
+    made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    api.put("pytorchjobs", made)
+    folder = tmp_path / "runs" / run
+    (folder / "events.jsonl").write_text(event("started", 0, node="worker-0", pid=1) + "\n")
+    end = background(orch, "attach", run)
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, "[0] hello", end=True)
+    looks = f"/pytorchjobs/{job}"
+    api.await_(lambda: sum(path.endswith(looks) for _, path in api.state.requests) > 3)
+    finish(api, job, "Succeeded")
+    assert end().returncode == 0
+
+
+def test_a_job_that_somebody_deletes_is_the_reason_and_not_its_pods(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run, job = started(api, orch, tmp_path)
+    end = background(orch, "attach", run)
+    name = pod(api, job, 0, RUNNING)
+    api.say(name, event("started", 0, node="worker-0", pid=1, wrapper=2))
+    api.await_(lambda: events_of(tmp_path, run, "started"))
+    deleted = api.get("pods", name) or {}
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api.put("pods", deleted)
+    api.await_(lambda: events_of(tmp_path, run, "is being deleted"))
+    api.say(name, end=True)
+    api.put("pods", {**deleted, "status": FAILED})
+    api.remove("pytorchjobs", job)
+    done = end()
+    assert done.returncode == 1
+    assert f"the job {job} is gone" in done.stdout
+    assert "pod was deleted" not in done.stdout
+
+
+def test_stop_deletes_what_is_ours_and_keeps_what_was_said(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     other = api.put("configmaps", {"metadata": {"name": "other", "labels": {"orch/run": run}}})
     name = pod(api, job, 0, RUNNING)
@@ -433,9 +544,7 @@ def test_stop_deletes_what_is_ours_and_keeps_what_was_said(
     assert orch("runs", "show", run).stdout.count("state: ") == 1
 
 
-def test_a_run_that_is_stopped_while_it_is_watched_was_stopped(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_run_that_is_stopped_while_it_is_watched_was_stopped(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     end = background(orch, "attach", run)
     name = pod(api, job, 0, RUNNING)
@@ -449,9 +558,7 @@ def test_a_run_that_is_stopped_while_it_is_watched_was_stopped(
     assert events.count('"finished"') == 1
 
 
-def test_several_commands_that_watch_a_run_write_each_line_once(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_several_commands_that_watch_a_run_write_each_line_once(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     ends = [background(orch, "attach", run) for _ in range(2)]
     name = pod(api, job, 0, RUNNING)
@@ -471,9 +578,7 @@ def test_several_commands_that_watch_a_run_write_each_line_once(
     assert events.count('"joined"') == 1
 
 
-def test_a_pod_that_follows_one_of_its_name_is_read_once(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_pod_that_follows_one_of_its_name_is_read_once(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     end = background(orch, "attach", run)
     log = tmp_path / "runs" / run / "ranks" / "rank-0.log"
@@ -496,9 +601,7 @@ def test_a_pod_that_follows_one_of_its_name_is_read_once(
     assert log.read_text() == "before\nafter\n"
 
 
-def test_lines_are_followed_while_another_command_watches_the_run(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_lines_are_followed_while_another_command_watches_the_run(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     end = background(orch, "attach", run)
     name = pod(api, job, 0, RUNNING)
@@ -507,8 +610,11 @@ def test_lines_are_followed_while_another_command_watches_the_run(
     environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
     with subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", "logs", run, "--follow"],
-        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         threading.Timer(60, process.kill).start()
         for number in range(3):  # and no event in between
@@ -555,9 +661,7 @@ def test_stop_leaves_a_job_that_is_not_ours(api: Api, orch: Orch, tmp_path: Path
 
 
 @pytest.mark.parametrize("rights", [True, False])
-def test_of_a_job_that_could_not_be_made_nothing_is_left(
-    api: Api, orch: Orch, tmp_path: Path, rights: bool
-) -> None:
+def test_of_a_job_that_could_not_be_made_nothing_is_left(api: Api, orch: Orch, tmp_path: Path, rights: bool) -> None:
     del api.state.groups["trainer.kubeflow.org"]
     if not rights:
         for verb in ("patch", "get", "list"):
@@ -573,8 +677,12 @@ def test_ctrl_c_stops_the_run(api: Api, orch: Orch, tmp_path: Path) -> None:
     environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
     with subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", "train", own_script(tmp_path), *TRAIN],
-        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
         process.send_signal(signal.SIGINT)
         try:
@@ -611,14 +719,11 @@ def test_what_kubectl_has_made_becomes_the_jobs_own(api: Api, orch: Orch, tmp_pa
     assert found["data"] == whole
 
 
-def test_a_later_controller_tells_the_times_of_the_cluster(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_later_controller_tells_the_times_of_the_cluster(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, job = started(api, orch, tmp_path)
     made = api.get("pytorchjobs", job) or {}
     made["metadata"]["creationTimestamp"] = "1970-01-01T00:00:01Z"
-    ended = [{**one, "lastTransitionTime": "1970-01-01T00:01:00Z"}
-             for one in conditions("Succeeded")["conditions"]]  # fmt: skip
+    ended = [{**one, "lastTransitionTime": "1970-01-01T00:01:00Z"} for one in conditions("Succeeded")["conditions"]]
     name = pod(api, job, 0, RUNNING)
     api.say(name, event("started", 1, node="worker-0"), end=True)
     api.put("pytorchjobs", {**made, "status": {"conditions": ended}})
@@ -651,10 +756,8 @@ def test_a_stop_that_is_watched_loses_no_pod(api: Api, orch: Orch, tmp_path: Pat
     assert "orch stop tries again" not in orch("runs", "show", run).stdout
 
 
-def test_outputs_come_through_a_pod_that_is_removed_again(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
-    done = orch("train", "bert-qa", *TRAIN, "--detach", "--json", "--allow-slow-bf16")
+def test_outputs_come_through_a_pod_that_is_removed_again(api: Api, orch: Orch, tmp_path: Path) -> None:
+    done = orch("train", "bert-qa", *TRAIN, "--detach", "--json")
     run = json.loads(done.stdout)["run_id"]
     output = tmp_path / "volume" / "runs" / run / "output"
     (output / "model").mkdir(parents=True)
@@ -694,15 +797,16 @@ def new_pod(api: Api, known: list[str]) -> dict[str, Any] | None:
     return next((one for one in pods if one and one["metadata"]["uid"] not in known), None)
 
 
-def test_a_fetch_that_is_terminated_takes_its_pod_away(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_a_fetch_that_is_terminated_takes_its_pod_away(api: Api, orch: Orch, tmp_path: Path) -> None:
     run, _ = started(api, orch, tmp_path)
     environment = orch_environment(tmp_path) | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
     with subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", "fetch", run, "--from", str(tmp_path)],
-        cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         api.await_(lambda: api.names("pods"), 60.0)
         process.send_signal(signal.SIGTERM)
         try:
@@ -723,14 +827,15 @@ def test_without_a_kubeconfig_there_is_a_hint(orch: Orch, tmp_path: Path) -> Non
 
 
 def test_without_the_package_there_is_a_hint(orch: Orch, tmp_path: Path) -> None:
-    script = (
-        "import sys; sys.modules['kubernetes'] = None\nfrom orchestrator.cli.main import main\n"
-    )
+    script = "import sys; sys.modules['kubernetes'] = None\nfrom orchestrator.cli.main import main\n"
     arguments = ["train", own_script(tmp_path), *TRAIN]
     done = subprocess.run(
         [sys.executable, "-c", f"{script}sys.argv[1:] = {arguments!r}\nmain()"],
-        cwd=tmp_path, env=orch_environment(tmp_path), capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=orch_environment(tmp_path),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2, done.stderr
     asked = done.stderr.partition("pip install '")[2].partition("'")[0]
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text()

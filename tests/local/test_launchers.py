@@ -29,11 +29,7 @@ def nodes_of(counts: tuple[int, ...], mpi: dict[str, str]) -> tuple[Node, ...]:
     """Nodes with so many NUMA nodes each, all of them on this machine's loopback."""
     return tuple(
         replace(
-            make_node(
-                f"node{index}",
-                replace(make_facts(numa=numa, cores=2), mpi=mpi),
-                address=f"127.0.0.{index}",
-            ),
+            make_node(f"node{index}", replace(make_facts(numa=numa, cores=2), mpi=mpi), address=f"127.0.0.{index}"),
             root="/nowhere",
         )
         for index, numa in enumerate(counts, start=1)
@@ -48,9 +44,7 @@ def test_every_host_gets_the_ranks_of_its_own_layout(tmp_path: Path, mpi: str) -
     nodes = nodes_of((2, 3, 1), mpi_here(mpi))
     job = make_job(
         nodes,
-        links=tuple(
-            Link(node=node.name, interface="lo", address=node.address, reason="") for node in nodes
-        ),
+        links=tuple(Link(node=node.name, interface="lo", address=node.address, reason="") for node in nodes),
         run_dir=str(tmp_path),
         ranks=("sh", "-c", SHOW),
         mpi=mpi,
@@ -86,9 +80,7 @@ def test_two_hosts_get_unequal_numbers_of_ranks(two: Ground, mpi: str) -> None:
         )
         for host, numa in zip(lab.hosts, (1, 2), strict=True)
     )
-    links = tuple(
-        Link(node=node.name, interface="eth0", address=node.address, reason="") for node in nodes
-    )
+    links = tuple(Link(node=node.name, interface="eth0", address=node.address, reason="") for node in nodes)
     show = ("sh", "-c", 'echo "${PMI_RANK:-$OMPI_COMM_WORLD_RANK} $(hostname)"')
     job = make_job(nodes, links=links, run_dir=str(lab.root), ranks=show, mpi=mpi)
     launch = LAUNCHERS["mpirun"](job)
@@ -98,8 +90,6 @@ def test_two_hosts_get_unequal_numbers_of_ranks(two: Ground, mpi: str) -> None:
     root = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"))
     path = ("PATH", f"{Path(launch.command.argv[0]).parent}:/usr/bin:/bin")
     command = Command(argv=launch.command.argv, env=(*launch.command.env, *root, path))
-    done = subprocess.run(
-        [*lab.reach(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([*lab.reach(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["0 node0", "1 node1", "2 node1"]

@@ -22,26 +22,28 @@ def two_runs(tmp_path: Path, config: str) -> Path:
     while it ran: half of the log."""
     far = make_run(tmp_path / "far", RUN, ranks=1, nodes=1)
     here = make_run(
-        tmp_path / "runs", RUN, ranks=1, nodes=1, run_dir=str(far), train=str(TRAIN),
-        python=sys.executable, node0={"node": "node0", "via": ["ssh", "-F", config, "node0"]},
-    )  # fmt: skip
+        tmp_path / "runs",
+        RUN,
+        ranks=1,
+        nodes=1,
+        run_dir=str(far),
+        train=str(TRAIN),
+        python=sys.executable,
+        node0={"node": "node0", "via": ["ssh", "-F", config, "node0"]},
+    )
     (far / "ranks/rank-0.log").write_text("line one\nline two\n")
     (here / "ranks/rank-0.log").write_text("line one\n")
     return far
 
 
-def test_the_node_knows_more_than_what_was_brought_while_it_ran(
-    orch: Orch, sshd: str, tmp_path: Path
-) -> None:
+def test_the_node_knows_more_than_what_was_brought_while_it_ran(orch: Orch, sshd: str, tmp_path: Path) -> None:
     two_runs(tmp_path, sshd)
     done = orch("logs", RUN)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0 node0] line one\n[0 node0] line two\n"
 
 
-def test_without_the_node_there_is_what_was_brought_and_that_is_said(
-    orch: Orch, tmp_path: Path
-) -> None:
+def test_without_the_node_there_is_what_was_brought_and_that_is_said(orch: Orch, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host node0\n  HostName 127.0.0.1\n  Port {free_port()}\n")
     two_runs(tmp_path, str(config))

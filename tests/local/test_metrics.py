@@ -32,9 +32,7 @@ for step in range(40):
     optimizer.step()
     TELL
 """
-TELL = (
-    "import orch_node; orch_node.note(samples=2 * (step + 1), loss=loss.detach(), step=100 + step)"
-)
+TELL = "import orch_node; orch_node.note(samples=2 * (step + 1), loss=loss.detach(), step=100 + step)"
 
 
 def lines(run: Path, rank: int) -> list[dict[str, Any]]:
@@ -66,10 +64,7 @@ def test_an_unmodified_script_has_steps_memory_and_cpu_time(unmodified: Path) ->
         assert all(line["loss"] is None for line in found)
         times = [line["step_seconds"] for line in found if line["step_seconds"]]
         assert min(times) > 0.04, "DDP makes every rank as slow as the slowest"
-    work = [
-        min(line["work_seconds"] for line in lines(run, rank) if line["step_seconds"])
-        for rank in (0, 1)
-    ]
+    work = [min(line["work_seconds"] for line in lines(run, rank) if line["step_seconds"]) for rank in (0, 1)]
     assert work[1] > 0.05 > work[0], "only the straggler is slow in its own work, at any load"
 
 

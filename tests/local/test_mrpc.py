@@ -53,8 +53,7 @@ def test_two_ranks_learn_like_one_with_twice_the_batch(tiny: Path, tmp_path: Pat
 
 
 def test_a_run_goes_on_exactly_from_any_checkpoint(tiny: Path, tmp_path: Path) -> None:
-    command = arguments(tiny, tmp_path, save_steps=4, gradient_accumulation_steps=2,
-                        per_device_train_batch_size=2)  # fmt: skip
+    command = arguments(tiny, tmp_path, save_steps=4, gradient_accumulation_steps=2, per_device_train_batch_size=2)
     run(SCRIPT, *command, ranks=2)
     expected, whole = losses(tmp_path), results_of(tmp_path)
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
@@ -62,10 +61,9 @@ def test_a_run_goes_on_exactly_from_any_checkpoint(tiny: Path, tmp_path: Path) -
         (out, _), _ = [
             (out, err)
             for _, out, err in run(
-                SCRIPT, *command, "--resume_from_checkpoint", tmp_path / f"checkpoint-{step}",
-                ranks=2,
+                SCRIPT, *command, "--resume_from_checkpoint", tmp_path / f"checkpoint-{step}", ranks=2
             )
-        ]  # fmt: skip
+        ]
         assert f"training goes on from checkpoint-{step}." in out
         assert losses(tmp_path) == expected
         assert results_of(tmp_path)["after"] == whole["after"]
@@ -110,13 +108,24 @@ def test_the_data_is_balanced_and_apart() -> None:
         assert sum(row[0] == "1" for row in found) * 2 == len(found)
 
 
-def test_minilm_learns_what_says_the_same(
-    orch: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_minilm_learns_what_says_the_same(orch: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """Without dropout it needs fewer epochs for it than the recipe has."""
-    done = orch("train", "glue-mrpc", "--ppn", "2", "--precision", "fp32", "--set", "save_steps=0",
-                "--set", "dropout=0", "--set", "num_train_epochs=6", "--json",
-                timeout=900)  # fmt: skip
+    done = orch(
+        "train",
+        "glue-mrpc",
+        "--ppn",
+        "2",
+        "--precision",
+        "fp32",
+        "--set",
+        "save_steps=0",
+        "--set",
+        "dropout=0",
+        "--set",
+        "num_train_epochs=6",
+        "--json",
+        timeout=900,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(done.stdout)["result"]
     assert result["before"]["accuracy"] < 65

@@ -17,10 +17,7 @@ from tests.local.grounds import Ground
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SEEN: dict[str, str] = {}
 # Each launcher once; ORCH_MATRIX_ALL: each with each.
-BELOW = {
-    "with_trainer.py": ("mpirun", "accelerate"),
-    "with_accelerator.py": ("torchrun", "mpirun-accelerate"),
-}
+BELOW = {"with_trainer.py": ("mpirun", "accelerate"), "with_accelerator.py": ("torchrun", "mpirun-accelerate")}
 
 
 def launchers(script: str) -> tuple[str, ...]:
@@ -28,12 +25,9 @@ def launchers(script: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("script", "launcher"),
-    [(script, launcher) for script in BELOW for launcher in launchers(script)],
+    ("script", "launcher"), [(script, launcher) for script in BELOW for launcher in launchers(script)]
 )
-def test_an_unmodified_script_trains_alike_below_every_launcher(
-    two: Ground, script: str, launcher: str
-) -> None:
+def test_an_unmodified_script_trains_alike_below_every_launcher(two: Ground, script: str, launcher: str) -> None:
     cell = two.start(str(SCRIPTS / script), "--launcher", launcher, "--backend", "ccl", "--", "out")
     assert cell.code == 0, cell.report
     told = cell.said("DONE", 0)
@@ -59,9 +53,7 @@ dist.Backend.register_backend("toy", create, devices=["cpu"])
 """
 
 
-def test_a_backend_of_a_third_party(
-    one: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_of_a_third_party(one: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution with a module and an entry point; of orch it needs nothing."""
     (tmp_path / "toy_backend.py").write_text(PLUGIN)
     metadata = tmp_path / "toy_backend-1.0.dist-info"
@@ -80,13 +72,33 @@ def test_a_backend_of_a_third_party(
     assert '"TOY_MODE": "on"' in cell.said("ENVIRONMENT", 0)
 
 
+def test_a_group_without_the_cpu_is_watched_too(one: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a backend that serves no tensors of the CPU, as nccl does not."""
+    text = PLUGIN.replace('devices=["cpu"]', 'devices=["cuda"]')
+    (tmp_path / "toy_backend.py").write_text(text.replace('{"toy-backend": "1.0"}', "{}"))
+    metadata = tmp_path / "toy_backend-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[orch.backends]\ntoy = toy_backend:BACKEND\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import time\nimport torch.distributed as dist\n"
+        "print('DEVICES', dist.group.WORLD._device_types, dist.get_world_size(), flush=True)\n"
+        "time.sleep(3)\n"  # heartbeats look at the group
+    )
+    cell = one.start(str(script), "--backend", "toy")
+    assert cell.code == 0, cell.report
+    assert cell.said("DEVICES", 1) == "[device(type='cuda')] 2"
+    assert "Traceback" not in cell.logs[0]
+
+
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
 def test_what_a_script_leaves_open_is_written(one: Ground, tmp_path: Path, backend: str) -> None:
     """Ranks end without taking the interpreter down, where threads of torch would abort them."""
     script = tmp_path / "own.py"
     script.write_text(
-        "import torch.distributed as dist\n"
-        f"f = open(f'{tmp_path}/left-{{dist.get_rank()}}', 'w')\nf.write('kept')\n"
+        f"import torch.distributed as dist\nf = open(f'{tmp_path}/left-{{dist.get_rank()}}', 'w')\nf.write('kept')\n"
     )
     cell = one.start(str(script), "--backend", backend)
     assert cell.code == 0, cell.report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -49,10 +50,26 @@ def test_no_worker_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     inventory.write_text(f"here ansible_connection=local {python}\n")
     monkeypatch.setattr(playbook, "SHARE", tmp_path)
     asked = playbook.Playbook(
-        name="slow", inventory=inventory, variables={}, state=tmp_path / "state",
-        log=tmp_path / "log",
-    )  # fmt: skip
+        name="slow", inventory=inventory, variables={}, state=tmp_path / "state", log=tmp_path / "log"
+    )
     before = at_work(PLAYBOOK)
     threading.Thread(target=interrupt, daemon=True).start()
     assert playbook.run(asked, lambda result: None, lambda line: None) == "canceled"
     until(lambda: not at_work(TASK, PLAYBOOK) - before, "the end of all", seconds=10)
+
+
+def test_program_that_only_names_the_folder_is_not_ended(tmp_path: Path) -> None:
+    folder = str(tmp_path / "orch-ansible-x")
+    environment = {**os.environ, playbook.MARK: folder}
+    program = "import subprocess, sys; subprocess.Popen(['sleep', '61.75']); sys.stdin.read()"
+    words = [sys.executable, "-c", program, f"{folder}/env/extravars"]
+    with (
+        subprocess.Popen([*words, "pager"], stdin=subprocess.PIPE, start_new_session=True) as pager,
+        subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=environment) as worker,
+    ):
+        until(lambda: len(at_work(b"sleep\x0061.75")) == 2, "both programs", seconds=60)
+        playbook.end_workers(folder)
+        assert worker.wait(30) == -signal.SIGKILL
+        until(lambda: len(at_work(b"sleep\x0061.75")) == 1, "the worker's program", seconds=30)
+        assert pager.poll() is None
+        os.killpg(pager.pid, signal.SIGKILL)

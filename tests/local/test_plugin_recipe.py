@@ -30,8 +30,20 @@ def test_a_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.Mon
     with (tmp_path / "my_own" / "train.py").open("a") as file:
         file.write(LOOK)
     monkeypatch.setenv("OWN", "user's")
-    done = orch("train", "my-own", "--recipe-path", "my_own", "--ppn", "2", "--precision", "fp32",
-                "--preset", "long", "--json", timeout=200)  # fmt: skip
+    done = orch(
+        "train",
+        "my-own",
+        "--recipe-path",
+        "my_own",
+        "--ppn",
+        "2",
+        "--precision",
+        "fp32",
+        "--preset",
+        "long",
+        "--json",
+        timeout=200,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)["result"]
     assert result["world_size"] == 2
@@ -52,12 +64,20 @@ def test_its_files_are_sent_to_other_nodes_together(tmp_path: Path) -> None:
     (folder / "parts" / "loss.py").write_text("")
     plan = plan_train(
         TrainRequest(recipe="my-own", precision="fp32"),
-        Inputs(cluster=make_cluster(make_node(via=("ssh", "node0"))),
-               recipe=load.recipe("my-own", (folder,)), stack=make_stack()),
-        Site(run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train",
-                  train_here="/here/train", claims="/opt/orch/claims", started_by="me@here",
-                  created=1.0),
-    )  # fmt: skip
+        Inputs(
+            cluster=make_cluster(make_node(via=("ssh", "node0"))),
+            recipe=load.recipe("my-own", (folder,)),
+            stack=make_stack(),
+        ),
+        Site(
+            run_id="r",
+            run_dir="/opt/orch/runs/r",
+            train="/opt/orch/train",
+            train_here="/here/train",
+            claims="/opt/orch/claims",
+            started_by="me@here",
+            created=1.0,
+        ),
+    )
     sent = {step.path for step in plan.steps if isinstance(step, SendFile)}
-    assert {"/opt/orch/runs/r/files/recipe/train.py",
-            "/opt/orch/runs/r/files/recipe/parts/loss.py"} <= sent  # fmt: skip
+    assert {"/opt/orch/runs/r/files/recipe/train.py", "/opt/orch/runs/r/files/recipe/parts/loss.py"} <= sent

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orch_node.protocol.precision import PLACEHOLDER
 
+from orchestrator.load.clusters import local_facts
 from tests.conftest import HOSTILE
 from tests.ports import free_port
 
@@ -51,12 +53,26 @@ time.sleep(60)
 
 def config(tmp_path: Path, **changes: Any) -> Path:
     value = {
-        "schema": 1, "run_id": "r", "run_dir": str(tmp_path / "data" / "runs" / "r"), "mpi": None,
-        "pods": 1, "word": "worker", "ppn": 2, "cpus": 64.0, "threads": 1, "backend": "gloo",
-        "backend_module": "", "timeout_seconds": 60.0, "env": {"TOKENIZERS_PARALLELISM": "false"},
-        "preload": ["libiomp5.so"], "stack": "current", "needs_bf16": False, "stall_timeout": 60.0,
-        "max_restarts": 0, "ssh": {"folder": str(tmp_path / "keys"), "port": 0},
-    } | changes  # fmt: skip
+        "schema": 1,
+        "run_id": "r",
+        "run_dir": str(tmp_path / "data" / "runs" / "r"),
+        "mpi": None,
+        "pods": 1,
+        "word": "worker",
+        "ppn": 2,
+        "cpus": 64.0,
+        "threads": 1,
+        "backend": "gloo",
+        "backend_module": "",
+        "timeout_seconds": 60.0,
+        "env": {"TOKENIZERS_PARALLELISM": "false"},
+        "preload": ["libiomp5.so"],
+        "stack": "current",
+        "needs_bf16": False,
+        "stall_timeout": 60.0,
+        "max_restarts": 0,
+        "ssh": {"folder": str(tmp_path / "keys"), "port": 0},
+    } | changes
     path = tmp_path / "pod.json"
     path.write_text(json.dumps(value))
     return path
@@ -65,8 +81,11 @@ def config(tmp_path: Path, **changes: Any) -> Path:
 def pod(mode: str, path: Path, *script: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(NODE), "pod", mode, str(path), "--", *script],
-        capture_output=True, text=True, timeout=120, env=os.environ | env,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | env,
+    )
 
 
 def events(out: str) -> list[dict[str, Any]]:
@@ -87,10 +106,16 @@ def script(tmp_path: Path, text: str) -> str:
 @pytest.mark.parametrize("backend", ["gloo", "ccl"])
 def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path, backend: str) -> None:
     ccl = {
-        "backend": "ccl", "backend_module": "oneccl_bindings_for_pytorch",
-        "env": {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "none", "FI_PROVIDER": "tcp",
-                "CCL_WORKER_OFFLOAD": "0", "CCL_WORKER_COUNT": "1"},
-    }  # fmt: skip
+        "backend": "ccl",
+        "backend_module": "oneccl_bindings_for_pytorch",
+        "env": {
+            "CCL_ATL_TRANSPORT": "ofi",
+            "CCL_PROCESS_LAUNCHER": "none",
+            "FI_PROVIDER": "tcp",
+            "CCL_WORKER_OFFLOAD": "0",
+            "CCL_WORKER_COUNT": "1",
+        },
+    }
     arguments = [one for one in HOSTILE if "\x00" not in one]
     path = config(tmp_path, **(ccl if backend == "ccl" else {}))
     done = pod("torchrun", path, script(tmp_path, SHARES), *arguments)
@@ -103,6 +128,22 @@ def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path, backend: str) -> None
     assert [one["code"] for one in events(done.stdout) if one["event"] == "exit"] == [0, 0]
     assert '{"metrics": 0' in done.stdout
     assert (tmp_path / "data/runs/r/ranks/rank-1.log").exists()
+
+
+def test_the_ranks_of_pods_choose_their_precision_together(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "output" / "precision.txt"
+    arguments = {"bf16": ["--chosen", "bf16"], "fp32": ["--chosen", "fp32"]}
+    path = config(tmp_path, precision={"arguments": arguments, "file": str(file)})
+    expected = "bf16" if local_facts(sys.executable).bf16 else "fp32"
+    for recorded in ("", "fp32"):
+        done = pod("torchrun", path, script(tmp_path, SHARES), "--first", PLACEHOLDER, "--last")
+        assert done.returncode == 0, done.stdout + done.stderr
+        for rank in (0, 1):
+            assert repr(["--first", *arguments[recorded or expected], "--last"]) in logs(done.stdout, rank)
+        (decision,) = (event for event in events(done.stdout) if event["event"] == "decision")
+        assert (decision["topic"], decision["value"]) == ("precision", recorded or expected)
+        assert file.read_text() == f"{recorded or expected}\n"
+        file.write_text("fp32\n")
 
 
 def test_a_rank_that_fails_ends_the_pod_soon_and_is_named(tmp_path: Path) -> None:
@@ -178,14 +219,19 @@ def told_while_training(says: subprocess.Popen[str], pod: subprocess.Popen[Any])
 def test_a_pod_that_is_taken_away_writes_a_checkpoint(tmp_path: Path) -> None:
     path = config(tmp_path)
     command = [sys.executable, str(NODE), "pod", "torchrun", str(path), "--"]
-    with subprocess.Popen(
-        [*command, script(tmp_path, TRAINS)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([*command, script(tmp_path, TRAINS)], stdout=subprocess.PIPE, text=True) as process:
         rest = told_while_training(process, process)
     assert process.returncode == 75
     told = [one for one in events(rest) if one["event"] in ("preempted", "exit")]
     assert len({one["step"] for one in told if one["event"] == "preempted"}) == 1
     assert [one["code"] for one in told if one["event"] == "exit"] == [75, 75]
+
+
+def test_run_folder_in_a_pod_belongs_to_its_user_alone(tmp_path: Path) -> None:
+    pod("torchrun", config(tmp_path, needs_bf16=False), "x.py", ORCH_STACK="current")
+    run_dir = tmp_path / "data" / "runs" / "r"
+    modes = [path.stat().st_mode & 0o777 for path in (run_dir, run_dir / "ranks")]
+    assert modes == [0o700, 0o700]
 
 
 def test_an_image_with_another_stack_and_a_volume_that_is_closed(tmp_path: Path) -> None:
@@ -252,9 +298,7 @@ def test_a_worker_that_is_taken_away_has_all_ranks_write_a_checkpoint(
     path = tmp_path / "pod.json"
     command = [sys.executable, str(NODE), "pod", "mpirun", str(path), "--"]
     env = {**os.environ, "I_MPI_HYDRA_HOST_FILE": str(tmp_path / "hostfile")}
-    with subprocess.Popen(
-        [*command, script(tmp_path, TRAINS)], stdout=subprocess.PIPE, text=True, env=env
-    ) as launcher:
+    with subprocess.Popen([*command, script(tmp_path, TRAINS)], stdout=subprocess.PIPE, text=True, env=env) as launcher:
         rest = told_while_training(launcher, worker_pod)
     assert launcher.returncode == 75
     (end,) = [one for one in events(rest) if one["event"] == "outcome"]
@@ -302,14 +346,21 @@ def test_a_stranger_in_the_pod_network_runs_no_code_in_a_pod(tmp_path: Path) -> 
     """Its torchrun waits for another pod, and reads the state that somebody else has written."""
     port, mark = free_port(), tmp_path / "PWNED"
     elastic = {
-        "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "2", "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}", "PET_RDZV_ID": "r", "PET_MAX_RESTARTS": "0",
-    }  # fmt: skip
+        "PET_NNODES": "2:2",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
+        "PET_RDZV_ID": "r",
+        "PET_MAX_RESTARTS": "0",
+    }
     words = [sys.executable, str(NODE), "pod", "torchrun", str(config(tmp_path)), "--"]
     pod = subprocess.Popen(
-        [*words, script(tmp_path, SHARES)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, env=os.environ | elastic,
-    )  # fmt: skip
+        [*words, script(tmp_path, SHARES)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | elastic,
+    )
     intruder = [sys.executable, "-c", INTRUDES, str(port), str(mark)]
     subprocess.run(intruder, timeout=90, check=True)
     try:

@@ -18,10 +18,12 @@ SCRIPT = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 print("joined as", os.environ["RANK"], flush=True)
-value = torch.ones(1)
-while not os.path.exists(os.environ["DONE"]):
-    dist.all_reduce(value)
+# All ranks leave the loop in the same round: one that left alone would break the others' collective.
+done = torch.zeros(1)
+while not done:
     time.sleep(0.1)
+    done.fill_(os.path.exists(os.environ["DONE"]))
+    dist.all_reduce(done)
 """
 POD = """
 import sys
@@ -39,15 +41,27 @@ sys.exit(process.wait())
 def a_pod(tmp_path: Path, address: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Pods keep their names when they are made anew: here, their addresses."""
     environment = os.environ | {
-        "PYTHONPATH": str(LIB), "DONE": str(tmp_path / "done"), "OMP_NUM_THREADS": "1",
-        "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"127.0.0.2:{port}", "PET_RDZV_ID": "run", "PET_MAX_RESTARTS": "2",
-    }  # fmt: skip
+        "PYTHONPATH": str(LIB),
+        "DONE": str(tmp_path / "done"),
+        "OMP_NUM_THREADS": "1",
+        "PET_NNODES": "2:2",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"127.0.0.2:{port}",
+        "PET_RDZV_ID": "run",
+        "PET_MAX_RESTARTS": "2",
+    }
     host = "1" if address == "127.0.0.2" else "0"
-    with log.open("wb") as out, subprocess.Popen(
-        [sys.executable, "-c", POD, address, host, str(tmp_path / "script.py")],
-        env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-    ) as process:  # fmt: skip
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            [sys.executable, "-c", POD, address, host, str(tmp_path / "script.py")],
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             yield process
         finally:

@@ -20,9 +20,7 @@ from tests.recorded import make_run
 
 GOOD = "20200101-120000-qa-0000"
 BUG = 3
-COMMANDS = (
-    ("runs",), ("runs", "show", "RUN"), ("report", "RUN"), ("stop", "RUN"), ("clean",), ("runs",),
-)  # fmt: skip
+COMMANDS = (("runs",), ("runs", "show", "RUN"), ("report", "RUN"), ("stop", "RUN"), ("clean",), ("runs",))
 SLOW = ("report", "stop", "clean")  # they start programs, or make a page: of some states only
 SLOW_STATES = 6
 SECONDS = 10.0
@@ -38,8 +36,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
     train = ("train", "own.py", "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
     done = subprocess.run(
         [*STRACE, "-o", str(trace), sys.executable, "-m", "orchestrator.cli.main", *train],
-        cwd=folder, env=orch_environment(folder), capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=folder,
+        env=orch_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return operations(trace, folder / "runs")
 
@@ -90,9 +92,7 @@ def test_the_operations_of_a_run_are_recorded(recorded: list[Operation]) -> None
             assert Operation("sync", folder) in recorded[at:], one.to
 
 
-def test_after_any_power_cut_all_runs_are_told(
-    recorded: list[Operation], here: Orch, tmp_path: Path
-) -> None:
+def test_after_any_power_cut_all_runs_are_told(recorded: list[Operation], here: Orch, tmp_path: Path) -> None:
     states = list(cuts(recorded))
     assert len(states) > 50
     chosen = {round(at * (len(states) - 1) / (SLOW_STATES - 1)) for at in range(SLOW_STATES)}

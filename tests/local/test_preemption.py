@@ -65,9 +65,13 @@ class Run:
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli.main", "train", *words], cwd=folder,
-            env=orch_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "orchestrator.cli.main", "train", *words],
+            cwd=folder,
+            env=orch_environment(folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run", seconds=60)
         (self.folder,) = (folder / "runs").iterdir()
 
@@ -86,19 +90,20 @@ class Run:
     def end(self) -> tuple[int, str, dict[str, Any]]:
         """-> exit code, what was said, the outcome."""
         out, err = self.process.communicate(timeout=60)
-        return (
-            self.process.returncode,
-            out + err,
-            json.loads((self.folder / "outcome.json").read_text()),
-        )
+        return (self.process.returncode, out + err, json.loads((self.folder / "outcome.json").read_text()))
 
 
 def test_the_recipe_writes_a_checkpoint_and_goes_on_from_it(tmp_path: Path, orch: Orch) -> None:
     model = tiny_bert(tmp_path / "tiny", "BertForQuestionAnswering", layers=2)
     settings = {
-        "max_steps": 60, "save_steps": 1000, "logging_steps": 1, "max_train_samples": 48,
-        "do_eval": "false", "evaluate_before_training": "false", "model_name_or_path": model,
-    }  # fmt: skip
+        "max_steps": 60,
+        "save_steps": 1000,
+        "logging_steps": 1,
+        "max_train_samples": 48,
+        "do_eval": "false",
+        "evaluate_before_training": "false",
+        "model_name_or_path": model,
+    }
     words = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     command = ("bert-qa", "--ppn", "2", "--precision", "fp32", *words)
     run = Run(tmp_path, *command)
@@ -155,19 +160,20 @@ def test_a_stop_is_no_preemption(tmp_path: Path, orch: Orch) -> None:
     assert not events(run.folder, "preempted")
 
 
-def test_one_rank_of_a_recipe_that_is_told_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_rank_of_a_recipe_that_is_told_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
     recipe = RECIPES / "glue_mrpc"
     arguments = flags(
-        model_name_or_path=tiny_bert(
-            tmp_path / "tiny", "BertForSequenceClassification", layers=2
-        ),
-        train_file=recipe / "data" / "train.tsv", validation_file=recipe / "data" / "eval.tsv",
-        output_dir=tmp_path / "out", max_steps=5000, max_seq_length=48, do_eval="false",
-        per_device_train_batch_size=4, save_steps=0,
-    )  # fmt: skip
+        model_name_or_path=tiny_bert(tmp_path / "tiny", "BertForSequenceClassification", layers=2),
+        train_file=recipe / "data" / "train.tsv",
+        validation_file=recipe / "data" / "eval.tsv",
+        output_dir=tmp_path / "out",
+        max_steps=5000,
+        max_seq_length=48,
+        do_eval="false",
+        per_device_train_batch_size=4,
+        save_steps=0,
+    )
     ranks = started(recipe / "run_mrpc.py", *arguments, ranks=2, warm=False)
     metrics = tmp_path / "out" / "metrics.jsonl"
     until(lambda: metrics.exists() and bool(metrics.read_text()), "a step", seconds=120)

@@ -43,11 +43,7 @@ def arguments(out: Path, **more: object) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +89,7 @@ def test_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
     assert "was prepared with seed = 12345, not 1" in err
 
 
-def test_nodes_without_a_shared_file_system_all_get_everything(
-    prepared: Path, tmp_path: Path
-) -> None:
+def test_nodes_without_a_shared_file_system_all_get_everything(prepared: Path, tmp_path: Path) -> None:
     nodes = [tmp_path / "a", tmp_path / "b"]
     for node in nodes:
         node.mkdir()
@@ -136,18 +130,14 @@ WORDS = Words(cls=1, sep=2, mask=3, ordinary=tuple(range(10, 99)))
 def documents(seed: int) -> list[list[list[int]]]:
     rng = random.Random(seed)
     return [
-        [
-            [rng.randrange(10, 99) for _ in range(rng.randint(1, 30))]
-            for _ in range(rng.randint(1, 9))
-        ]
+        [[rng.randrange(10, 99) for _ in range(rng.randint(1, 30))] for _ in range(rng.randint(1, 9))]
         for _ in range(12)
-    ]  # fmt: skip
+    ]
 
 
 def test_instances_are_those_of_bert() -> None:
     recipe = Recipe(length=64, predictions=10, masked_lm_prob=0.15, short_seq_prob=0.1)
-    rows = [row for seed in range(20)
-            for row in instances(documents(seed), WORDS, recipe, random.Random(seed))]  # fmt: skip
+    rows = [row for seed in range(20) for row in instances(documents(seed), WORDS, recipe, random.Random(seed))]
     kinds = {"masked": 0, "same": 0, "other": 0}
     for row in rows:
         ids = row["input_ids"]
@@ -169,9 +159,7 @@ def test_instances_are_those_of_bert() -> None:
 
 def test_sentences_end_where_they_end() -> None:
     text = 'Dr. No met J. Smith. "Who are you?" he asked. It was 3.5 km away!\nA new line'
-    assert sentences(text) == [
-        "Dr. No met J. Smith.", '"Who are you?" he asked.', "It was 3.5 km away!", "A new line",
-    ]  # fmt: skip
+    assert sentences(text) == ["Dr. No met J. Smith.", '"Who are you?" he asked.', "It was 3.5 km away!", "A new line"]
 
 
 # --- Wikipedia --------------------------------------------------------------------------------
@@ -193,22 +181,22 @@ PLAIN = "digs.\nIt lives alone and sleeps  at a time."
 def page(title: str, text: str, ns: int = 0, redirect: str = "") -> str:
     from xml.sax.saxutils import escape
 
-    return (f"  <page>\n<title>{title}</title><ns>{ns}</ns>{redirect}<revision>"
-            f"<text>{escape(text)}</text></revision>\n  </page>\n")  # fmt: skip
+    return (
+        f"  <page>\n<title>{title}</title><ns>{ns}</ns>{redirect}<revision>"
+        f"<text>{escape(text)}</text></revision>\n  </page>\n"
+    )
 
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The same dump as XML, as one bz2 stream, and as many; streams need not end with a page."""
-    body = "".join(page(f"p{n}", f"Article {n} has a text. " + "Words. " * (n % 7))
-                   for n in range(60))  # fmt: skip
+    body = "".join(page(f"p{n}", f"Article {n} has a text. " + "Words. " * (n % 7)) for n in range(60))
     body += page("Talk:x", "Not an article.", ns=1)
     body += page("r", "#REDIRECT [[p1]].", redirect='<redirect title="p1" />')
     data = f"<mediawiki>\n<siteinfo/>\n{body}</mediawiki>\n".encode()
     folder = tmp_path_factory.mktemp("dumps")
     pieces = [data[at : at + 700] for at in range(0, len(data), 700)]
-    contents = {"d.xml": data, "one.xml.bz2": bz2.compress(data),
-                "many.xml.bz2": b"".join(map(bz2.compress, pieces))}  # fmt: skip
+    contents = {"d.xml": data, "one.xml.bz2": bz2.compress(data), "many.xml.bz2": b"".join(map(bz2.compress, pieces))}
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     return [folder / name for name in contents]
@@ -232,7 +220,10 @@ def test_markup_goes() -> None:
 
 
 def test_a_dump_becomes_data(dumps: list[Path], tmp_path: Path) -> None:
-    run(SCRIPT, *arguments(tmp_path, kind="wikipedia", input_file=dumps[2], min_article_chars=5,
-                           block_mb=0.001), ranks=2)  # fmt: skip
+    run(
+        SCRIPT,
+        *arguments(tmp_path, kind="wikipedia", input_file=dumps[2], min_article_chars=5, block_mb=0.001),
+        ranks=2,
+    )
     result: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
     assert result["rows_seq128"] >= 60

@@ -29,9 +29,10 @@ from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data")
-    run(RECIPES / "bert_data" / "prepare.py",
-        *flags(input_file=TEXT, tokenizer_name=MINILM, output_dir=out, lengths="64:10,128:20",
-               shards=3, dupe_factor=1))  # fmt: skip
+    run(
+        RECIPES / "bert_data" / "prepare.py",
+        *flags(input_file=TEXT, tokenizer_name=MINILM, output_dir=out, lengths="64:10,128:20", shards=3, dupe_factor=1),
+    )
     return out / "data"
 
 
@@ -72,9 +73,7 @@ def test_a_run_goes_on_exactly_from_any_checkpoint(data: Path, tmp_path: Path) -
     expected, result = losses(tmp_path), results_of(tmp_path)
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
     for step in (9, 6, 3):
-        (_, out, _), _ = run(
-            SCRIPT, *command, "--resume_from_checkpoint", tmp_path / f"checkpoint-{step}", ranks=2
-        )
+        (_, out, _), _ = run(SCRIPT, *command, "--resume_from_checkpoint", tmp_path / f"checkpoint-{step}", ranks=2)
         assert f"training goes on from checkpoint-{step}." in out
         assert losses(tmp_path) == expected
         assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
@@ -85,8 +84,13 @@ def test_one_rank_that_is_told_to_make_room_is_enough(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All write the checkpoint of one step; the losses are those of a run that was never told."""
-    small = {"train_batch_size": 4, "per_device_train_batch_size": 2, "save_steps": 0,
-             "max_steps": 60, "max_steps_phase2": 2}  # fmt: skip
+    small = {
+        "train_batch_size": 4,
+        "per_device_train_batch_size": 2,
+        "save_steps": 0,
+        "max_steps": 60,
+        "max_steps_phase2": 2,
+    }
     run(SCRIPT, *arguments(data, tmp_path / "undisturbed", **small), ranks=2)
     command = arguments(data, tmp_path / "told", **small)
     with monkeypatch.context() as told:
@@ -109,8 +113,7 @@ def test_the_phases_can_be_run_apart(data: Path, tmp_path: Path) -> None:
     both, apart, second = tmp_path / "both", tmp_path / "first", tmp_path / "second"
     run(SCRIPT, *arguments(data, both, dropout=0))
     run(SCRIPT, *arguments(data, apart, dropout=0, phase=1))
-    run(SCRIPT, *arguments(data, second, dropout=0, phase=2,
-                           init_checkpoint=apart / "checkpoint-6"))  # fmt: skip
+    run(SCRIPT, *arguments(data, second, dropout=0, phase=2, init_checkpoint=apart / "checkpoint-6"))
     assert losses(apart) + losses(second) == losses(both)
     ((code, _, err),) = ended(started(SCRIPT, *arguments(data, tmp_path / "x", phase=2)))
     assert code == 1
@@ -121,8 +124,7 @@ def test_the_first_step_of_lamb() -> None:
     """By hand: the moments corrected for their start are the gradient, so it moves by its sign."""
     decays = torch.nn.Parameter(torch.tensor([3.0, -4.0]))
     stays = torch.nn.Parameter(torch.tensor([1.0]))
-    lamb = Lamb([{"params": [decays], "weight_decay": 0.1}, {"params": [stays]}], lr=0.5,
-                max_grad_norm=0)  # fmt: skip
+    lamb = Lamb([{"params": [decays], "weight_decay": 0.1}, {"params": [stays]}], lr=0.5, max_grad_norm=0)
     decays.grad, stays.grad = torch.tensor([2.0, 0.5]), torch.tensor([-7.0])
     lamb.step()
     change = torch.tensor([1.0 + 0.3, 1.0 - 0.4])
@@ -132,8 +134,7 @@ def test_the_first_step_of_lamb() -> None:
 
 
 def test_the_learning_rate_is_nvidias() -> None:
-    phase = Phase(number=1, length=128, batch=64, micro=8, learning_rate=6e-3, warmup=0.25,
-                  before=100, last=200)  # fmt: skip
+    phase = Phase(number=1, length=128, batch=64, micro=8, learning_rate=6e-3, warmup=0.25, before=100, last=200)
     assert phase.rate(110) == pytest.approx(6e-3 * 0.4)
     assert phase.rate(125) == pytest.approx(6e-3 * 0.75**0.5)
     assert phase.rate(200) == 0
@@ -152,24 +153,26 @@ def test_the_preset_is_what_was_published() -> None:
 
     settings = load.recipe("bert-pretrain").settings("full", {})
     published = {
-        "train_batch_size": 8 * 8192, "learning_rate": 6e-3, "warmup_proportion": 0.2843,
-        "max_steps": 7038, "train_batch_size_phase2": 8 * 4096, "learning_rate_phase2": 4e-3,
-        "warmup_proportion_phase2": 0.128, "max_steps_phase2": 1563, "seed": 12439,
-    }  # fmt: skip
+        "train_batch_size": 8 * 8192,
+        "learning_rate": 6e-3,
+        "warmup_proportion": 0.2843,
+        "max_steps": 7038,
+        "train_batch_size_phase2": 8 * 4096,
+        "learning_rate_phase2": 4e-3,
+        "warmup_proportion_phase2": 0.128,
+        "max_steps_phase2": 1563,
+        "seed": 12439,
+    }
     assert {name: settings[name] for name in published} == published
     assert 65536 // (8 * int(str(settings["per_device_train_batch_size"]))) == 128
     assert 32768 // (8 * int(str(settings["per_device_train_batch_size_phase2"]))) == 512
 
 
-def test_the_loss_falls_in_both_phases(
-    orch: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_the_loss_falls_in_both_phases(orch: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """It does so in fewer and smaller steps than the recipe has."""
-    fewer = {"max_steps": 60, "train_batch_size": 16, "max_steps_phase2": 8,
-             "train_batch_size_phase2": 8}  # fmt: skip
+    fewer = {"max_steps": 60, "train_batch_size": 16, "max_steps_phase2": 8, "train_batch_size_phase2": 8}
     given = (word for name, value in fewer.items() for word in ("--set", f"{name}={value}"))
-    done = orch("train", "bert-pretrain", "--ppn", "2", "--precision", "fp32", "--json", *given,
-                timeout=900)  # fmt: skip
+    done = orch("train", "bert-pretrain", "--ppn", "2", "--precision", "fp32", "--json", *given, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(done.stdout)["result"]
     assert result["after"]["loss, phase 1"] < result["before"]["loss, phase 1"] - 2

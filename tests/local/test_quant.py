@@ -46,9 +46,19 @@ def arguments(model: Path, output_dir: Path, **more: object) -> list[str]:
 def static(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ranks, the flags as optimum-intel's example has them."""
     out = tmp_path_factory.mktemp("static")
-    run(SCRIPT, *arguments(tiny, out, max_steps=2), "--do_train", "--apply_quantization",
-        "--quantization_approach", "static", "--num_calibration_samples", "9", "--verify_loading",
-        ranks=2, warm=False)  # fmt: skip
+    run(
+        SCRIPT,
+        *arguments(tiny, out, max_steps=2),
+        "--do_train",
+        "--apply_quantization",
+        "--quantization_approach",
+        "static",
+        "--num_calibration_samples",
+        "9",
+        "--verify_loading",
+        ranks=2,
+        warm=False,
+    )
     return out
 
 
@@ -69,11 +79,8 @@ def test_what_was_saved_loads_in_a_fresh_process(static: Path) -> None:
     assert "model.pt2" in manifest["files"]
 
 
-def test_dynamic_quantization_of_a_model_that_is_trained_already(
-    static: Path, tmp_path: Path
-) -> None:
-    run(SCRIPT, *arguments(static / "model", tmp_path, quantization_approach="dynamic",
-                           verify_loading=True))  # fmt: skip
+def test_dynamic_quantization_of_a_model_that_is_trained_already(static: Path, tmp_path: Path) -> None:
+    run(SCRIPT, *arguments(static / "model", tmp_path, quantization_approach="dynamic", verify_loading=True))
     results = results_of(tmp_path)
     assert results["precisions"]["fp32"]["f1"] == results_of(static)["precisions"]["fp32"]["f1"]
     assert results["loading"]["difference"] <= 1e-4

@@ -156,9 +156,7 @@ def test_an_optimizer_that_does_not_step(watch: Any, capsys: pytest.CaptureFixtu
     assert "after 2 optimizer steps what they were before" in capsys.readouterr().err
 
 
-def test_a_part_that_was_replaced_after_the_optimizer_was_made(
-    watch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_that_was_replaced_after_the_optimizer_was_made(watch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     model = network()
     optimizer = adam(model)
     model[0] = nn.Linear(6, 16)
@@ -166,9 +164,7 @@ def test_a_part_that_was_replaced_after_the_optimizer_was_made(
     assert "2 weights that get gradients are in no optimizer" in capsys.readouterr().err
 
 
-def test_a_loss_that_does_not_depend_on_the_weights_in_use(
-    watch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loss_that_does_not_depend_on_the_weights_in_use(watch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """As a kernel that keeps a packed copy of its weight does it."""
     model = network()
     packed = copy.deepcopy(model)
@@ -408,13 +404,34 @@ def one_batch_again_and_again(model: nn.Module) -> None:
 @pytest.mark.parametrize(
     "training",
     [
-        plain, warm_up, no_rate_at_all, accumulation, frozen_layers, left_out_layers, unused_layers,
-        zero_gradients, steps_before_any_gradient, skipped_by_a_scaler, tiny_rate_in_bf16,
-        tiny_rate_in_bf16_on_one_batch, master_weights, foreach, fused, momentum, lbfgs,
-        two_optimizers, adversaries, step_in_backward, low_rank, checkpointed,
-        embedding_of_few_words, compiled, flat_gradients_by_hand, one_batch_again_and_again,
+        plain,
+        warm_up,
+        no_rate_at_all,
+        accumulation,
+        frozen_layers,
+        left_out_layers,
+        unused_layers,
+        zero_gradients,
+        steps_before_any_gradient,
+        skipped_by_a_scaler,
+        tiny_rate_in_bf16,
+        tiny_rate_in_bf16_on_one_batch,
+        master_weights,
+        foreach,
+        fused,
+        momentum,
+        lbfgs,
+        two_optimizers,
+        adversaries,
+        step_in_backward,
+        low_rank,
+        checkpointed,
+        embedding_of_few_words,
+        compiled,
+        flat_gradients_by_hand,
+        one_batch_again_and_again,
     ],
-)  # fmt: skip
+)
 def test_a_training_that_is_right_is_left_alone(
     training: Callable[[nn.Module], None], watch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,10 +462,10 @@ RANKS = """
 import os, sys
 sys.path.insert(0, {train!r})
 import torch, torch.distributed as dist
-from orch_node.rank import heartbeat, learning
+from orch_node.rank import communication, learning
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://{file}", rank=rank, world_size=2)
-learning.begin(torch, lambda: heartbeat.collectives(torch))
+learning.begin(torch, lambda: communication.collectives(torch))
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Linear(16, 1))
@@ -528,7 +545,5 @@ def test_who_trains_past_its_wrapper_is_ended(tmp_path: Path, body: str) -> None
 
 @WARM
 def test_a_wrapper_around_a_copy(tmp_path: Path) -> None:
-    said = on_two_ranks(
-        tmp_path, "import copy; ddp = DDP(copy.deepcopy(model)); train(ddp, model.parameters())"
-    )
+    said = on_two_ranks(tmp_path, "import copy; ddp = DDP(copy.deepcopy(model)); train(ddp, model.parameters())")
     assert said.count("RankError training does not reach the weights that compute") == 2, said

@@ -42,9 +42,7 @@ def losses(output: Path) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in map(json.loads, lines)}
 
 
-def test_the_same_command_carries_on_after_a_rank_was_killed(
-    orch: Orch, tmp_path: Path, train: list[str]
-) -> None:
+def test_the_same_command_carries_on_after_a_rank_was_killed(orch: Orch, tmp_path: Path, train: list[str]) -> None:
     undisturbed = orch(*train, "--runs-dir", "whole", timeout=300)
     assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
     (whole,) = (tmp_path / "whole").iterdir()
@@ -88,8 +86,7 @@ def kill_after_first_checkpoint(tmp_path: Path, train: list[str]) -> None:
 def test_malformed_data_is_one_message_and_exit_code_1(orch: Orch, tmp_path: Path) -> None:
     row: dict[str, Any] = {"id": "1", "question": "q", "context": "c"}
     (tmp_path / "bad.jsonl").write_text(json.dumps(row) + "\n")
-    done = orch("train", "bert-qa", "--ppn", "2", "--allow-slow-bf16", "--set",
-                "train_file=bad.jsonl")  # fmt: skip
+    done = orch("train", "bert-qa", "--ppn", "2", "--set", "train_file=bad.jsonl")
     assert done.returncode == 1
     assert "bad.jsonl" in done.stdout
     assert "line 1" in done.stdout

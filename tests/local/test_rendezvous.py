@@ -56,8 +56,6 @@ print("TRAINED", os.environ["TORCHELASTIC_RESTART_COUNT"])
 def test_torchrun_starts_the_ranks_of_all_nodes_again(two: Ground) -> None:
     script = two.folder / "fails_once.py"
     script.write_text(FAILS_ONCE)
-    cell = two.start(
-        str(script), "--launcher", "torchrun", "--backend", "gloo", "--max-restarts", "1"
-    )
+    cell = two.start(str(script), "--launcher", "torchrun", "--backend", "gloo", "--max-restarts", "1")
     assert cell.code == 0, cell.logs
     assert [cell.said("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]

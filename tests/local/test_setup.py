@@ -1,4 +1,4 @@
-"""What `make setup` asks of PyTorch's CPU index: real pip, against indexes of this machine."""
+"""What `make setup` downloads, with the real pip: from PyTorch's CPU index, and by the lock."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.errors import PlanError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.operations import setup
+from orchestrator.provisioning import lock, wheelhouse
+from orchestrator.provisioning.lock import parse_lock, pip_options
 from orchestrator.provisioning.own_bindings import sources_digest
 from orchestrator.versions.stack import Index
 
+HASH = "0" * 64
 VERSION = "99.13.0"  # one that pip's own configuration cannot have
 
 
@@ -73,9 +76,7 @@ def test_an_index_that_has_the_small_build(served: Index) -> None:
 def test_an_index_that_refuses_is_told_and_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        assert not setup.install_small(
-            index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION
-        )
+        assert not setup.install_small(index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION)
     assert "an index (http://127.0.0.1" in capsys.readouterr().err
 
 
@@ -104,3 +105,14 @@ def test_building_does_not_change_what_the_bindings_are_made_of(
     assert sources_digest() == before
     (source / "module.py").write_text("another")
     assert sources_digest() != before
+
+
+def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:
+    (locked,) = (p for p in parse_lock(lock.LOCKS / "current.txt") if p.name == "idna")
+    forged = replace(locked, hashes=(HASH,))
+    with pip_options((forged,)) as (options, _), pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
+        wheelhouse.pip(tmp_path, options)
+    assert not list(tmp_path.glob("*.whl"))
+    with pip_options((locked,)) as (options, _):
+        wheelhouse.pip(tmp_path, options)
+    assert len(list(tmp_path.glob("idna-*.whl"))) == 1

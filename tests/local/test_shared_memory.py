@@ -33,13 +33,9 @@ def name() -> Iterator[str]:
         path.unlink()
 
 
-def test_data_of_a_user_in_shared_memory_outlive_the_run(
-    orch: Orch, tmp_path: Path, name: str
-) -> None:
+def test_data_of_a_user_in_shared_memory_outlive_the_run(orch: Orch, tmp_path: Path, name: str) -> None:
     (tmp_path / "reads.py").write_text(SCRIPT)
-    data, cache, left = (
-        Path("/dev/shm", one) for one in (f"data-{name}", f"cache-{name}", f"torch_{name}_0")
-    )
+    data, cache, left = (Path("/dev/shm", one) for one in (f"data-{name}", f"cache-{name}", f"torch_{name}_0"))
     data.write_bytes(b"precious")
     done = orch("train", "reads.py", "--ppn", "1", "--backend", "gloo", "--", name)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -119,9 +119,7 @@ def test_ctrl_c_reaches_the_supervisor_on_its_node_alone(
     mirror.remote.reset()
 
 
-def test_ctrl_c_reaches_the_supervisor_of_this_machine_alone(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_ctrl_c_reaches_the_supervisor_of_this_machine_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     run = tmp_path / "runs" / "a run"
     here = LocalRun(run)
     here.terminate(sleeper.pid)

@@ -45,10 +45,13 @@ def site(tmp_path: Path, sshd: str) -> Site:
     inventory = tmp_path / "lab.yaml"
     inventory.write_text("all:\n  hosts:\n    far:\n      ansible_host: 127.0.0.1\n")
     environment = orch_environment(tmp_path)
-    text = "import sys; from pathlib import Path; from orchestrator.state import State; " \
-           "print(State.of(Path(sys.argv[1])).folder)"  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", text, str(inventory)], env=environment,
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    text = (
+        "import sys; from pathlib import Path; from orchestrator.state import State; "
+        "print(State.of(Path(sys.argv[1])).folder)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(inventory)], env=environment, capture_output=True, text=True, check=True
+    )
     state = Path(done.stdout.strip())
     (state / "nodes").mkdir(parents=True)
     (state / "nodes/far.json").write_text(json.dumps(record(root, sshd)))
@@ -64,9 +67,11 @@ def record(root: Path, config: str) -> dict[str, Any]:
     pairs = (line.split() for line in Path(config).read_text().splitlines())
     said = {name: value for name, value, *_ in pairs}
     connection = {
-        "host": said["HostName"], "port": said["Port"], "key": said["IdentityFile"],
+        "host": said["HostName"],
+        "port": said["Port"],
+        "key": said["IdentityFile"],
         "arguments": f"-o UserKnownHostsFile={said['UserKnownHostsFile']}",
-    }  # fmt: skip
+    }
     found = {"root": str(root), "address": "127.0.0.1", "connection": connection}
     return {**json.loads(done.stdout), **found}
 
@@ -75,9 +80,7 @@ WHERE = ("--inventory", "./lab.yaml")
 RANKS = ("--ppn", "2", "--backend", "gloo", "--launcher", "torchrun")
 
 
-def test_a_dry_run_writes_nothing_and_its_script_can_be_pasted(
-    orch: Orch, site: Site, tmp_path: Path
-) -> None:
+def test_a_dry_run_writes_nothing_and_its_script_can_be_pasted(orch: Orch, site: Site, tmp_path: Path) -> None:
     before = site.files()
     dry = orch("train", "own.py", *WHERE, *RANKS, "--dry-run")
     assert dry.returncode == 0, dry.stderr
@@ -100,17 +103,18 @@ def test_rank_0_is_heard_while_the_run_is_watched(orch: Orch, site: Site) -> Non
     assert done.stderr.count("sum 2.0") == 1
 
 
-def test_the_verbs_are_the_same_from_the_controller_and_from_another(
-    orch: Orch, site: Site, tmp_path: Path
-) -> None:
+def test_the_verbs_are_the_same_from_the_controller_and_from_another(orch: Orch, site: Site, tmp_path: Path) -> None:
     done = orch("train", "long.py", *WHERE, *RANKS, "--detach", "--json")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run_id"]
     assert (site.state / "ssh_config").exists()
     with subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", "logs", run, "--follow", "--grep", "beg"],
-        cwd=tmp_path, env=orch_environment(tmp_path), stdout=subprocess.PIPE, text=True,
-    ) as follower:  # fmt: skip
+        cwd=tmp_path,
+        env=orch_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as follower:
         assert follower.stdout is not None
         said = {follower.stdout.readline() for _ in range(2)}
         assert said == {f"[{rank} far] begun\n" for rank in (0, 1)}

@@ -98,8 +98,12 @@ def test_find(orch: Orch) -> None:
 
 
 def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
-    packages = {"torch": "2.13.0+cpu", "intel-extension-for-pytorch": "2.8.0",
-                "oneccl-bind-pt": "2.7.0+xpu", "transformers": "5.23.0"}  # fmt: skip
+    packages = {
+        "torch": "2.13.0+cpu",
+        "intel-extension-for-pytorch": "2.8.0",
+        "oneccl-bind-pt": "2.7.0+xpu",
+        "transformers": "5.23.0",
+    }
     python = str(make_environment(tmp_path / "wrong", packages))
     done = orch("stacks", "check", "--python", python)
     assert done.returncode == 1
@@ -120,10 +124,7 @@ def test_check_against_a_stack(orch: Orch, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "oneccl-bind-pt is missing, should be 2.7.0+cpu" in done.stdout
     gloo = orch("stacks", "check", "--python", python, "--stack", "intel-2.7", "--backend", "gloo")
-    assert (gloo.returncode, gloo.stdout.strip()) == (
-        0,
-        f"{python}: no mismatch (looked at as stack 'intel-2.7')",
-    )
+    assert (gloo.returncode, gloo.stdout.strip()) == (0, f"{python}: no mismatch (looked at as stack 'intel-2.7')")
 
 
 def test_check_of_a_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +181,7 @@ def test_fetch_fills_a_wheelhouse_with_hashes(
     orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    done = orch(
-        "stacks", "fetch", "intel-2.8", "--to", "house", "--find-links", str(mirror), warm=False
-    )
+    done = orch("stacks", "fetch", "intel-2.8", "--to", "house", "--find-links", str(mirror), warm=False)
     assert done.returncode == 0, done.stderr
     house = tmp_path / "house"
     record = json.loads((house / "hashes.json").read_text())
@@ -203,9 +202,7 @@ def test_fetch_reads_pips_own_configuration(
     assert "torch-2.8.0+cpu-py3-none-any.whl" in [row["file"] for row in rows]
 
 
-def test_fetch_names_the_wheel_that_cannot_be_had(
-    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_names_the_wheel_that_cannot_be_had(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_RETRIES", "0")
     unreachable = "http://127.0.0.1:9/simple"
     done = orch("stacks", "fetch", "intel-2.7", "--to", "house", "--index-url", unreachable)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import HOSTILE
 from tests.local.test_train import last_run, left_behind, log
+from tests.ports import free_port
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 # Fails on rank 1 as often as its argument says; counted in a file.
@@ -29,8 +34,20 @@ print("TRAINED", len(tries.read_text()))
 
 def train(orch: Orch, folder: Path, failures: int) -> subprocess.CompletedProcess[str]:
     (folder / "fails.py").write_text(FAILS)
-    return orch("train", "fails.py", "--ppn", "2", "--launcher", "torchrun", "--backend", "gloo",
-                "--max-restarts", "1", "--", str(failures))  # fmt: skip
+    return orch(
+        "train",
+        "fails.py",
+        "--ppn",
+        "2",
+        "--launcher",
+        "torchrun",
+        "--backend",
+        "gloo",
+        "--max-restarts",
+        "1",
+        "--",
+        str(failures),
+    )
 
 
 def events(run: Path, kind: str) -> list[dict[str, object]]:
@@ -66,3 +83,48 @@ def test_hostile_arguments_arrive_unchanged(orch: Orch, tmp_path: Path) -> None:
         done = orch("train", "show.py", "--ppn", "1", "--launcher", launcher, "--", *words)
         assert done.returncode == 0, done.stderr
         assert log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(words))
+
+
+DUMP = """
+import json, os, sys
+from pathlib import Path
+Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(dict(os.environ)))
+"""
+# Of torchrun and its own agent, not of the script; and what is different for each run.
+TORCHRUNS_OWN = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+DIFFERENT = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS"}
+
+
+def environments(folder: Path) -> dict[str, dict[str, str]]:
+    return {file.name: json.loads(file.read_text()) for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "accelerate", "mpirun-accelerate"])
+def test_ranks_have_the_variables_that_torchrun_sets(orch: Orch, tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "dump.py").write_text(DUMP)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    meeting = f"--master_port={free_port()}"
+    folders = {name: tmp_path / name for name in ("torchrun's", "orch's")}
+    for folder in folders.values():
+        folder.mkdir()
+    parent = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(
+        [*torchrun, meeting, str(tmp_path / "dump.py"), str(folders["torchrun's"])],
+        env=parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    expected = environments(folders["torchrun's"])
+    assert len(expected) == 2, done.stderr
+    done = orch("train", "dump.py", "--ppn", "2", "--launcher", launcher, "--", str(folders["orch's"]))
+    assert done.returncode == 0, done.stderr
+    run, results = last_run(tmp_path), environments(folders["orch's"])
+    for rank in ("0", "1"):
+        result = results[rank]
+        variables = {k: v for k, v in expected[rank].items() if k not in {*parent, *TORCHRUNS_OWN}}
+        assert variables.keys() - result.keys() == set()
+        different = {name for name, value in variables.items() if result[name] != value}
+        assert different <= DIFFERENT
+        assert result["NODE_RANK"] == result["GROUP_RANK"]
+        assert result["TORCHELASTIC_RUN_ID"] == run.name

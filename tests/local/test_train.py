@@ -52,9 +52,7 @@ sys.stdout.flush()
 """
 
 
-def write_script(
-    folder: Path, tail: str = "", name: str = "script.py", *, begins: str = JOINED
-) -> Path:
+def write_script(folder: Path, tail: str = "", name: str = "script.py", *, begins: str = JOINED) -> Path:
     path = folder / name
     path.write_text(begins + tail)
     return path
@@ -83,9 +81,7 @@ def left_behind(run: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_an_unmodified_ddp_script_trains_on_two_ranks(
-    orch: Orch, tmp_path: Path, backend: str
-) -> None:
+def test_an_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path, backend: str) -> None:
     write_script(tmp_path, "print(dist.get_backend())\n", begins=DDP)
     done = orch("train", "script.py", "--ppn", "2", "--backend", backend, "--", "--flag", "value")
     assert done.returncode == 0, done.stderr
@@ -103,15 +99,12 @@ def test_an_unmodified_ddp_script_trains_on_two_ranks(
 
 
 @pytest.mark.parametrize("name", ["two words", "$(touch PWNED)", 'it\'s "q"', "new\nline", "-n*"])
-def test_hostile_paths_and_arguments_arrive_unchanged(
-    orch: Orch, tmp_path: Path, name: str
-) -> None:
+def test_hostile_paths_and_arguments_arrive_unchanged(orch: Orch, tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
     script = folder / "show $(x).py"
     script.write_text(
-        "import sys, os, pathlib\n"
-        "pathlib.Path(os.environ['ORCH_RUN_DIR'], 'seen').write_text(repr(sys.argv))"
+        "import sys, os, pathlib\npathlib.Path(os.environ['ORCH_RUN_DIR'], 'seen').write_text(repr(sys.argv))"
     )
     done = orch("train", str(script), "--", *HOSTILE)
     assert done.returncode == 0, done.stderr
@@ -166,15 +159,22 @@ def test_a_dry_run_needs_no_network(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "exception": ("if rank == 1: raise ValueError('boom')", r"rank 1 on node0 exited with code 1",
-                  "ValueError: boom"),
+    "exception": ("if rank == 1: raise ValueError('boom')", r"rank 1 on node0 exited with code 1", "ValueError: boom"),
     "exit": ("if rank == 1: sys.exit(7)", r"rank 1 on node0 exited with code 7", "sys.exit(7)"),
-    "message": ("if rank == 1: sys.exit('no data')", r"rank 1 on node0 exited with code 1",
-                "no data"),
+    "argparse": (
+        "if rank == 1: __import__('argparse').ArgumentParser(prog='x').parse_args(['-e'])",
+        r"rank 1 on node0 exited with code 2",
+        "  x: error: unrecognized arguments: -e\n",
+    ),
+    "printed": (
+        "import traceback\nif rank == 1:\n  try: None.x\n  except AttributeError: traceback.print_exc(); sys.exit(3)",
+        r"rank 1 on node0 exited with code 3",
+        "\n  Traceback (most recent call last):\n",
+    ),
+    "message": ("if rank == 1: sys.exit('no data')", r"rank 1 on node0 exited with code 1", "no data"),
     "kill": ("if rank == 1: os.kill(os.getpid(), 9)", r"rank 1 on node0 was ended by SIGKILL", ""),
-    "crash": ("if rank == 1: os.kill(os.getpid(), 11)", r"rank 1 on node0 was ended by SIGSEGV",
-              ""),
-}  # fmt: skip
+    "crash": ("if rank == 1: os.kill(os.getpid(), 11)", r"rank 1 on node0 was ended by SIGSEGV", ""),
+}
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
@@ -202,13 +202,7 @@ def test_a_rank_that_dies_before_it_joins(orch: Orch, tmp_path: Path) -> None:
     plan = orch("train", "x.py", "--ppn", "2", "--dry-run").stdout
     broken = plan.replace('"backend": "ccl"', '"backend": "nonsense"')
     done = subprocess.run(
-        ["sh"],
-        input=broken,
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        timeout=120,
-        env=orch_environment(tmp_path),
+        ["sh"], input=broken, cwd=tmp_path, text=True, capture_output=True, timeout=120, env=orch_environment(tmp_path)
     )
     assert done.returncode == 1
     outcome = json.loads((last_run(tmp_path) / "outcome.json").read_text())
@@ -216,9 +210,7 @@ def test_a_rank_that_dies_before_it_joins(orch: Orch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_a_script_that_trains_alone_on_every_rank_is_stopped(
-    orch: Orch, tmp_path: Path, backend: str
-) -> None:
+def test_a_script_that_trains_alone_on_every_rank_is_stopped(orch: Orch, tmp_path: Path, backend: str) -> None:
     alone = DDP.replace("dist.init_process_group()", "").replace(
         "DistributedDataParallel(torch.nn.Linear(4, 1))", "torch.nn.Linear(4, 1)"
     )
@@ -230,9 +222,7 @@ def test_a_script_that_trains_alone_on_every_rank_is_stopped(
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_one_rank_finds_a_group_and_may_train_alone(
-    orch: Orch, tmp_path: Path, backend: str
-) -> None:
+def test_one_rank_finds_a_group_and_may_train_alone(orch: Orch, tmp_path: Path, backend: str) -> None:
     (tmp_path / "one.py").write_text(
         "import torch, torch.distributed as dist\nassert dist.get_world_size() == 1\n"
         "m = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
@@ -246,8 +236,16 @@ def test_one_rank_finds_a_group_and_may_train_alone(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_interrupting_stops_all_ranks(tmp_path: Path) -> None:
-    write_script(tmp_path, "time.sleep(100)\n")
+STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "code"),
+    [(signal.SIGINT, 1, ""), (signal.SIGTERM, 1, ""), (signal.SIGTERM, 2, STUBBORN)],
+    ids=["ctrl-c", "sigterm", "forced"],
+)
+def test_interrupting_stops_all_ranks(tmp_path: Path, number: signal.Signals, times: int, code: str) -> None:
+    write_script(tmp_path, f"{code}time.sleep(100)\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--ppn", "2"],
         cwd=tmp_path,
@@ -257,17 +255,41 @@ def test_interrupting_stops_all_ranks(tmp_path: Path) -> None:
         text=True,
     )
     deadline = time.monotonic() + 60
-    while not (
-        list(tmp_path.glob("runs/*/ranks/rank-1.log")) and "joined" in log(last_run(tmp_path), 1)
-    ):
+    while not (list(tmp_path.glob("runs/*/ranks/rank-1.log")) and "joined" in log(last_run(tmp_path), 1)):
         assert time.monotonic() < deadline, "the ranks never joined"
         time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    for _ in range(times):
+        process.send_signal(number)
+        assert any("interrupted" in line for line in process.stderr)
     process.communicate(timeout=30)
     assert process.returncode == 130
     run = last_run(tmp_path)
-    assert json.loads((run / "outcome.json").read_text())["state"] == "stopped"
     assert left_behind(run) == []
+    assert times > 1 or json.loads((run / "outcome.json").read_text())["state"] == "stopped"
+
+
+def test_a_rank_that_others_wait_for_is_reported_and_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "hang.py").write_text(
+        "import time\nimport torch.distributed as dist\n"
+        "if dist.get_rank() == 1:\n    time.sleep(1000)\ndist.barrier()\n"
+    )
+    options = ("--ppn", "2", "--stall-timeout", "60")  # half of it: to join may take as long
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", "train", "hang.py", *options],
+        cwd=tmp_path,
+        env=orch_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    report = next(line for line in process.stderr if line.startswith("no progress for 30 s"))
+    place = "rank 1 never reached the first collective; it is at hang.py:4 <module>"
+    assert report.endswith(f"{place}\n"), report
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 130, "it was running"
 
 
 def test_a_runs_dir_that_cannot_be_written(orch: Orch, tmp_path: Path) -> None:
@@ -315,6 +337,23 @@ def test_a_bad_request_is_one_clear_message(orch: Orch, tmp_path: Path, case: st
     assert not (tmp_path / "runs").exists(), "nothing half-written"
 
 
+def test_an_unknown_isa_override_is_one_clear_message(orch: Orch, tmp_path: Path) -> None:
+    done = orch("train", "bert-qa", "--dry-run", env={"ORCH_CPU_ISA": "avx3"})
+    assert done.returncode == 2
+    assert "ORCH_CPU_ISA=avx3: expected one of avx2" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_isa_override_lowers_the_precision_and_limits_the_kernels(orch: Orch, tmp_path: Path) -> None:
+    planned = orch("train", "bert-qa", "--dry-run", env={"ORCH_CPU_ISA": "avx2"})
+    assert "precision: fp32 (node0 has no BF16 instructions)" in planned.stdout
+    (tmp_path / "s.py").write_text("import torch\nprint('CAPABILITY', torch.backends.cpu.get_cpu_capability())\n")
+    done = orch("train", "s.py", "--ppn", "1", "--show", "0", env={"ORCH_CPU_ISA": "avx2"})
+    assert done.returncode == 0, done.stderr
+    assert "CAPABILITY AVX2" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -338,9 +377,7 @@ def test_a_script_that_does_not_train_what_computes_is_stopped(
 def test_a_warning_of_a_rank_is_told(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "", "put_back.py", begins=DDP)
     script = (tmp_path / "put_back.py").read_text()
-    kept = (
-        "    if step == 0:\n        kept = {n: t.clone() for n, t in model.state_dict().items()}\n"
-    )
+    kept = "    if step == 0:\n        kept = {n: t.clone() for n, t in model.state_dict().items()}\n"
     back = "    model.load_state_dict(kept)\n    optimizer.zero_grad()\n"
     script = script.replace("    optimizer.zero_grad()\n", kept + back)
     (tmp_path / "put_back.py").write_text(script)

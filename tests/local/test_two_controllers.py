@@ -24,15 +24,10 @@ def controller(folder: Path, token: str) -> Playbook:
     inventory.write_text(f"all:\n  hosts:\n    node0: {{{settings}}}\n")
     owner = {"token": token, "user": token, "host": "h", "pid": "1", "what": "provision"}
     variables = {"orch_root": str(folder / "root"), "orch_owner": owner, "lock_seconds": SECONDS}
-    return Playbook(
-        name="lock", inventory=inventory, variables=variables, state=folder / "state",
-        log=folder / "log",
-    )  # fmt: skip
+    return Playbook(name="lock", inventory=inventory, variables=variables, state=folder / "state", log=folder / "log")
 
 
-def test_a_lock_is_renewed_beside_the_work_of_its_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_is_renewed_beside_the_work_of_its_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal, "RENEW_SECONDS", 0.2)
     first, path = controller(tmp_path, "first"), tmp_path / "root" / ".lock"
     lock = load_module("orch_lock")

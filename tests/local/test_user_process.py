@@ -19,9 +19,25 @@ Orch = Callable[..., subprocess.CompletedProcess[str]]
 
 # Names that modules and programs of orch have, or had.
 OURS = (
-    "containers", "story", "training", "facts", "tail", "processes", "rank", "rank_main", "wrapper",
-    "supervise", "supervisor", "warden", "agent", "cleanup", "program", "protocol", "node", "pod",
-)  # fmt: skip
+    "containers",
+    "story",
+    "training",
+    "facts",
+    "tail",
+    "processes",
+    "rank",
+    "rank_main",
+    "wrapper",
+    "supervise",
+    "supervisor",
+    "warden",
+    "agent",
+    "cleanup",
+    "program",
+    "protocol",
+    "node",
+    "pod",
+)
 LOOKS = """
 import sys
 BEFORE = sorted({name.partition(".")[0] for name in sys.modules})
@@ -74,30 +90,8 @@ def test_a_script_imports_its_own_modules_and_none_of_orch(orch: Orch, tmp_path:
     assert (first, Path(last).name) == (str(tmp_path), "lib"), "ours comes last"
 
 
-OLD_NAME = """
-import importlib
-import orch_node
-for _ in range(2):
-    from rank_events import note, report
-    importlib.import_module("rank_events")
-assert report is orch_node.report and note is orch_node.note
-report("progress", phase="train", step=1, steps=2)
-"""
-
-
-def test_the_old_name_of_report_goes_on_working_with_a_note(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "old.py").write_text(OLD_NAME)
-    done = orch("train", "old.py", "--ppn", "1", "--backend", "gloo")
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = last_run(tmp_path)
-    assert log(run, 0).count("`from orch_node import report` now") == 1
-    assert '"event": "progress"' in (run / "events.jsonl").read_text()
-
-
 @pytest.mark.parametrize("name", ["node.py", "agent.py"])
-def test_a_script_that_is_called_like_a_program_of_orch(
-    orch: Orch, tmp_path: Path, name: str
-) -> None:
+def test_a_script_that_is_called_like_a_program_of_orch(orch: Orch, tmp_path: Path, name: str) -> None:
     """It has stack traces, and it is ended."""
     (tmp_path / name).write_text(
         "import time, torch.distributed as dist\n"
@@ -163,10 +157,13 @@ def test_a_script_that_takes_the_signal_of_the_stack_traces(tmp_path: Path) -> N
     (tmp_path / "handles.py").write_text(HANDLES.replace("signal.SIGNAL", "signal.SIGUSR2"))
     environment = orch_environment(tmp_path) | {"ORCH_STACK_SIGNAL": "USR2"}
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", "train", "handles.py", "--ppn", "2",
-         "--backend", "gloo"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170,
-    )  # fmt: skip
+        [sys.executable, "-m", "orchestrator.cli.main", "train", "handles.py", "--ppn", "2", "--backend", "gloo"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
     assert done.returncode == 1
     run = last_run(tmp_path)
     text = log(run, 0)
@@ -180,9 +177,14 @@ def test_a_signal_that_is_none_is_told(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     plan = orch("train", "x.py", "--ppn", "1", "--dry-run").stdout
     done = subprocess.run(
-        ["sh"], input=plan, cwd=tmp_path, text=True, capture_output=True, timeout=120,
+        ["sh"],
+        input=plan,
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=120,
         env={**os.environ, "ORCH_STACK_SIGNAL": "SIGNOTHING"},
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     outcome = json.loads((last_run(tmp_path) / "outcome.json").read_text())
     assert "ORCH_STACK_SIGNAL is 'SIGNOTHING'" in outcome["first_failure"]["text"]
@@ -199,9 +201,7 @@ print("done")
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_oneccl_says_nothing_of_settings_that_are_orch_s(
-    orch: Orch, tmp_path: Path, launcher: str
-) -> None:
+def test_oneccl_says_nothing_of_settings_that_are_orch_s(orch: Orch, tmp_path: Path, launcher: str) -> None:
     (tmp_path / "talks.py").write_text(TALKS)
     words = ("--ppn", "2", "--backend", "ccl", "--launcher", launcher)
     assert orch("train", "talks.py", *words).returncode == 0
@@ -215,9 +215,8 @@ def test_oneccl_s_warnings_of_a_user_s_own_settings_stay(orch: Orch, tmp_path: P
     plan = orch("train", "talks.py", "--ppn", "2", "--backend", "ccl", "--dry-run").stdout
     own = {"CCL_RS_CHUNK_COUNT": "2", "CCL_MAX_SHORT_SIZE": "1024"}
     done = subprocess.run(
-        ["sh"], input=plan, cwd=tmp_path, text=True, capture_output=True, timeout=120,
-        env={**os.environ, **own},
-    )  # fmt: skip
+        ["sh"], input=plan, cwd=tmp_path, text=True, capture_output=True, timeout=120, env={**os.environ, **own}
+    )
     assert done.returncode == 0, done.stderr
     run = last_run(tmp_path)
     warned = [line.partition("|CCL_WARN| ")[2] for line in log(run, 0).splitlines()]

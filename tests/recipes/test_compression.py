@@ -27,9 +27,7 @@ def fitted() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("kind", "apart"), [("bf16", 0.05), ("powersgd", 0.5), ("local", 0.5)])
-def test_ranks_stay_alike_and_learn(
-    fitted: dict[str, dict[str, Any]], kind: str, apart: float
-) -> None:
+def test_ranks_stay_alike_and_learn(fitted: dict[str, dict[str, Any]], kind: str, apart: float) -> None:
     losses, plain = fitted[kind]["losses"], fitted["none"]["losses"]
     assert fitted[kind]["same"]
     assert losses[0] == plain[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
+from orch_training import checkpoint  # noqa: E402
 from orch_training import dropout as module  # noqa: E402
-from orch_training.dropout import Seen, decide, dropout, use_kernel, use_torchs  # noqa: E402
+from orch_training.dropout import Measurement, choose, dropout, use_kernel, use_torchs  # noqa: E402
 from orch_training.errors import RecipeError  # noqa: E402
 
 if problem := module.problem_with_kernel():
@@ -73,9 +75,7 @@ def mask(size: int, p: float, seed: int) -> torch.Tensor:
         (20, "0 0 0 0", "0 0 0 0", "9c6ca96a e17eae66 fc10ecd4 5256a7d8"),
     ],
 )
-def test_the_reference_gives_the_known_answers_of_random123(
-    rounds: int, counter: str, key: str, words: str
-) -> None:
+def test_the_reference_gives_the_known_answers_of_random123(rounds: int, counter: str, key: str, words: str) -> None:
     numbers = [tuple(int(word, 16) for word in text.split()) for text in (counter, key, words)]
     found = threefry(np.array([numbers[0]], dtype=np.uint32), numbers[1], rounds)
     assert tuple(found[0].tolist()) == numbers[2]
@@ -84,9 +84,7 @@ def test_the_reference_gives_the_known_answers_of_random123(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 15, 64, 65, 1000, 70_001])
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
-def test_the_kernel_keeps_what_the_reference_keeps(
-    dtype: torch.dtype, size: int, seed: int
-) -> None:
+def test_the_kernel_keeps_what_the_reference_keeps(dtype: torch.dtype, size: int, seed: int) -> None:
     x = torch.randn(size, generator=torch.Generator().manual_seed(seed % 97)).to(dtype)
     x[x == 0] = 1
     found = torch.ops.orch.dropout_by_seed(x, 0.3, seed)
@@ -258,10 +256,15 @@ def test_transformers_eager_attention_uses_it() -> None:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5,
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.5,
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     model, ids = BertModel(config).train(), torch.arange(20).view(2, 10)
     outputs = []
@@ -279,43 +282,72 @@ def test_scripts_traces_and_transformations_go_to_torch() -> None:
     net = torch.nn.Dropout(0.5)
     assert torch.jit.script(net)(x).shape == x.shape
     assert "aten::dropout" in str(torch.jit.trace(net, x, check_trace=False).graph)
-    drawn = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(
-        torch.ones(4, 1000)
-    )
+    drawn = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(torch.ones(4, 1000))
     assert len({tuple(row.tolist()) for row in drawn}) == 4
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones(100))
         assert torch.autograd.forward_ad.unpack_dual(F.dropout(dual, 0.5)).tangent is not None
 
 
-AMD = Seen("a", None, "AuthenticAMD", mkl=False)
-INTEL = Seen("b", None, "GenuineIntel", mkl=True)
-OLD = Seen("c", "it was built for torch 2.8.0, this is 2.13.0", "AuthenticAMD", mkl=False)
+FAST = Measurement("a", None, torch_seconds=3e-3, kernel_seconds=1e-3)
+SLOW = Measurement("b", None, torch_seconds=1e-3, kernel_seconds=2e-3)
+OLD = Measurement("c", "it was built for torch 2.8.0, this is 2.13.0")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seen", "kernel", "why"),
+    ("requested", "measurements", "recorded", "kernel", "reason"),
     [
-        ("auto", [AMD], True, "on AuthenticAMD torch draws one number after another"),
-        ("auto", [INTEL, INTEL], False, "it draws with MKL on Intel's CPUs"),
-        ("auto", [INTEL, AMD], True, "on AuthenticAMD torch draws one number after another"),
-        ("auto", [AMD, OLD], False, f"no kernel on c: {OLD.problem}"),
-        ("torch", [AMD], False, "as asked"),
-        ("kernel", [INTEL], True, "as asked"),
+        ("auto", [FAST], None, True, "3.0 times as fast as torch's here"),
+        ("auto", [SLOW, SLOW], None, False, "2.0 times as fast as the kernel here"),
+        ("auto", [SLOW, FAST], None, True, "1.5 times as fast as torch's here"),
+        ("auto", [SLOW], "kernel", True, "as in the checkpoint"),
+        ("auto", [FAST], "torch", False, "as in the checkpoint"),
+        ("auto", [FAST], ["unknown"], True, "3.0 times as fast as torch's here"),
+        ("auto", [FAST, OLD], "kernel", False, f"no kernel on c: {OLD.problem}"),
+        ("torch", [FAST], "kernel", False, "as requested"),
+        ("kernel", [SLOW], "torch", True, "as requested"),
+    ],
+    ids=[
+        "faster",
+        "slower",
+        "the slowest rank counts",
+        "resumed with the kernel",
+        "resumed with torch's",
+        "unknown in the checkpoint",
+        "a host without the kernel",
+        "torch requested",
+        "kernel requested",
     ],
 )
-def test_all_ranks_take_the_same(wanted: str, seen: list[Seen], kernel: bool, why: str) -> None:
-    assert decide(wanted, seen) == (kernel, why)
+def test_all_ranks_choose_the_same_dropout(
+    requested: str, measurements: list[Measurement], recorded: object, kernel: bool, reason: str
+) -> None:
+    assert choose(requested, measurements, recorded) == (kernel, reason)
+
+
+def test_measuring_leaves_the_random_state() -> None:
+    before = torch.get_rng_state()
+    result = module.measure()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert result.torch_seconds > 0
+    assert result.kernel_seconds > 0
+
+
+@pytest.mark.parametrize("recorded", ["kernel", "torch"])
+def test_a_resumed_run_keeps_the_dropout_of_its_checkpoint(recorded: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-3"
+    folder.mkdir()
+    checkpoint.seal(folder, step=3, dropout=recorded)
+    assert module.settle("auto", folder) == f"{recorded} (as in the checkpoint)"
+    assert module.selected() == recorded
 
 
 def test_a_kernel_that_was_asked_for_and_is_not_there_is_an_error() -> None:
     with pytest.raises(RecipeError, match=r"--dropout_kernel kernel: not on c: it was built"):
-        decide("kernel", [AMD, OLD])
+        choose("kernel", [FAST, OLD])
 
 
-def test_a_kernel_for_another_torch_is_not_loaded(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_for_another_torch_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / module.PACKAGE
     package.mkdir()
     (package / "__init__.py").touch()

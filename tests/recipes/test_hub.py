@@ -27,18 +27,14 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     hub.is_known.cache_clear()
 
 
-def test_a_model_is_looked_for_in_the_cache_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_is_looked_for_in_the_cache_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asked = ModelArguments(model_name_or_path="team/no-such-model", cache_dir=str(tmp_path))
     with pytest.raises(RecipeError, match="name a folder that all nodes have"):
         load_tokenizer(asked)
     assert "Retrying" not in caplog.text
 
 
-def test_so_is_a_data_set(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_so_is_a_data_set(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     config = pytest.importorskip("datasets").config
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setattr(config, name, False, raising=False)

@@ -27,9 +27,8 @@ for name in unused:
 def test_what_is_not_used_is_not_imported():
     script = RECIPES / "bert_qa" / "run_qa.py"
     run = subprocess.run(
-        [sys.executable, "-c", LOOK, str(script), *UNUSED],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", LOOK, str(script), *UNUSED], capture_output=True, text=True, timeout=120
+    )
     told = ["imported []", *(f"can be imported {name}" for name in UNUSED)]
     assert run.stdout.splitlines() == told, run.stderr
 

@@ -27,6 +27,5 @@ def test_another_model_shows_by_its_numbers(capsys: pytest.CaptureFixture[str]) 
     names = {f"layer.{number}" for number in range(9)}
     tell_loaded({"missing_keys": names, "unexpected_keys": set()}, 9)
     assert capsys.readouterr().out == (
-        "note: 9 of 9 weights are new, drawn from the seed: "
-        "layer.0, layer.1, layer.2, layer.3 and 5 more.\n"
+        "note: 9 of 9 weights are new, drawn from the seed: layer.0, layer.1, layer.2, layer.3 and 5 more.\n"
     )

@@ -29,8 +29,13 @@ def states() -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
-            "half": torch.ones(2, dtype=torch.bfloat16), "name": "x", "step": 3}  # fmt: skip
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "half": torch.ones(2, dtype=torch.bfloat16),
+        "name": "x",
+        "step": 3,
+    }
 
 
 @pytest.fixture(params=["new torch", "old torch"])
@@ -70,9 +75,7 @@ def test_what_trainer_writes_of_its_own_is_refused_in_words(tmp_path: Path) -> N
         safe_loading.read(file)
 
 
-def test_random_states_of_bert_qa_are_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_states_of_bert_qa_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     recipe = Path(safe_loading.__file__).parents[2] / "recipes" / "bert_qa"
     monkeypatch.setattr(sys, "path", [str(recipe), *sys.path])
@@ -83,5 +86,4 @@ def test_random_states_of_bert_qa_are_numbers(
     torch.save(qa_trainer.random_states(), file)
     drawn = [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]
     qa_trainer.set_random_states(safe_loading.read(file))
-    assert drawn == [random.random(), numpy.random.standard_normal(), numpy.random.rand(),
-                     torch.rand(1)]  # fmt: skip
+    assert drawn == [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]

@@ -89,28 +89,26 @@ def test_two_jobs_fill_one_folder_once(root: Path, tmp_path: Path) -> None:
 
 def test_what_a_killed_job_left_is_not_taken_for_a_stack(root: Path, tmp_path: Path) -> None:
     local = packed(root, tmp_path / "scratch")
-    part = Path(local.folder).with_name(f".{Path(local.folder).name}.part")
+    part = Path(local.folder).with_name(f".{Path(local.folder).name}.part-x")
     part.mkdir(parents=True)
     (part / "half").touch()
     assert fill(local)
     assert not (Path(local.folder) / "half").exists()
+    assert not part.exists()
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
-    [(lambda data: data.replace(b"a = 1", b"a = 2"), "is not what was packed"),
-     (lambda data: b"no archive", "tar")],
-)  # fmt: skip
-def test_a_damaged_archive_fills_nothing(
-    root: Path, tmp_path: Path, damage: object, words: str
-) -> None:
+    [(lambda data: data.replace(b"a = 1", b"a = 2"), "is not what was packed"), (lambda data: b"no archive", "tar")],
+)
+def test_a_damaged_archive_fills_nothing(root: Path, tmp_path: Path, damage: object, words: str) -> None:
     local = packed(root, tmp_path / "scratch")
     path = Path(local.archive)
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(FillError, match=words):
         fill(local)
     assert not Path(local.folder).exists()
-    assert not list(Path(local.folder).parent.glob("*.part"))
+    assert not list(Path(local.folder).parent.glob("*.part*"))
 
 
 def test_a_folder_that_cannot_be_filled_is_told(root: Path, tmp_path: Path) -> None:

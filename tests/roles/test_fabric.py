@@ -17,42 +17,70 @@ from orchestrator.provisioning import proofs
 from orchestrator.provisioning.extra_variables import render
 from orchestrator.provisioning.session import STRANGE, Session
 from tests.roles.modules import PLAYBOOKS
-from tests.unit.test_node_answers import facts
-from tests.unit.test_session import say, session
+from tests.unit.provisioning.test_node_answers import facts
+from tests.unit.provisioning.test_session import say, session
 
 __all__ = ["session"]
-CARD = {"name": "mlx5_0", "driver": "mlx5_core", "link": "InfiniBand", "interface": "ib0",
-        "speed": 100_000, "numa": 0, "active": True}  # fmt: skip
+CARD = {
+    "name": "mlx5_0",
+    "driver": "mlx5_core",
+    "link": "InfiniBand",
+    "interface": "ib0",
+    "speed": 100_000,
+    "numa": 0,
+    "active": True,
+}
 KEY = "cd" * 32
 
 
 def played(folder: Path, devices: list[dict[str, Any]], verified: str = "") -> str:
     """What the task prints; empty where it was skipped. Two nodes, both this machine."""
-    its = {"fabrics": {"verbs": ""}, "devices": devices, "address": "127.0.0.1",
-           "interface": "lo", "fingerprint": "ab" * 32}  # fmt: skip
+    its = {
+        "fabrics": {"verbs": ""},
+        "devices": devices,
+        "address": "127.0.0.1",
+        "interface": "lo",
+        "fingerprint": "ab" * 32,
+    }
     (folder / "orch").mkdir(exist_ok=True)
     if not (folder / "orch" / "train").exists():
         (folder / "orch" / "train").symlink_to(TRAIN)
     names = ("node0", "node1")
     variables = {
-        "orch_root": str(folder / "orch"), "orch_stack": "current", "orch_backend": "ccl",
-        "orch_verify": False, "orch_fabric_version": "1", "fabric_prefix": sys.prefix,
-        "fabric_seconds": 60, "orch_facts": its,
+        "orch_root": str(folder / "orch"),
+        "orch_stack": "current",
+        "orch_backend": "ccl",
+        "orch_verify": False,
+        "orch_fabric_version": "1",
+        "fabric_prefix": sys.prefix,
+        "fabric_seconds": 60,
+        "orch_facts": its,
         "orch_nodes": {name: {"verified": {"fabrics": verified}} for name in names},
-    }  # fmt: skip
+    }
     (folder / "variables").write_text(render(variables))
     play = [{"hosts": "all", "gather_facts": False, "roles": ["fabric"]}]
     (folder / "play.yml").write_text(json.dumps(play))
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "hosts.yml").write_text(json.dumps({"all": {"hosts": dict.fromkeys(names, host)}}))
     done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yml",
-         "-e", f"@{folder}/variables", folder / "play.yml"],
-        env=os.environ | {"ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg"),
-                          "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.oneline", "LC_ALL": "C.UTF-8",
-                          "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            folder / "hosts.yml",
+            "-e",
+            f"@{folder}/variables",
+            folder / "play.yml",
+        ],
+        env=os.environ
+        | {
+            "ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg"),
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.oneline",
+            "LC_ALL": "C.UTF-8",
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+        },
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -105,9 +133,15 @@ def test_a_damaged_record_is_named_and_left(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "no JSON", "[]", '{"key": "x", "nodes": {}}',
-              json.dumps({"key": KEY, "nodes": {"node0": {"psm3": {"together": "{{ 1 }}"}}}})],
-)  # fmt: skip
+    "words",
+    [
+        "",
+        "no JSON",
+        "[]",
+        '{"key": "x", "nodes": {}}',
+        json.dumps({"key": KEY, "nodes": {"node0": {"psm3": {"together": "{{ 1 }}"}}}}),
+    ],
+)
 def test_what_is_no_answer_is_not_kept(words: str, session: Session) -> None:
     record(session)
     before = session.state.record("node0").read_text()

@@ -30,8 +30,9 @@ def holder(path: str) -> str:
 @pytest.fixture(autouse=True)
 def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The node's boot, and the seconds since then."""
-    clock: dict[str, Any] = {"boot": "first", "now": 10_000.0}
+    clock: dict[str, Any] = {"boot": "first", "now": 10_000.0, "machine": ["a", "1"]}
     monkeypatch.setattr(lock, "since_boot", lambda: (clock["boot"], clock["now"]))
+    monkeypatch.setattr(lock, "this_machine", lambda: clock["machine"])
     return clock
 
 
@@ -94,6 +95,33 @@ def test_a_boot_ends_no_lock_at_once(path: str, kernel: dict[str, Any]) -> None:
         lock.take(path, OURS, HOUR)
     kernel["now"] = HOUR + 60.0
     assert "took over" in lock.take(path, OURS, HOUR)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(["b", "2"], id="another-login-node"),
+        pytest.param(["b", "1"], id="same-disk-image"),
+        pytest.param(["a", ""], id="container"),
+    ],
+)
+def test_lock_of_another_machine_is_not_taken_over_at_once(
+    path: str, kernel: dict[str, Any], machine: list[str]
+) -> None:
+    lock.take(path, THEIRS, HOUR)
+    kernel.update(boot="other", now=1e6, machine=machine)
+    with pytest.raises(lock.Held):
+        lock.take(path, OURS, HOUR)
+    renewed = os.stat(path).st_mtime - HOUR - 60
+    os.utime(path, (renewed, renewed))
+    assert "took over a lock of 61 minutes ago" in lock.take(path, OURS, HOUR)
+
+
+def test_lock_is_not_followed_through_a_link(path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    os.symlink("/nonexistent", path)
+    with pytest.raises(OSError, match="symbolic links"):
+        lock.take(path, OURS, HOUR)
 
 
 def test_nothing_is_renewed_that_was_given_back(path: str) -> None:

@@ -22,9 +22,7 @@ def test_a_folder_that_is_there_is_found_above_every_path(path: str) -> None:
         "spec.loader.exec_module(probe)\n"
         "print(probe.existing_parent(sys.argv[1]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=20
-    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=20)
     assert os.path.isdir(done.stdout.strip()), done.stderr
 
 

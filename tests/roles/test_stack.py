@@ -37,8 +37,7 @@ def make_wheel(folder: Path, text: str) -> str:
     files = {
         "tiny.py": text,
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
-        "Tag: py3-none-any\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = "".join(f"{name},{row(content)}\n" for name, content in files.items())
     with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
@@ -103,10 +102,16 @@ def uv(tmp_path: Path) -> Path:
 def environment(root: Path, sha256: str, **changes: Any) -> Any:
     package = {"name": "tiny", "version": "1.0", "file": WHEEL, "sha256": sha256}
     given = {
-        "root": str(root), "stack": "test", "lock": [package], "python": sys.executable,
-        "uv": {"file": "uv.whl", "sha256": "0"}, "own": [], "index": True, "index_url": "",
+        "root": str(root),
+        "stack": "test",
+        "lock": [package],
+        "python": sys.executable,
+        "uv": {"file": "uv.whl", "sha256": "0"},
+        "own": [],
+        "index": True,
+        "index_url": "",
         "index_options": [],
-    }  # fmt: skip
+    }
     return stack.Environment({**given, **changes})
 
 
@@ -121,9 +126,10 @@ def test_an_index_gives_what_the_lock_names_and_its_password_is_no_argument(
     assert "pip install" in words
     assert PASSWORD not in words
     assert PASSWORD not in "".join(
-        path.read_text(errors="replace") for path in uv.rglob("*") if path.suffix in ("", ".json")
-        and path.is_file() and path.stat().st_size < 1 << 20
-    )  # fmt: skip
+        path.read_text(errors="replace")
+        for path in uv.rglob("*")
+        if path.suffix in ("", ".json") and path.is_file() and path.stat().st_size < 1 << 20
+    )
 
 
 def test_another_file_of_the_same_version_is_refused(uv: Path, index: str, tmp_path: Path) -> None:
@@ -149,9 +155,7 @@ def test_what_is_left_of_an_environment_is_replaced(uv: Path, index: str, tmp_pa
     assert not (tmp_path / "disk/lib/left").exists()
 
 
-def test_bytecode_of_the_controller_is_taken_until_a_source_is_edited(
-    uv: Path, tmp_path: Path
-) -> None:
+def test_bytecode_of_the_controller_is_taken_until_a_source_is_edited(uv: Path, tmp_path: Path) -> None:
     folder = uv / "wheels"
     sha256 = make_wheel(folder, "ORIGIN = 'the lock'\n")
     package = {"name": "tiny", "version": "1.0", "file": WHEEL, "sha256": sha256}
@@ -181,10 +185,7 @@ def test_bytecode_comes_again_with_the_sources_that_it_is_of(uv: Path) -> None:
     package = {"name": "tiny", "version": "1.0", "file": WHEEL, "sha256": sha256}
     made = environment(uv, sha256, index=False, lock=[package, bytecode_of(folder)])
     wrong = [("tiny", "0.9", "1.0")]
-    assert {wheel["file"] for wheel in made.needed(wrong)} >= {
-        WHEEL,
-        made.lock["orch-bytecode"]["file"],
-    }
+    assert {wheel["file"] for wheel in made.needed(wrong)} >= {WHEEL, made.lock["orch-bytecode"]["file"]}
     assert made.to_install([]) == []
 
 

@@ -67,11 +67,11 @@ def test_what_is_synced_is_its_users_alone(tmp_path: Path, wide: None, more: byt
     (tmp_path / "hosts.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
     for changed in (1, 0):
         done = subprocess.run(
-            [Path(sys.executable).with_name("ansible-playbook"), "-i", tmp_path / "hosts.yml",
-             tmp_path / "play.yml"],
+            [Path(sys.executable).with_name("ansible-playbook"), "-i", tmp_path / "hosts.yml", tmp_path / "play.yml"],
             env=os.environ | {"ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg")},
-            capture_output=True, text=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+        )
         assert f"changed={changed}" in done.stdout, done.stdout + done.stderr
     assert (root / "data/more").read_bytes() == more
     assert mode(root) == 0o755

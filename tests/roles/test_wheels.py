@@ -40,17 +40,14 @@ def missing(folder: Path) -> dict[str, int]:
 
 def lock() -> list[dict[str, Any]]:
     return [
-        {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in WHEELS.items()
-        if content
+        {"file": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in WHEELS.items() if content
     ]
 
 
 def messages(sender: ModuleType, source: Path, folder: Path) -> list[bytes]:
     parts = {wheel["file"]: "." + wheel["sha256"] for wheel in lock()}
     return [
-        sender.message(str(folder), str(source), pieces, parts)
-        for pieces in sender.packs(str(source), missing(folder))
+        sender.message(str(folder), str(source), pieces, parts) for pieces in sender.packs(str(source), missing(folder))
     ]
 
 
@@ -66,9 +63,7 @@ def test_all_wheels_arrive(sender: ModuleType, source: Path, tmp_path: Path) -> 
     assert set(missing(folder).values()) == {-1}
 
 
-def test_what_arrived_before_a_cut_is_not_sent_again(
-    sender: ModuleType, source: Path, tmp_path: Path
-) -> None:
+def test_what_arrived_before_a_cut_is_not_sent_again(sender: ModuleType, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "node"
     first, second, *_ = messages(sender, source, folder)
     RECEIVER.main(io.BytesIO(first))
@@ -80,9 +75,7 @@ def test_what_arrived_before_a_cut_is_not_sent_again(
     assert set(missing(folder).values()) == {-1}
 
 
-def test_a_pack_that_is_sent_twice_does_no_harm(
-    sender: ModuleType, source: Path, tmp_path: Path
-) -> None:
+def test_a_pack_that_is_sent_twice_does_no_harm(sender: ModuleType, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "node"
     first, *rest = messages(sender, source, folder)
     RECEIVER.main(io.BytesIO(first))

@@ -121,9 +121,7 @@ def listening() -> dict[str, str]:
 def listeners(run: str) -> list[tuple[str, str]]:
     """(program, address) of each socket that a process of the run listens with."""
     known = listening()
-    return [
-        (name(pid), known[inode]) for pid in processes(run) for inode in sockets(pid) & set(known)
-    ]
+    return [(name(pid), known[inode]) for pid in processes(run) for inode in sockets(pid) & set(known)]
 
 
 def main() -> None:

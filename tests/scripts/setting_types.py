@@ -26,9 +26,7 @@ def kind(hint: object) -> str:
 
 def told(module: ModuleType) -> Iterator[tuple[str, str]]:
     for value in vars(module).values():
-        if dataclasses.is_dataclass(value) and getattr(value, "__name__", "").endswith(
-            COMMAND_LINES
-        ):
+        if dataclasses.is_dataclass(value) and getattr(value, "__name__", "").endswith(COMMAND_LINES):
             for name, hint in typing.get_type_hints(value).items():
                 yield name, kind(hint)
 

@@ -16,9 +16,8 @@ def main(kind: str, device: str) -> None:
     rank_learning.begin(torch, lambda: 0)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Embedding(50, 64), torch.nn.Linear(64, 64), torch.nn.LayerNorm(64),
-        torch.nn.Linear(64, 4),
-    ).train()  # fmt: skip
+        torch.nn.Embedding(50, 64), torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4)
+    ).train()
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2)
     model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=torch.bfloat16, inplace=True)
     model = model.to(device)

@@ -28,9 +28,17 @@ class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 def main() -> None:
     arguments = TrainingArguments(
-        output_dir=sys.argv[1], max_steps=8, per_device_train_batch_size=4, learning_rate=0.1,
-        logging_steps=1, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, seed=3,
-    )  # fmt: skip
+        output_dir=sys.argv[1],
+        max_steps=8,
+        per_device_train_batch_size=4,
+        learning_rate=0.1,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        seed=3,
+    )
     torch.manual_seed(3)
     trainer = Trainer(model=Line(), args=arguments, train_dataset=Points())
     trainer.train()

@@ -48,17 +48,25 @@ class Laptop:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         environment = {
-            **os.environ, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200",
+            **os.environ,
+            "HOME": str(self.home),
+            "NO_COLOR": "1",
+            "COLUMNS": "200",
             "XDG_CACHE_HOME": str(cache_home().parent),
             # OpenSSH looks for the home of its user elsewhere.
             "ANSIBLE_SSH_COMMON_ARGS": f"-o UserKnownHostsFile={self.known_hosts} "
             f"-o IdentityFile={self.home}/.ssh/id_ed25519 -o HostName={self.address} "
             f"-o User={USER} -o IdentitiesOnly=yes",
-        }  # fmt: skip
+        }
         return subprocess.Popen(
-            orch_words(*arguments), cwd=self.home, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            orch_words(*arguments),
+            cwd=self.home,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def orch(self, *arguments: str, code: int = 0, seconds: float = 180) -> str:
         """What it prints; its messages where it is to fail."""

@@ -26,8 +26,7 @@ STRICT = {
     "proctrack/linuxproc": "proctrack/cgroup",
     "task/none": "task/cgroup",
     "SelectTypeParameters=CR_Core": "SelectTypeParameters=CR_Core_Memory",
-    "accounting_storage/none": "accounting_storage/slurmdbd\n"
-    "AccountingStorageEnforce=associations,limits",
+    "accounting_storage/none": "accounting_storage/slurmdbd\nAccountingStorageEnforce=associations,limits",
 }
 STRICT_CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainCores=yes\n"
 SLURMDBD = """AuthType=auth/munge
@@ -99,22 +98,36 @@ class Site:
         mounts = (word for one in (*shared, *read) for word in ("--volume", one))
         role = "login" if host == LOGIN else "node"
         run(
-            "docker", "run", "--detach", "--init", "--hostname", host,
-            "--name", self.container(host),
-            "--network", self.network, "--network-alias", host, "--shm-size", "256m",
+            "docker",
+            "run",
+            "--detach",
+            "--init",
+            "--hostname",
+            host,
+            "--name",
+            self.container(host),
+            "--network",
+            self.network,
+            "--network-alias",
+            host,
+            "--shm-size",
+            "256m",
             # Apptainer makes a namespace of its user, and mounts images by FUSE.
             *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.newer),
             *(("--cap-add", "SYS_ADMIN", "--env", "STRICT=yes") * self.strict),
-            "--volume", f"{self.small}:/small",
-            "--env", f"OPEN_FOLDERS={' '.join(dict.fromkeys(opened))}", *mounts,
-            self.image, str(HERE / "boot"), role,
-        )  # fmt: skip
+            "--volume",
+            f"{self.small}:/small",
+            "--env",
+            f"OPEN_FOLDERS={' '.join(dict.fromkeys(opened))}",
+            *mounts,
+            self.image,
+            str(HERE / "boot"),
+            role,
+        )
 
     def down(self) -> None:
         for host in (LOGIN, *NODES):
-            subprocess.run(
-                ["docker", "rm", "--force", "--volumes", self.container(host)], capture_output=True
-            )
+            subprocess.run(["docker", "rm", "--force", "--volumes", self.container(host)], capture_output=True)
         for kind, name in (("network", self.network), ("volume", self.small)):
             subprocess.run(["docker", kind, "rm", name], capture_output=True)
 
@@ -123,13 +136,14 @@ class Site:
         variables = ("--env", f"HOME=/home/{USER}", "--env", "NO_COLOR=1", "--env", "COLUMNS=200")
         return ("docker", "exec", "--user", user, *where, *variables, self.container(host), *argv)
 
-    def on(
-        self, host: str, *argv: str, user: str = USER, seconds: float = 120
-    ) -> subprocess.CompletedProcess[str]:
+    def on(self, host: str, *argv: str, user: str = USER, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(host, *argv, user=user), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=seconds,
-        )  # fmt: skip
+            self.command(host, *argv, user=user),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
 
     def said(self, *argv: str, user: str = USER) -> str:
         """What a program on the login node prints; it must not fail."""

@@ -32,8 +32,9 @@ def job_of(folder: Path) -> str:
 def running(laptop: Laptop) -> list[Path]:
     """Runs here whose ranks have joined, and which have not ended."""
     events = (laptop.home / "runs").glob("*/events.jsonl")
-    return [path.parent for path in events if '"joined"' in path.read_text()
-            and not (path.parent / "outcome.json").exists()]  # fmt: skip
+    return [
+        path.parent for path in events if '"joined"' in path.read_text() and not (path.parent / "outcome.json").exists()
+    ]
 
 
 def test_a_run_and_every_verb_from_a_laptop(ready: Site, laptop: Laptop) -> None:
@@ -86,7 +87,17 @@ def test_a_login_node_with_another_key_is_not_believed(ready: Site, laptop: Lapt
     assert "known_hosts" in words
 
 
-@pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="a whole stack is installed")
+def test_a_login_shell_that_prints_is_named(ready: Site, laptop: Laptop) -> None:
+    shell = ready.home / ".bashrc"
+    shell.write_text("echo Welcome to the cluster\n")
+    try:
+        output = laptop.orch("train", "faulty.py", *TWO, code=1)
+    finally:
+        shell.unlink()
+    assert "Welcome to the cluster" in output, output
+
+
+@pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 def test_a_shared_folder_is_filled_once_and_trains(ready: Site, laptop: Laptop) -> None:
     root = ("--slurm", "python=", "--slurm", "root=/home/alice/orch")
     told = json.loads(laptop.orch("provision", "--on", "slurm", *root, "--json", seconds=900))
@@ -98,8 +109,7 @@ def test_a_shared_folder_is_filled_once_and_trains(ready: Site, laptop: Laptop) 
     for changed in (1, 0):
         words = laptop.orch("provision", "--on", "slurm", *root, "--json", seconds=300)
         assert [one["changed"] for one in json.loads(words)["nodes"]] == [changed]
-    asked = ("--on", "slurm", "--nodes", "2", "--allow-slow-bf16", *root, "--set",
-             "num_train_epochs=1", "--json")  # fmt: skip
+    asked = ("--on", "slurm", "--nodes", "2", *root, "--set", "num_train_epochs=1", "--json")
     told = json.loads(laptop.orch("train", "bert-qa", *asked, seconds=900))
     assert (told["state"], told["ranks"], told["backend"]) == ("done", 2, "ccl")
     folder = laptop.home / "runs" / told["run_id"]

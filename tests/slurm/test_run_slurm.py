@@ -20,15 +20,16 @@ SLOW = ("--", "--seconds", "0.2", "--steps", "1000")
 class Started:
     """`orch train` that goes on while a test does something to its job."""
 
-    def __init__(
-        self, site: Site, *arguments: str, script: str = "faulty.py", before: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, site: Site, *arguments: str, script: str = "faulty.py", before: tuple[str, ...] = ()) -> None:
         self.site = site
         known = set(self.runs())
         self.process = subprocess.Popen(
             site.command(LOGIN, *before, *orch_words("train", script, *arguments)),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         until(lambda: set(self.runs()) - known or self.process.poll() is not None, "a run")
         self.folder = next(iter(set(self.runs()) - known))
 
@@ -68,11 +69,12 @@ def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:
 def test_a_run_and_every_verb(ready: Site) -> None:
     told = train(ready, *TWO, "--json", "--", "--steps", "5")
     assert (told["state"], told["ranks"]) == ("done", 2)
+    recorded = told["accounting"]  # the site keeps none
+    assert (recorded["source"], recorded["state"]) == ("scontrol", "COMPLETED")
+    assert recorded["max_rss_bytes"] is None
     folder = ready.home / "runs" / told["run_id"]
     layout = json.loads((folder / "layout.json").read_text())
-    assert [(one["node"], one["cpus"]) for one in layout["ranks"]] == [
-        ("n1", [0, 1]), ("n2", [0, 1]),
-    ]  # fmt: skip
+    assert [(one["node"], one["cpus"]) for one in layout["ranks"]] == [("n1", [0, 1]), ("n2", [0, 1])]
     rows = json.loads(ready.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"]
     row = next(one for one in rows if one["id"] == told["run_id"])
     assert (row["state"], row["nodes"]) == ("done", ["n1", "n2"])
@@ -109,13 +111,11 @@ def test_the_first_rank_that_fails_is_named(ready: Site) -> None:
     [
         (("--nodes", "9"), "cannot give so much|node configuration is not available"),
         (("--slurm", "partition=nosuch"), "invalid partition specified: nosuch"),
-        (("--slurm", "time=9999"), "so it was cancelled: its partition"),
+        (("--slurm", "time=9999"), "so orch cancelled it: its partition"),
         (("--slurm", "constraint=gold"), "Invalid feature specification"),
     ],
 )
-def test_what_can_never_start_is_told_at_once(
-    ready: Site, asked: tuple[str, ...], words: str
-) -> None:
+def test_what_can_never_start_is_told_at_once(ready: Site, asked: tuple[str, ...], words: str) -> None:
     done = ready.orch("train", "faulty.py", *TWO, *asked, seconds=60)
     assert done.returncode == 1
     assert re.search(words, done.stderr)
@@ -127,7 +127,7 @@ def test_a_job_that_somebody_cancels(ready: Site) -> None:
     run.await_event("joined", 2)
     ready.said("scancel", run.job())
     code, words = run.end()
-    assert run.outcome()["problem"].startswith(f"job {run.job()}: it was cancelled"), words
+    assert run.outcome()["problem"].startswith(f"job {run.job()}: the job was cancelled"), words
     assert code == 130, words
     assert ready.said("squeue", "--noheader") == ""
 
@@ -212,10 +212,7 @@ def test_a_job_that_slurm_preempts_comes_again(ready: Site) -> None:
     run.await_event("joined", 2)
     ready.said("sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--wrap", "true")
     await_requeue(ready)
-    assert (
-        json.loads(ready.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"][-1]["state"]
-        == "waiting"
-    )
+    assert json.loads(ready.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"][-1]["state"] == "waiting"
     let_go(ready, run)
     code, words = run.end()
     assert code == 0, words
@@ -231,8 +228,7 @@ def test_a_controller_that_starts_again_ends_no_run(ready: Site) -> None:
 
 
 def test_a_spare_node_takes_the_place_of_one_that_dies(ready: Site) -> None:
-    run = Started(ready, *TWO, "--max-restarts", "1", "--spare-nodes", "1",
-                  "--", "--seconds", "0.2", "--steps", "100")  # fmt: skip
+    run = Started(ready, *TWO, "--max-restarts", "1", "--spare-nodes", "1", "--", "--seconds", "0.2", "--steps", "100")
     run.await_event("joined", 2)
     subprocess.run(["docker", "kill", ready.container("n2")], check=True, capture_output=True)
     code, words = run.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
@@ -9,11 +10,11 @@ import pytest
 
 from tests.images import need_engine
 from tests.slurm.conftest import FAULTY, image_of, opened
-from tests.slurm.site import LOGIN, Site, slurm_site
+from tests.slurm.site import LOGIN, USER, Site, orch_words, slurm_site
 from tests.slurm.test_run_slurm import SLOW, TWO, Started, train
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="a Slurm of its own")
+pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 HUNGRY = """
 import torch, torch.distributed as dist
 dist.init_process_group()
@@ -35,8 +36,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_a_rank_that_takes_more_memory_than_its_job_has_is_told_as_that(strict: Site) -> None:
-    run = Started(strict, *TWO, "--slurm", "mem=1000", "--slurm", "cpus-per-task=1",
-                  script="hungry.py")  # fmt: skip
+    run = Started(strict, *TWO, "--slurm", "mem=1000", "--slurm", "cpus-per-task=1", script="hungry.py")
     code, words = run.end()
     assert code == 1, words
     first = run.outcome()["first_failure"]
@@ -50,10 +50,9 @@ def test_what_an_account_does_not_allow_is_told_at_once(strict: Site) -> None:
     try:
         done = strict.orch("train", "faulty.py", *TWO, seconds=60)
     finally:
-        strict.said("sacctmgr", "-i", "modify", "user", *words, "maxtresperjob=node=-1",
-                    user="root")  # fmt: skip
+        strict.said("sacctmgr", "-i", "modify", "user", *words, "maxtresperjob=node=-1", user="root")
     assert done.returncode == 1
-    assert "so it was cancelled: its account gives no job so many nodes" in done.stderr, done.stderr
+    assert "so orch cancelled it: its account gives no job so many nodes" in done.stderr, done.stderr
 
 
 def test_an_account_that_is_none_is_named(strict: Site) -> None:
@@ -82,8 +81,7 @@ def test_a_run_goes_on_while_accounting_is_down(strict: Site) -> None:
     run.await_event("joined", 2)
     assert strict.orch("stop", run.folder.name).returncode == 0
     assert run.end()[0] == 130
-    strict.said("setpriv", "--reuid", "slurm", "--regid", "slurm", "--clear-groups", "slurmdbd",
-                user="root")  # fmt: skip
+    strict.said("setpriv", "--reuid", "slurm", "--regid", "slurm", "--clear-groups", "slurmdbd", user="root")
 
 
 def test_a_home_that_fills_while_a_run_goes_is_told(strict: Site) -> None:
@@ -100,3 +98,57 @@ def test_a_home_that_is_full_takes_no_run(strict: Site) -> None:
     assert done.returncode == 1
     assert "No space left on device" in done.stderr, done.stderr
     assert strict.said("squeue", "--noheader") == ""
+
+
+def test_a_run_on_a_named_cluster_asks_that_cluster_and_has_its_accounting(strict: Site) -> None:
+    """Check it by a wrapper around squeue, as the site has one cluster only."""
+    wrapper = strict.home / "asking" / "squeue"
+    wrapper.parent.mkdir()
+    wrapper.write_text('#!/bin/sh\necho "$@" >>"$HOME/asked"\nexec /usr/bin/squeue "$@"\n')
+    wrapper.chmod(0o755)
+    path = ("env", f"PATH=/home/{USER}/asking:/usr/bin:/bin")
+    run = Started(strict, *TWO, "--slurm", "clusters=orch", *SLOW, before=path)
+    run.await_event("joined", 2)
+    location = json.loads((run.folder / "plan.json").read_text())["location"]
+    assert location["cluster"] == "orch"
+    assert strict.orch("stop", run.folder.name).returncode == 0
+    code, output = run.end()
+    assert code == 130, output
+    assert "--clusters=orch" in (strict.home / "asked").read_text()
+    shown = json.loads(strict.orch("runs", "show", run.folder.name, "--json").stdout)
+    assert shown["accounting"]["source"] == "sacct"
+    assert shown["accounting"]["job"] == location["job"]
+    assert shown["accounting"]["elapsed_seconds"] > 0
+
+
+def test_a_run_in_an_allocation_has_its_accounting(strict: Site) -> None:
+    command = orch_words("train", "faulty.py", *TWO, "--json", "--", "--steps", "50")
+    done = strict.on(LOGIN, "salloc", "--nodes=2", "--exclusive", *command, seconds=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    recorded = json.loads(done.stdout)["accounting"]
+    assert (recorded["source"], recorded["state"]) == ("sacct", "COMPLETED")
+
+
+def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_accounting(strict: Site) -> None:
+    conf = strict.etc / "slurm.conf"
+    text = conf.read_text()
+    conf.write_text(text.replace("MinJobAge=300", "MinJobAge=2"))
+    strict.said("scontrol", "reconfigure", user="root")
+    try:
+        result = train(strict, *TWO, "--detach", "--json", *SLOW)
+        folder = strict.home / "runs" / result["run_id"]
+        events = folder / "events.jsonl"
+        until(lambda: events.exists() and events.read_text().count('"joined"') == 2, "both ranks")
+        job = json.loads((folder / "plan.json").read_text())["location"]["job"]
+        strict.said("scancel", job)
+        until(
+            lambda: strict.on(LOGIN, "scontrol", "show", "job", job).returncode,
+            "that Slurm has forgotten the job",
+            seconds=150,
+        )
+        done = strict.orch("attach", result["run_id"])
+    finally:
+        conf.write_text(text)
+        strict.said("scontrol", "reconfigure", user="root")
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert "the job was cancelled" in done.stdout + done.stderr

@@ -42,16 +42,19 @@ def tried(place: Debian | Environment) -> dict[str, Any]:
             print(error, file=sys.stderr)
             failed.append(str(program))
     return {
-        "torch": torch, "python": python, "bindings": ours, "from": place.origin,
-        "date": datetime.date.today().isoformat(), "passed": passed, "failed": failed,
-    }  # fmt: skip
+        "torch": torch,
+        "python": python,
+        "bindings": ours,
+        "from": place.origin,
+        "date": datetime.date.today().isoformat(),
+        "passed": passed,
+        "failed": failed,
+    }
 
 
 def table(results: list[dict[str, Any]]) -> str:
     rows = ["| torch | from | Python | passed | failed | on |", "| --- " * 6 + "|"]
-    for one in sorted(
-        results, key=lambda one: [int(p) for p in one["torch"].split("+")[0].split(".")]
-    ):
+    for one in sorted(results, key=lambda one: [int(p) for p in one["torch"].split("+")[0].split(".")]):
         failed = ", ".join(one["failed"]) or "-"
         passed = f"{len(one['passed'])} of {len(one['passed']) + len(one['failed'])}"
         words = (one["torch"], one["from"], one["python"], passed, failed, one["date"])
@@ -70,9 +73,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torches", description=__doc__)
     everywhere = [*(f"debian:{suite}" for suite in RELEASES), sys.executable]
     parser.add_argument("where", nargs="*", metavar="WHERE", default=everywhere)
-    known = (
-        {one["torch"]: one for one in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
-    )
+    known = {one["torch"]: one for one in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     for name in parser.parse_args().where:
         new = tried(where(name))
         known[new["torch"]] = new

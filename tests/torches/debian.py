@@ -25,10 +25,15 @@ cp oneccl_bindings_for_pytorch/*.py /built/oneccl_bindings_for_pytorch/
 """
 # Debian's torch is built without libuv.
 VARIABLES = {
-    "PYTHONPATH": "/built", "LD_LIBRARY_PATH": "/mpi/lib", "USE_LIBUV": "0",
-    "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500", "PYTHONWARNINGS": "ignore",
-}  # fmt: skip
+    "PYTHONPATH": "/built",
+    "LD_LIBRARY_PATH": "/mpi/lib",
+    "USE_LIBUV": "0",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 class NotToBeHad(Exception):
@@ -61,9 +66,7 @@ class Debian:
         mounts = {BINDINGS: "/bindings", oneccl(): "/oneccl"}
         # What the code does is the same, and compiling it takes a fifth of the time.
         given = ("--env", "ONECCL_ROOT=/oneccl", "--env", "CXXFLAGS=-O0")
-        said(
-            *self.container(mounts, f"{self.built}:/built"), *given, self.image, "sh", "-ec", BUILD
-        )
+        said(*self.container(mounts, f"{self.built}:/built"), *given, self.image, "sh", "-ec", BUILD)
         stamp.write_text(made_of)
 
     def container(self, mounts: dict[Path, str], *writable: str) -> list[str]:
@@ -78,14 +81,15 @@ class Debian:
         """What was printed; raises RuntimeError unless the program ended as it should."""
         prefix = Path(sys.prefix)
         mounts = {
-            PROGRAMS: "/programs", self.built: "/built",
-            prefix / "lib": "/mpi/lib", prefix / "bin": "/mpi/bin", prefix / "etc": "/mpi/etc",
-        }  # fmt: skip
+            PROGRAMS: "/programs",
+            self.built: "/built",
+            prefix / "lib": "/mpi/lib",
+            prefix / "bin": "/mpi/bin",
+            prefix / "etc": "/mpi/etc",
+        }
         given = [f"--env={name}={value}" for name, value in VARIABLES.items()]
         asked = [*self.container(mounts), *given, "--workdir", "/tmp", self.image]
-        return program.judged(
-            *result([*asked, *program.command("/mpi/bin/mpiexec.hydra", "/programs")])
-        )
+        return program.judged(*result([*asked, *program.command("/mpi/bin/mpiexec.hydra", "/programs")]))
 
     def python(self, code: str) -> str:
         given = ("--env", "PYTHONPATH=/built", "--env", "LD_LIBRARY_PATH=/mpi/lib")
@@ -95,9 +99,15 @@ class Debian:
 
 def result(command: list[str]) -> tuple[int, str]:
     done = subprocess.run(
-        command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=1800,
-    )  # fmt: skip
+        command,
+        cwd=CHECKOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=1800,
+    )
     return done.returncode, done.stdout
 
 
@@ -114,10 +124,6 @@ def oneccl() -> Path:
     found = "import runpy, sys; sys.argv = ['setup.py', '--quiet', '--version']; "
     root = "print(runpy.run_path('setup.py')['oneccl_root']())"
     done = subprocess.run(
-        [sys.executable, "-c", found + root],
-        cwd=BINDINGS,
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", found + root], cwd=BINDINGS, check=True, capture_output=True, text=True
     )
     return Path(done.stdout.splitlines()[-1])

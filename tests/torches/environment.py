@@ -19,15 +19,8 @@ class Environment:
         """As Debian.run."""
         names = clean_environment({"PYTHONWARNINGS": "ignore"})
         path = f"PATH={self.bin}:{names['PATH']}"
-        given = [
-            f"{name}={names[name]}" for name in ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-        ]
-        asked = [
-            "env",
-            path,
-            *given,
-            *program.command(str(self.bin / "mpiexec.hydra"), str(PROGRAMS)),
-        ]
+        given = [f"{name}={names[name]}" for name in ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")]
+        asked = ["env", path, *given, *program.command(str(self.bin / "mpiexec.hydra"), str(PROGRAMS))]
         return program.judged(*result(asked))
 
     def python(self, code: str) -> str:

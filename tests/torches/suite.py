@@ -31,9 +31,7 @@ class Program:
 
     def command(self, hydra: str, programs: str) -> list[str]:
         python = ["python3", f"{programs}/{self.name}.py", *self.arguments]
-        return (
-            [hydra, "-n", "2", *python] if self.by == "mpi" else ["sh", "-c", BARE, "sh", *python]
-        )
+        return [hydra, "-n", "2", *python] if self.by == "mpi" else ["sh", "-c", BARE, "sh", *python]
 
     def judged(self, code: int, text: str) -> str:
         words, times = self.says
@@ -48,25 +46,27 @@ SHORT = (
     Program(name="matrix", what="every collective", by="mpi", says=("checked", 2)),
     Program(name="matrix", what="every collective", by="ofi", says=("checked", 2)),
     Program(
-        name="models", what="DDP, FSDP2, checkpoint", by="mpi", arguments=("/tmp/checkpoint",),
+        name="models",
+        what="DDP, FSDP2, checkpoint",
+        by="mpi",
+        arguments=("/tmp/checkpoint",),
         says=("functional collectives are right", 2),
     ),
-    Program(
-        name="endings", what="error words", by="mpi", arguments=LATE, says=MISSING, fails=True
-    ),
-)  # fmt: skip
+    Program(name="endings", what="error words", by="mpi", arguments=LATE, says=MISSING, fails=True),
+)
 WHOLE = (
     *SHORT,
     Program(
-        name="models", what="DDP, FSDP2, checkpoint", by="ofi", arguments=("/tmp/checkpoint",),
+        name="models",
+        what="DDP, FSDP2, checkpoint",
+        by="ofi",
+        arguments=("/tmp/checkpoint",),
         says=("functional collectives are right", 2),
     ),
-    Program(
-        name="endings", what="error words", by="ofi", arguments=LATE, says=MISSING, fails=True
-    ),
+    Program(name="endings", what="error words", by="ofi", arguments=LATE, says=MISSING, fails=True),
     Program(name="work_objects", what="Work, groups, refusals", by="mpi"),
     Program(name="work_objects", what="Work, groups, refusals", by="ofi"),
     Program(name="again_and_again", what="init and destroy", by="mpi"),
     Program(name="again_and_again", what="init and destroy", by="ofi"),
     Program(name="stress", what="1,000 mixed rounds", by="mpi", says=("", 0)),
-)  # fmt: skip
+)

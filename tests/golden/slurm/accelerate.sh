@@ -6,16 +6,18 @@
 #SBATCH --signal=B:TERM@150
 #SBATCH --exclusive
 #SBATCH --requeue
+#SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
 # nodes: 2 (those that Slurm gives)
 # slurm exclusive: yes (asked for)
 # slurm requeue: yes (asked for)
+# slurm mem: 0 (all memory of the nodes)
 # ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
 # launcher: accelerate (accelerate 1.15.0, which starts mpirun of Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)
-# precision: bf16 (the recipe's default)
+# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
 set -eu
 umask 077
@@ -35,15 +37,14 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "PYTHONUNBUFFERED": "1",
   "TOKENIZERS_PARALLELISM": "false",
   "ACCELERATE_USE_CPU": "True",
-  "ACCELERATE_MIXED_PRECISION": "bf16",
-  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+  "ACCELERATE_MIXED_PRECISION": "no"
  },
  "preload": [
   "libiomp5.so",
   "libtcmalloc_minimal.so.4"
  ],
  "torch": "2.13.0+cpu",
- "needs_bf16": true,
+ "needs_bf16": false,
  "launch": "accelerate",
  "mpi": "intel",
  "launcher": [
@@ -82,7 +83,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
-  "--bf16",
+  "--orch-precision=auto",
   "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
  ],
  "launcher_env": {
@@ -92,7 +93,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
  },
  "files": {
   "hostfile": "node-0:1\nnode-1:1\n",
-  "accelerate.yaml": "compute_environment: \"LOCAL_MACHINE\"\ndistributed_type: \"MULTI_CPU\"\nuse_cpu: true\nmixed_precision: \"bf16\"\nnum_machines: 2\nnum_processes: 2\nmachine_rank: 0\nmain_process_ip: \"address-of-node0\"\nmain_process_port: 26558\nmain_training_function: \"main\"\nrdzv_backend: \"static\"\nsame_network: true\ndowncast_bf16: false\ndebug: false\nmpirun_config:\n  mpirun_hostfile: \"/shared/alice/runs/20260102-030405-bert-qa-abcd/hostfile\"\n"
+  "accelerate.yaml": "compute_environment: \"LOCAL_MACHINE\"\ndistributed_type: \"MULTI_CPU\"\nuse_cpu: true\nmixed_precision: \"no\"\nnum_machines: 2\nnum_processes: 2\nmachine_rank: 0\nmain_process_ip: \"address-of-node0\"\nmain_process_port: 26558\nmain_training_function: \"main\"\nrdzv_backend: \"static\"\nsame_network: true\ndowncast_bf16: false\ndebug: false\nmpirun_config:\n  mpirun_hostfile: \"/shared/alice/runs/20260102-030405-bert-qa-abcd/hostfile\"\n"
  },
  "options": [
   "--stall-timeout=900",
@@ -103,7 +104,17 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--path=/venv/bin"
  ],
  "requeue": true,
+ "max_requeues": null,
  "local": null,
+ "precision": {
+  "arguments": {
+   "bf16": [
+    "--bf16"
+   ],
+   "fp32": []
+  },
+  "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd/output/precision.txt"
+ },
  "schema": 1
 }
 ORCH_END_OF_FILE

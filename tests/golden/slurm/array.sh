@@ -6,15 +6,17 @@
 #SBATCH --requeue
 #SBATCH --signal=B:TERM@150
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --array=0-1
 #
 # stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
 # nodes: 2 (those that Slurm gives)
-# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
+# slurm mem: 0 (all memory of the nodes)
 # ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
 # launcher: srun (one step of Slurm for all ranks)
 # backend: gloo (part of PyTorch, over TCP)
-# precision: bf16 (the recipe's default)
+# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
 set -eu
 umask 077
@@ -35,15 +37,14 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/slurm.json <<'ORCH_END_O
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false",
-  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+  "TOKENIZERS_PARALLELISM": "false"
  },
  "preload": [
   "libiomp5.so",
   "libtcmalloc_minimal.so.4"
  ],
  "torch": "2.13.0+cpu",
- "needs_bf16": true,
+ "needs_bf16": false,
  "launch": "srun",
  "mpi": "",
  "launcher": [
@@ -80,7 +81,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/slurm.json <<'ORCH_END_O
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
-  "--bf16",
+  "--orch-precision=auto",
   "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-0/output"
  ],
  "launcher_env": {
@@ -94,7 +95,17 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/slurm.json <<'ORCH_END_O
   "--keeps-batch"
  ],
  "requeue": true,
+ "max_requeues": null,
  "local": null,
+ "precision": {
+  "arguments": {
+   "bf16": [
+    "--bf16"
+   ],
+   "fp32": []
+  },
+  "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd-0/output/precision.txt"
+ },
  "schema": 1
 }
 ORCH_END_OF_FILE
@@ -115,15 +126,14 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/slurm.json <<'ORCH_END_O
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false",
-  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+  "TOKENIZERS_PARALLELISM": "false"
  },
  "preload": [
   "libiomp5.so",
   "libtcmalloc_minimal.so.4"
  ],
  "torch": "2.13.0+cpu",
- "needs_bf16": true,
+ "needs_bf16": false,
  "launch": "srun",
  "mpi": "",
  "launcher": [
@@ -160,7 +170,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/slurm.json <<'ORCH_END_O
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
-  "--bf16",
+  "--orch-precision=auto",
   "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-1/output"
  ],
  "launcher_env": {
@@ -174,7 +184,17 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/slurm.json <<'ORCH_END_O
   "--keeps-batch"
  ],
  "requeue": true,
+ "max_requeues": null,
  "local": null,
+ "precision": {
+  "arguments": {
+   "bf16": [
+    "--bf16"
+   ],
+   "fp32": []
+  },
+  "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd-1/output/precision.txt"
+ },
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -2,19 +2,20 @@
 # stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
 # login: login1 (by SSH)
 # nodes: 2 (those that Slurm gives)
-# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
+# slurm mem: 0 (all memory of the nodes)
 # ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
 # launcher: mpirun (mpiexec.hydra of Intel MPI)
 # container: /shared/torch.sif (by Apptainer or Singularity, one for each rank, on its python3)
 # backend: gloo (part of PyTorch, over TCP)
-# precision: bf16 (the recipe's default)
+# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the image has)
-# rank 0: node-0, 1 thread
-# rank 1: node-1, 1 thread
+# rank 0: node-0, a thread for each of its cores
+# rank 1: node-1, a thread for each of its cores
 tar --exclude=__pycache__ -C /here/train -cz . | ssh -- login1 'sh -c '"'"'umask 077
-test -e "$1" && cat > /dev/null && exit
-folder=$(dirname "$1") && mkdir -p "$folder" && part=$(mktemp -d "$folder/.part-XXXXXX") || exit
-tar -xzf - -C "$part" && mv -T "$part" "$1" 2> /dev/null || { rm -rf "$part"; test -e "$1"; }'"'"' sh /shared/orch/train'
+part=$(mktemp -d) && trap '"'"'"'"'"'"'"'"'rm -rf "$part"'"'"'"'"'"'"'"'"' EXIT && tar -xzf - -C "$part" &&
+  python3 -I -S -B "$part/node.py" receive-folder "$part" "$1"
+'"'"' sh /shared/orch/train'
 ssh -- login1 'umask 077 && mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd && cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.sh' <<'ORCH_END_OF_FILE_1'
 #!/bin/bash
 #SBATCH --job-name=orch-20260102-030405-bert-qa-abcd
@@ -24,17 +25,19 @@ ssh -- login1 'umask 077 && mkdir -p /shared/alice/runs/20260102-030405-bert-qa-
 #SBATCH --requeue
 #SBATCH --signal=B:TERM@150
 #SBATCH --exclusive
+#SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
 # login: login1 (by SSH)
 # nodes: 2 (those that Slurm gives)
-# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
+# slurm mem: 0 (all memory of the nodes)
 # ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
 # launcher: mpirun (mpiexec.hydra of Intel MPI)
 # container: /shared/torch.sif (by Apptainer or Singularity, one for each rank, on its python3)
 # backend: gloo (part of PyTorch, over TCP)
-# precision: bf16 (the recipe's default)
+# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the image has)
 set -eu
 umask 077
@@ -52,12 +55,11 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false",
-  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+  "TOKENIZERS_PARALLELISM": "false"
  },
  "preload": [],
  "torch": null,
- "needs_bf16": true,
+ "needs_bf16": false,
  "launch": "mpirun",
  "mpi": "intel",
  "launcher": [
@@ -93,7 +95,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
-  "--bf16",
+  "--orch-precision=auto",
   "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
  ],
  "launcher_env": {
@@ -112,7 +114,17 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--keeps-batch"
  ],
  "requeue": true,
+ "max_requeues": null,
  "local": null,
+ "precision": {
+  "arguments": {
+   "bf16": [
+    "--bf16"
+   ],
+   "fp32": []
+  },
+  "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd/output/precision.txt"
+ },
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -16,7 +16,7 @@
 # ranks: 4 (2 on each node; equal shares of the cores that the job is given)
 # launcher: mpirun (mpiexec.hydra of Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)
-# precision: bf16 (the recipe's default)
+# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
 set -eu
 umask 077
@@ -34,15 +34,14 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false",
-  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+  "TOKENIZERS_PARALLELISM": "false"
  },
  "preload": [
   "libiomp5.so",
   "libtcmalloc_minimal.so.4"
  ],
  "torch": "2.13.0+cpu",
- "needs_bf16": true,
+ "needs_bf16": false,
  "launch": "mpirun",
  "mpi": "intel",
  "launcher": [
@@ -78,7 +77,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
-  "--bf16",
+  "--orch-precision=auto",
   "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
  ],
  "launcher_env": {
@@ -96,7 +95,17 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--keeps-batch"
  ],
  "requeue": true,
+ "max_requeues": null,
  "local": null,
+ "precision": {
+  "arguments": {
+   "bf16": [
+    "--bf16"
+   ],
+   "fp32": []
+  },
+  "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd/output/precision.txt"
+ },
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -9,6 +9,7 @@
 #SBATCH --account=physics
 #SBATCH --time=2:00:00
 #SBATCH --exclusive
+#SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
@@ -16,11 +17,12 @@
 # slurm partition: cpu (asked for)
 # slurm account: physics (asked for)
 # slurm time: 2:00:00 (asked for)
-# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
+# slurm mem: 0 (all memory of the nodes)
 # ranks: 16 (4 on each node; equal shares of the cores that the job is given)
 # launcher: srun (one step of Slurm for all ranks)
 # backend: gloo (part of PyTorch, over TCP)
-# precision: bf16 (the recipe's default)
+# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
 set -eu
 umask 077
@@ -38,15 +40,14 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false",
-  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+  "TOKENIZERS_PARALLELISM": "false"
  },
  "preload": [
   "libiomp5.so",
   "libtcmalloc_minimal.so.4"
  ],
  "torch": "2.13.0+cpu",
- "needs_bf16": true,
+ "needs_bf16": false,
  "launch": "srun",
  "mpi": "",
  "launcher": [
@@ -83,7 +84,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
-  "--bf16",
+  "--orch-precision=auto",
   "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
  ],
  "launcher_env": {
@@ -97,7 +98,17 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--keeps-batch"
  ],
  "requeue": true,
+ "max_requeues": null,
  "local": null,
+ "precision": {
+  "arguments": {
+   "bf16": [
+    "--bf16"
+   ],
+   "fp32": []
+  },
+  "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd/output/precision.txt"
+ },
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -9,17 +9,19 @@
 #SBATCH --constraint='avx512&ib'
 #SBATCH --comment='two words; it'"'"'s $(touch PWNED)'
 #SBATCH --exclusive
+#SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
 # nodes: 2 and 1 spare (those that Slurm gives)
 # slurm constraint: avx512&ib (asked for)
 # slurm comment: two words; it's $(touch PWNED) (asked for)
-# slurm exclusive: yes (nothing else is said; cpus-per-task=N shares nodes)
+# slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
+# slurm mem: 0 (all memory of the nodes)
 # ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
 # launcher: torchrun (one torchrun on each node, c10d on node0)
 # backend: gloo (part of PyTorch, over TCP)
-# precision: bf16 (the recipe's default)
+# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
 # restarts: 1 (without lost nodes, too: the recipe then keeps its global batch, order and schedule)
 set -eu
@@ -38,15 +40,14 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false",
-  "ORCH_RANK_DEFAULTS": "{\"ORCH_CCL_SHARED_MEMORY\": \"1\"}"
+  "TOKENIZERS_PARALLELISM": "false"
  },
  "preload": [
   "libiomp5.so",
   "libtcmalloc_minimal.so.4"
  ],
  "torch": "2.13.0+cpu",
- "needs_bf16": true,
+ "needs_bf16": false,
  "launch": "torchrun",
  "mpi": "",
  "launcher": [
@@ -84,7 +85,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--save_total_limit=2",
   "--save_steps=60",
   "--exclude_validation_ids",
-  "--bf16",
+  "--orch-precision=auto",
   "--output_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd/output"
  ],
  "launcher_env": {
@@ -100,7 +101,17 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   "--keeps-batch"
  ],
  "requeue": true,
+ "max_requeues": null,
  "local": null,
+ "precision": {
+  "arguments": {
+   "bf16": [
+    "--bf16"
+   ],
+   "fp32": []
+  },
+  "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd/output/precision.txt"
+ },
  "schema": 1
 }
 ORCH_END_OF_FILE

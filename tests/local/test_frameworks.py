@@ -1,0 +1,288 @@
+"""What scripts ask of torch.distributed and of frameworks, and what they get."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from orch_node.rank import metrics
+
+from tests import matrix
+from tests.local.grounds import Ground
+from tests.local.test_lightning import lightning
+
+__all__ = ["lightning"]
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+PIPELINE = """
+import torch
+import torch.distributed as dist
+rank = dist.get_rank()
+torch.manual_seed(rank)
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(5):
+    if rank == 0:
+        out = layer(torch.ones(2, 4))
+        dist.send(out.detach(), 1)
+        grad = torch.empty(2, 4)
+        dist.recv(grad, 1)
+        out.backward(grad)
+    else:
+        inputs = torch.empty(2, 4)
+        dist.recv(inputs, 0)
+        inputs.requires_grad_()
+        layer(inputs).pow(2).mean().backward()
+        (request,) = dist.batch_isend_irecv([dist.P2POp(dist.isend, inputs.grad, 0)])
+        request.wait()
+    optimizer.step()
+    optimizer.zero_grad()
+print("TRAINED", step + 1)
+"""
+
+NEW_GROUPS = """
+import datetime, os, time
+import torch
+import torch.distributed as dist
+
+def show(name):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    seconds = backend.options._timeout.total_seconds() if hasattr(backend, "options") else 0
+    print(name, dist.get_backend(), int(total), int(seconds), flush=True)
+
+dist.init_process_group("gloo", "env://", datetime.timedelta(seconds=7200))
+show("ADOPTED")
+try:
+    dist.init_process_group("gloo", None, None, 3)
+except ValueError as error:
+    print("WRONG-SIZE", error)
+try:
+    dist.init_process_group("gloo", None, None, 2, 1 - dist.get_rank())
+except ValueError as error:
+    print("WRONG-RANK", error)
+dist.destroy_process_group()
+dist.init_process_group(backend="gloo", timeout=datetime.timedelta(seconds=60))
+show("KEYWORD")
+dist.destroy_process_group()
+dist.init_process_group("gloo")
+show("POSITION")
+dist.init_process_group(timeout=datetime.timedelta(seconds=2))
+if dist.get_rank() == 0:
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        print("TIMED-OUT", str(error).replace(os.linesep, " "))
+else:
+    time.sleep(6)
+"""
+
+ACCELERATORS = """
+import datetime, sys
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
+
+def timeout():
+    options = dist.group.WORLD._get_backend(torch.device("cpu")).options
+    return int(options._timeout.total_seconds())
+
+accelerator = Accelerator(
+    kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=5000))]
+)
+print("FIRST", accelerator.num_processes, dist.get_backend(), timeout())
+accelerator.end_training()
+accelerator.state._reset_state(reset_partial_state=True)
+accelerator = Accelerator()
+total = int(accelerator.reduce(torch.ones(1)))
+print("SECOND", accelerator.num_processes, dist.get_backend(), total)
+accelerator.state._reset_state(reset_partial_state=True)
+from transformers import TrainingArguments
+arguments = TrainingArguments("out", ddp_timeout=7200)
+print("THIRD", arguments.world_size, timeout())
+"""
+
+OTHER_ACCELERATE = """
+import os
+os.environ["ACCELERATE_USE_CPU"] = "false"
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+accelerator.backward(model(torch.ones(2, 2)).sum())
+optimizer.step()
+"""
+
+OTHER_LIGHTNING = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+os.environ["NODE_RANK"] = "0"
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import LightningEnvironment
+import torch
+fabric = Fabric(
+    accelerator="cpu", devices=1, num_nodes=2, strategy="ddp", plugins=[LightningEnvironment()]
+)
+fabric.launch()
+model = torch.nn.Linear(2, 1)
+model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+fabric.backward(model(torch.ones(2, 2)).sum())
+optimizer.step()
+"""
+
+
+def run(ground: Ground, folder: Path, text: str, *options: str) -> matrix.Cell:
+    script = folder / "script.py"
+    script.write_text(text)
+    return ground.start(str(script), *options)
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_ranks_that_only_send_and_receive_train_together(one: Ground, tmp_path: Path, backend: str) -> None:
+    cell = run(one, tmp_path, PIPELINE, "--backend", backend)
+    assert cell.code == 0, cell.report
+    assert [cell.said("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_groups_that_a_script_makes_have_its_timeout_and_the_runs_backend(
+    one: Ground, tmp_path: Path, backend: str
+) -> None:
+    cell = run(one, tmp_path, NEW_GROUPS, "--backend", backend)
+    assert cell.code == 0, cell.report
+
+    def expected(seconds: str) -> str:
+        return f"{backend} 2 {seconds if backend == 'gloo' else 0}"  # ccl does not show it
+
+    for rank in (0, 1):
+        assert cell.said("ADOPTED", rank) == expected("7200")
+        assert "world_size=3, this run has 2 ranks" in cell.said("WRONG-SIZE", rank)
+        assert f"rank={1 - rank} on rank {rank}" in cell.said("WRONG-RANK", rank)
+        assert cell.said("KEYWORD", rank) == expected("60")
+        assert cell.said("POSITION", rank) == expected("1800")
+        assert f"process group (gloo); it gets a new one on {backend}" in cell.logs[rank]
+    assert re.search(r"2000 ?ms", cell.said("TIMED-OUT", 0))
+
+
+def test_accelerators_without_cpu_true_train_on_all_ranks(one: Ground, tmp_path: Path) -> None:
+    cell = run(one, tmp_path, ACCELERATORS, "--backend", "gloo")  # which shows its timeout
+    assert cell.code == 0, cell.report
+    for rank in (0, 1):
+        assert cell.said("FIRST", rank) == "2 gloo 5000"
+        assert cell.said("SECOND", rank) == "2 gloo 2"
+        assert cell.said("THIRD", rank) == "2 7200"
+
+
+def test_a_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Path) -> None:
+    text = (SCRIPTS / "with_trainer.py").read_text()
+    assert "use_cpu=True" in text
+    cell = run(one, tmp_path, text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
+    assert cell.code == 0, cell.report
+    assert cell.said("DONE", 0).startswith("ccl 2 [")
+    lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
+    last_loss = json.loads(lines[-1])["loss"]
+    assert f", {last_loss:.4f}"[:6] in cell.said("DONE", 0), "what the Trainer logs is in the report"
+
+
+def test_an_accelerator_with_other_numbers_ends_before_its_first_step(one: Ground, tmp_path: Path) -> None:
+    cell = run(one, tmp_path, OTHER_ACCELERATE)
+    assert cell.code == 1
+    text = cell.report["failure"]["text"]
+    assert "Accelerate trains as rank 0 of 1" in text
+    assert "Pass cpu=True to Accelerator()" in text
+
+
+def test_a_fabric_with_other_numbers_ends_before_its_first_step(two: Ground, tmp_path: Path, lightning: str) -> None:
+    cell = run(two, tmp_path, OTHER_LIGHTNING, "--", lightning)
+    assert cell.code == 1
+    text = cell.report["failure"]["text"]
+    assert "Lightning trains as rank 0 of 2, but this is rank 1 of 2" in text
+    assert "devices=1, num_nodes=2 and strategy='ddp'" in text
+
+
+def test_a_script_that_ends_before_it_trains_is_noted(one: Ground, tmp_path: Path) -> None:
+    text = "print('Unable to locate sufficient 2 gpus. Exiting.')\nraise SystemExit\n"
+    (tmp_path / "script.py").write_text(text)
+    done = one.orch("train", str(tmp_path / "script.py"), *one.flags)
+    assert done.returncode == 0
+    assert "note: no training step was seen" in done.stdout
+
+
+def test_importing_torchao_adds_no_lines_to_the_log(one: Ground, tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    cell = run(one, tmp_path, "import torchao\nprint('IMPORTED', torchao.__name__)\n")
+    assert cell.code == 0, cell.report
+    assert cell.logs[0].splitlines() == ["IMPORTED torchao"]
+
+
+NAN = """
+import torch
+import torch.distributed as dist
+dist.all_reduce(torch.ones(1))
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(30):
+    inputs = torch.full((1, 2), float("nan") if step > 5 else 1.0)
+    model(inputs).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_loss_that_stays_nan_is_a_warning(one: Ground, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(NAN)
+    done = one.orch("train", str(tmp_path / "script.py"), *one.flags)
+    assert done.returncode == 0, done.stdout
+    warning = "the loss has been NaN in 10 backward passes in a row"
+    assert warning in done.stderr
+    assert "no training step" not in done.stdout
+    assert max(one.folder.glob("runs/*/ranks/rank-1.log")).read_text().count(warning) == 1
+
+
+@pytest.mark.parametrize("count", [9, 10])
+def test_few_nan_losses_are_no_warning(capsys: pytest.CaptureFixture[str], count: int) -> None:
+    """Let a gradient scaler skip a few such steps at first."""
+    losses, nan = metrics.NanLosses(), torch.tensor(float("nan"))
+    for _ in range(3):
+        for _ in range(count):
+            losses.check(torch, nan)
+        losses.check(torch, [torch.tensor(1.0)])
+        losses.check(torch, torch.ones(3))
+    assert capsys.readouterr().err.count("warning") == (count == 10)
+
+
+SLOW_TO_JOIN = """
+import os, time
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+rank = dist.get_rank()
+make_group = c10d._new_process_group_helper
+
+def make_group_slowly(*args, **kwargs):
+    group = make_group(*args, **kwargs)
+    if rank == 1:
+        time.sleep(2)
+        open("joined", "w")
+    return group
+
+dist.destroy_process_group()
+c10d._new_process_group_helper = make_group_slowly
+dist.init_process_group()
+print("JOINED", os.path.exists("joined"))
+"""
+
+
+def test_a_rank_leaves_the_start_of_a_gloo_group_when_all_have_joined(one: Ground, tmp_path: Path) -> None:
+    """Test that no rank can end its script while another one still makes its connections."""
+    (one.folder / "joined").unlink(missing_ok=True)
+    cell = run(one, tmp_path, SLOW_TO_JOIN, "--backend", "gloo")
+    assert cell.code == 0, cell.report
+    assert [cell.said("JOINED", rank) for rank in (0, 1)] == ["True", "True"]

@@ -1,0 +1,71 @@
+"""A probe pod that does not start: what is waited for, for how long, and what is blamed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.targets.kubernetes import image_probe
+from orchestrator.targets.kubernetes.checks import Finding
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from tests.kube_api import Api, client_of
+from tests.local.test_kube import api
+
+__all__ = ["api"]
+SETTINGS = KubeSettings(image="registry.example/orch:current")
+NO_SANDBOX = (
+    "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to set up sandbox "
+    'container network: plugin type="flannel" failed'
+)
+CREATING = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]}
+
+
+def probe(api: Api, status: dict[str, Any]) -> tuple[Finding, list[str]]:
+    """Return the finding and the lines printed meanwhile, for a pod that stays in a status."""
+    lines: list[str] = []
+
+    def answer() -> None:
+        api.await_(lambda: api.names("pods"))
+        made = api.get("pods", image_probe.PROBE) or {}
+        api.put("pods", {**made, "status": {"phase": "Pending", **status}})
+
+    kubelet = threading.Thread(target=answer)
+    kubelet.start()
+    finding = image_probe.image(client_of(api.url), SETTINGS, lines.append, pull=True)
+    kubelet.join()
+    return finding, lines
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = tuple(replace(trouble, seconds=min(trouble.seconds, 2.0)) for trouble in image_probe.TROUBLES)
+    monkeypatch.setattr(image_probe, "TROUBLES", short)
+
+
+def test_a_sandbox_that_cannot_be_created_is_no_fault_of_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    event = {"reason": "FailedCreatePodSandBox", "message": NO_SANDBOX}
+    involved = {"involvedObject": {"name": image_probe.PROBE}}
+    api.put("events", {"metadata": {"name": "e"}, **event, **involved})
+    finding, lines = probe(api, CREATING)
+    assert (finding.state, NO_SANDBOX in finding.words) == ("miss", True)
+    assert "The image was not tried" in finding.cure
+    assert any(NO_SANDBOX in line for line in lines), "it does not wait silently"
+    assert api.names("pods") == []
+
+
+def test_a_pod_without_a_node_is_no_fault_of_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    finding, _ = probe(api, UNSCHEDULABLE)
+    assert "waits for a node: 0/3 nodes are available" in finding.words
+    assert "The image was not tried" in finding.cure
+
+
+def test_waiting_ends_long_before_the_time_for_a_pull() -> None:
+    sandbox = image_probe.trouble_of("FailedCreatePodSandBox: no network")
+    assert sandbox.seconds < image_probe.PULL_SECONDS / 4
+    assert image_probe.trouble_of("its image x cannot be pulled: denied").seconds == 0
+    assert image_probe.trouble_of("").seconds == image_probe.PULL_SECONDS

@@ -1,0 +1,38 @@
+"""A rank whose script ends while another one waits for it in a collective."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.local.test_train import last_run, left_behind
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+# Rank 0 has one batch more than rank 1.
+SCRIPT = """
+import torch
+import torch.distributed as dist
+dist.init_process_group()
+for batch in range(4 - dist.get_rank()):
+    dist.all_reduce(torch.ones(1))
+print("TRAINED")
+"""
+REASON = "rank 1 ended the script after 3 collectives, but node0 rank 0 waits in collective 4"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "backend"), [("mpirun", "ccl"), ("torchrun", "ccl"), ("accelerate", "ccl"), ("mpirun", "gloo")]
+)
+def test_a_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
+    orch: Orch, tmp_path: Path, launcher: str, backend: str
+) -> None:
+    (tmp_path / "uneven.py").write_text(SCRIPT)
+    options = ["--ppn", "2", "--launcher", launcher, "--backend", backend]
+    done = orch("train", "uneven.py", *options, "--stall-timeout", "150")
+    assert done.returncode == 1
+    assert REASON in done.stdout
+    assert "cure: Give every rank the same number of batches" in done.stdout
+    assert left_behind(last_run(tmp_path)) == []

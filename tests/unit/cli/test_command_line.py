@@ -1,0 +1,165 @@
+"""What the command line refuses, and what its help shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli.main import app
+from orchestrator.errors import OrchError
+
+K8S = ("train", "bert-qa", "--on", "k8s", "--nodes", "2", "--k8s", "image=x", "--dry-run")
+
+
+@pytest.fixture(autouse=True)
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
+    for name in ("ORCH_K8S_FILE", "ORCH_RUNS_DIR", "ORCH_RECIPE_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
+    (tmp_path / "own.py").write_text("")
+
+
+def orch(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+def refusal(*words: str) -> OrchError:
+    done = orch(*words)
+    assert isinstance(done.exception, OrchError), done.output
+    return done.exception
+
+
+def refused(*words: str) -> str:
+    error = refusal(*words)
+    assert error.exit_code == 2
+    return error.message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            (*K8S, "--inventory", "nosuch", "--accelerate-config", "/nonexistent"),
+            "--inventory is for nodes behind SSH. --accelerate-config is for --launcher accelerate",
+        ),
+        ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: there is no"),
+        ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks unless --launcher is given"),
+        ((*K8S, "--min-nodes", "1"), "min_nodes without --max-restarts"),
+        ((*K8S, "-o", "yaml", "--json"), "-o yaml is the plan's manifest: not with --json"),
+        ((*K8S[:-1], "-o", "yaml"), "-o yaml is the plan's manifest: for --dry-run"),
+        (("train", "bert-qa", "--k8s", "cpu=2"), "--k8s is for --on k8s"),
+        (("train", "bert-qa", "--k8s-file", "x.toml"), "--k8s-file is for --on k8s"),
+        (("train", "bert-qa", "--launcher", "mpijob"), "--launcher mpijob is for --on k8s"),
+        (("train", "bert-qa", "--on", "nosuch"), "--on nosuch"),
+        (("train", "bert-qa", "--ppn", "many"), "--ppn many: expected a number or auto"),
+        (
+            ("data", "prepare", "text", "x.txt", "--out", "data", "--set", "kind=wikipedia"),
+            "--set kind=wikipedia: this command sets it",
+        ),
+        (("runs", "--json", "show"), "--json before show is not read"),
+        (("runs", "--inventory", "lab", "logs"), "--inventory before logs is not read"),
+        (("recipes", "--json", "schema"), "--json before schema is not read"),
+        (("stacks", "--markdown", "show", "current"), "--markdown before show is not read"),
+        (("stacks", "--markdown", "--json"), "--markdown and --json are two formats"),
+        (("k8s", "init", "--json"), "--json is for --apply"),
+        (("image", "build", "--dry-run", "--json"), "--json is not for --dry-run"),
+    ],
+    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
+)
+def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("provision", "inventory/prod"), "`orch init prod HOST...` writes inventory/prod."),
+        (("provision", "./inventory/prod/"), "`orch init prod HOST...` writes inventory/prod."),
+        (("provision", "hosts.ini"), "`orch init NAME HOST...` writes inventory/NAME. With orch"),
+        (("runs", "--inventory", "lab.yml"), "First: orch provision ./lab.yml"),
+        (("clean", "--inventory", "lab.yml"), "First: orch provision ./lab.yml"),
+        (("nodes", "broken.yml"), "ansible-inventory -i broken.yml --list`"),
+        (("train", "bert-qa", "--on", "k8s", "--k8s", "image=x"), "--nodes 4: four pods"),
+        (("train", "bert-qa", "--set", "seed"), "--set learning_rate=1e-4"),
+        (("train", "bert-qa", "--ppn", "two"), "--ppn 4: four ranks on each node."),
+        (("runs", "show", "last"), "`orch train` starts one."),
+        (("runs", "20261122-184302-bert-qa-3d0a"), "runs show 20261122-184302-bert-qa-3d0a` shows"),
+        (("runs", "shwo"), "Did you mean 'show'?"),
+        (("setup", "--wheels", "nowhere"), "leave --wheels out: they are built here then."),
+        (("init", "lab", "alice@"), "Examples: node1, alice@node1:2222"),
+        (("init", "lab", "node1:ssh"), "Examples: node1, alice@node1:2222"),
+        (("init", "lab", "node1", "node[1-2]"), "A range may hold a name already."),
+        (("recipes", "new", "bert-qa"), "Choose another name: my-recipe."),
+        (("image", "build", "--engine", "no-such-engine"), "--engine podman, or install docker"),
+    ],
+    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
+)
+def test_a_first_mistake_is_answered_by_what_to_do(words: tuple[str, ...], hint: str, tmp_path: Path) -> None:
+    (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
+    (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
+    with_path = tuple(f"./{word}" if word.endswith(".yml") else word for word in words)
+    assert hint in refusal(*with_path).hint
+
+
+def test_nodes_that_are_not_known_are_told_with_what_makes_them_known(tmp_path: Path) -> None:
+    (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
+    done = orch("nodes", "./lab.yml")
+    assert "unknown" in done.stdout
+    assert "nothing is recorded yet: orch provision ./lab.yml" in done.stderr
+
+
+@pytest.mark.parametrize("where", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")])
+def test_a_setting_of_a_wrong_type_is_refused_before_anything_starts(where: tuple[str, ...]) -> None:
+    words = ("train", "bert-qa", *where, "--set")
+    found = refusal(*words, "num_train_epochs=abc")
+    assert found.message == "--set num_train_epochs=abc: it is not a number."
+    assert "Its default is 6." in found.hint
+    assert "Did you mean 'num_train_epochs'?" in refusal(*words, "num_train_epoch=3").hint
+
+
+def test_an_option_of_a_script_is_told_where_it_belongs() -> None:
+    found = refusal("train", "own.py", "--epochs", "3")
+    assert found.message == "No such option: --epochs."
+    assert "go after --: orch train script.py -- --its --flags." in found.hint
+    assert "Did you mean --nodes?" in refusal("train", "own.py", "--node", "3").hint
+    assert "after --" not in orch("runs", "--epochs", "3").stderr
+
+
+def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
+    """They went to the ranks, which refused them after a quarter of a minute."""
+    found = refusal("train", "bert-qa", "learning_rate=1e-4")
+    assert "'learning_rate=1e-4' behind the recipe" in found.message
+    assert "--set learning_rate=1e-4 changes a setting" in found.hint
+    own = ("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert orch(*own, "data.csv").exit_code == 0
+    assert orch(*K8S, "--", "--its", "flag").exit_code == 0
+
+
+def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
+    own = ("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert "-o yaml is for --on k8s: this plan is a shell script" in refused(*own, "-o", "yaml")
+    for more in (("--json",), ("-o", "json")):
+        assert json.loads(orch(*own, *more).stdout)["kind"] == "plan"
+    assert "kind: TrainJob" in orch(*K8S, "-o", "yaml").stdout
+
+
+def test_the_environment_names_a_file_for_pods_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked of runs on nodes."""
+    monkeypatch.setenv("ORCH_K8S_FILE", "/nonexistent")
+    done = orch("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert done.exit_code == 0, done.exception
+    assert "/nonexistent" in refused(*K8S)
+
+
+def test_help_has_a_panel_for_each_group() -> None:
+    text = orch("train", "--help").stdout
+    panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Containers", "Kubernetes", "Output"]
+    found = [text.index(f"─ {name} ─") for name in panels]
+    assert found == sorted(found)
+    for flag in ("--set", "--recipe-path", "--wait", "--detach", "-o", "--json", "--ppn"):
+        assert flag in text

@@ -1,0 +1,122 @@
+"""What reaches a terminal: text of nodes is text, and never an order to the terminal."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from orchestrator import screen
+from orchestrator.cli.main import app
+from orchestrator.report import live
+from orchestrator.runs.logs import LogLine
+from orchestrator.screen import harmless
+from tests.recorded import make_run
+from tests.unit.project.test_architecture import FILES, ROOT
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\ttext\nüö█ 日本 🎉", "plain\ttext\nüö█ 日本 🎉"),
+        ("\x1b[2J\x1b]0;x\x07", r"\x1b[2J\x1b]0;x\x07"),
+        ("a\rb\r\nc", "a\\x0db\nc"),
+        ("\x9b31m\x7f\x00", r"\x9b31m\x7f\x00"),
+        ("\u202eevil\u2066", r"\u202eevil\u2066"),
+        ("\ud800", r"\ud800"),
+        ("\u2028", r"\u2028"),
+    ],
+)
+def test_what_moves_a_terminal_is_shown(text: str, shown: str) -> None:
+    assert harmless(text) == shown
+
+
+@given(text=st.text(st.characters(codec=None)))
+def test_nothing_that_is_left_is_an_order(text: str) -> None:
+    found = harmless(text)
+    assert all(unicodedata.category(one) not in ("Cc", "Cs") for one in found if one not in "\n\t")
+    assert harmless(found) == found
+    found.encode()
+
+
+def test_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = live.Screen()
+    shown.note("[red]x[/red] [/] :warning: \x1b[31m")
+    assert capsys.readouterr().err == "[red]x[/red] [/] :warning: \\x1b[31m\n"
+
+
+def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [
+        LogLine(rank=0, node="node0", text="[b] \x1b[2J"),
+        LogLine(rank=12, node="node0", text="\r 10%|#\r100%|##########\r"),
+    ]
+    live.Screen(of_ranks="0").lines(lines)
+    assert capsys.readouterr().err == "[b] \\x1b[2J\n100%|##########\n"
+    live.Screen(of_ranks="all").lines(lines)
+    assert capsys.readouterr().err == "[0] [b] \\x1b[2J\n[12] 100%|##########\n"
+
+
+def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, ranks=1, nodes=1, seconds=3, recipe="[/b]")
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    result = json.loads(lines[-1]) | {"after": {"[/x]\x1b": 1.0, "f1": "text"}}
+    (folder / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(result), ""]))
+    done = CliRunner().invoke(app, ["runs", "--runs-dir", str(tmp_path), "show"])
+    assert done.exit_code == 0, done.output
+    assert "[/x]\\x1b" in done.output
+
+
+def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, ranks=1, nodes=1, seconds=3)
+    log = folder / "ranks/rank-0.log"
+    log.write_bytes(b"one \x1b[31mred\x1b[0m\n\xff two\n")
+    done = CliRunner().invoke(app, ["logs", "--runs-dir", str(tmp_path)])
+    assert done.output == "[0 node0] one \\x1b[31mred\\x1b[0m\n[0 node0] \ufffd two\n"
+    found = CliRunner().invoke(app, ["logs", "--runs-dir", str(tmp_path), "--json"])
+    assert json.loads(found.output.splitlines()[0])["line"] == "one \x1b[31mred\x1b[0m"
+    assert log.read_bytes().startswith(b"one \x1b[31m"), "files stay as they are"
+
+
+def test_a_program_stays_what_it_is_but_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run shows the very steps: `orch train --dry-run > run.sh`."""
+    for looks_on, shown in ((False, "echo '\x1b'\n"), (True, "echo '\\x1b'\n")):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda looks_on=looks_on: looks_on, raising=False)
+        monkeypatch.setattr("sys.stdout", stream)
+        screen.say("echo '\x1b'", program=True)
+        assert stream.getvalue() == shown
+
+
+def test_a_terminal_that_knows_no_utf8_gets_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", stream)
+    screen.prepare()
+    screen.say("100% █")
+    stream.flush()
+    assert raw.getvalue() == b"100% \\u2588\n"
+
+
+def printing(path: Path) -> set[str]:
+    """Ways past the one place where text goes to the screen."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            to_file = any(word.arg == "file" and ast.unparse(word.value) == "log" for word in node.keywords)
+            if name in ("print", "typer.echo", "click.echo", "Console") and not to_file:
+                found.add(name)
+    return found
+
+
+def test_text_goes_to_the_screen_in_one_place() -> None:
+    assert [path for path in FILES if printing(path)] == [ROOT / "screen.py"]

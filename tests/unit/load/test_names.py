@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.model.hostlist import expand, fold, ranges
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("node[1-3]", ["node1", "node2", "node3"]),
+        ("node[8-10]", ["node8", "node9", "node10"]),
+        ("node[08-10]", ["node08", "node09", "node10"]),
+        ("rack[1:2]-a.lab", ["rack1-a.lab", "rack2-a.lab"]),
+        ("!node[1-2]", ["!node1", "!node2"]),
+        ("node[3-1]", []),
+        ("node*", ["node*"]),
+        ("~node[1-3]", ["~node[1-3]"]),
+        ("web[0-1]", ["web[0-1]"]),
+        ("node[abc]", ["node[abc]"]),
+    ],
+)
+def test_ranges_are_names_unless_ansible_means_something_by_them(pattern: str, names: list[str]) -> None:
+    assert expand(pattern, lambda name: name == "web") == names
+
+
+def test_few_names_are_listed_and_many_are_folded() -> None:
+    assert fold(["node0", "node1"]) == "node0, node1"
+    many = [*(f"node{number}" for number in range(9)), "gpu", "node11"]
+    assert fold(many) == "node[0-8],gpu,node11"
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}(\.lab)?", fullmatch=True), unique=True))
+def test_folded_names_unfold_to_the_same(names: list[str]) -> None:
+    unfolded = [name for word in ranges(tuple(names)) for name in expand(word, lambda _: False)]
+    assert unfolded == names

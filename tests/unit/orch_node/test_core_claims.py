@@ -1,0 +1,124 @@
+"""Claims on cores: per machine, not per folder, and unharmed by damaged files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from orch_node import machine
+from orch_node.agent import core_claims
+from orch_node.agent.core_claims import Claims
+from orch_node.machine import Machine
+from orch_node.protocol.agent import Claim
+from orch_node.trust import UntrustedError
+
+from orchestrator.paths import LIB
+
+STRANGER = 65534
+
+
+def make_claim(run: str, *cpus: int) -> Claim:
+    """Return a claim of a run whose processes have ended."""
+    return Claim(run=run, run_dir="", cpus=cpus)
+
+
+def test_claim_of_another_machine_in_a_shared_folder_is_no_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Claims(tmp_path).take(make_claim("here", 0, 1)) == ()
+    second = Claims(tmp_path)
+    assert [claim.run for claim in second.take(make_claim("b", 0))] == ["here"]
+    monkeypatch.setattr(machine, "this_machine", lambda: Machine(host="hostb", boot="b"))
+    assert Claims(tmp_path).take(make_claim("b", 0, 1)) == ()
+
+
+def test_two_nodes_of_one_run_on_one_machine_both_claim(tmp_path: Path) -> None:
+    first, second = Claims(tmp_path), Claims(tmp_path)
+    assert first.take(make_claim("run", 0)) == ()
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(second.take(make_claim("run", 1))), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert results == [()], "it waits for the other agent"
+    first.release("run")
+    assert [claim.cpus for claim in Claims(tmp_path).take(make_claim("b", 0, 1))] == [(1,)]
+
+
+@given(st.binary(max_size=100))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_claim_files_do_not_keep_others_from_claiming(tmp_path: Path, content: bytes) -> None:
+    claims = Claims(tmp_path)
+    claims.folder.mkdir(exist_ok=True, parents=True)
+    (claims.folder / "damaged.json").write_bytes(content)
+    assert claims.take(make_claim("run", 0)) == ()
+    claims.release("run")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
+def test_claim_file_that_another_user_put_there_is_not_written(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    claims.folder.mkdir()
+    (tmp_path / "target").write_text("precious")
+    (claims.folder / "lock").symlink_to(tmp_path / "target")
+    with pytest.raises(UntrustedError):
+        claims.take(make_claim("run", 0))
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from orch_node.agent.core_claims import Claims
+from orch_node.protocol.agent import Claim
+number = int(sys.argv[2])
+for turn in range(60):
+    claims = Claims(Path(sys.argv[1]))
+    assert claims.take(Claim(run=f"run{number}-{turn}", run_dir="", cpus=(number,))) == ()
+    claims.release(f"run{number}-{turn}")
+"""
+
+
+def test_claiming_and_releasing_at_the_same_time(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(LIB)}
+    command = [sys.executable, "-c", WORKER, str(tmp_path)]
+    workers = [subprocess.Popen([*command, str(number)], env=environment) for number in range(4)]
+    assert [worker.wait(120) for worker in workers] == [0] * 4
+    assert [path.name for path in Claims(tmp_path).folder.iterdir()] == ["lock"]
+
+
+OTHER_USER = """
+import os, sys
+from orch_node.agent.core_claims import announce
+from orch_node.protocol.agent import Claim
+os.setuid(int(sys.argv[1]))
+held = announce(Claim(run="theirs", run_dir="", cpus=(1, 65)))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
+def test_claims_of_two_users_meet(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(LIB)}
+    command = [sys.executable, "-c", OTHER_USER, str(STRANGER)]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        conflicts = Claims(tmp_path).take(make_claim("ours", 0, 1, 65))
+        other.communicate()
+    assert conflicts == (make_claim(f"theirs (user {STRANGER})", 1, 65),)
+    assert Claims(tmp_path).take(make_claim("ours", 0, 1, 65)) == ()
+
+
+def test_lock_is_free_when_nobody_claims(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    claims.take(make_claim("run", 0))
+    with (claims.folder / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert [core_claims.living_claim(path) for path in claims.folder.glob("*.json")] == [make_claim("run", 0)]

@@ -1,0 +1,253 @@
+"""Find out which process holds a folder, also from another host or container."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from orch_node import lease, machine, supervisor_state
+from orch_node.lease import Holder, Lease
+from orch_node.machine import Machine, ProcessIdentity
+from orch_node.protocol import files, outcome, values
+from orch_node.protocol.outcome import SupervisorProcess
+
+THIS_MACHINE = machine.this_machine()
+OTHER_HOST = Machine(host="hostb", machine_id="b", boot="b", pid_namespace="pid:[1]")
+OTHER_CONTAINER = replace(THIS_MACHINE, pid_namespace="pid:[1]")
+REBOOTED = Machine(host="hosta", machine_id="a", boot="before", pid_namespace="pid:[1]")
+
+
+def make_holder(run_id: str, host: Machine = THIS_MACHINE, *, pid: int = 0, start: int = 0) -> Holder:
+    """Return a holder on a machine; without a process number, this process."""
+    this_process = machine.this_process()
+    process = ProcessIdentity(machine=host, pid=pid or this_process.pid, start=start or this_process.start)
+    return Holder(run_id=run_id, process=process)
+
+
+def dead_process() -> int:
+    """Return the number of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def set_age(path: Path, seconds: float) -> None:
+    """Set how long ago a file was renewed."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        pytest.param(THIS_MACHINE, machine.ALIVE, id="here"),
+        pytest.param(OTHER_HOST, machine.UNKNOWN, id="another-host"),
+        pytest.param(OTHER_CONTAINER, machine.UNKNOWN, id="another-container"),
+        pytest.param(Machine(), machine.UNKNOWN, id="unrecorded"),
+        pytest.param(replace(THIS_MACHINE, host="x"), machine.ALIVE, id="renamed"),
+    ],
+)
+def test_condition_of_a_process_depends_on_its_machine(host: Machine, expected: str) -> None:
+    assert machine.condition_of(make_holder("a", host).process) == expected
+
+
+def test_process_is_dead_if_its_number_is_free_or_used_again() -> None:
+    assert machine.condition_of(make_holder("a", pid=dead_process()).process) == machine.DEAD
+    assert machine.condition_of(make_holder("a", start=1).process) == machine.DEAD
+
+
+def test_zombie_is_dead() -> None:
+    with subprocess.Popen(["true"]) as process:
+        while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":
+            time.sleep(0.01)
+        start = int(Path(f"/proc/{process.pid}/stat").read_text().split()[21])
+        condition = machine.condition_of(make_holder("a", pid=process.pid, start=start).process)
+    assert condition == machine.DEAD
+
+
+@pytest.mark.parametrize(
+    ("now", "rebooted"),
+    [
+        pytest.param(replace(REBOOTED, boot="after"), True, id="rebooted"),
+        pytest.param(replace(REBOOTED, boot="after", host="hostb"), False, id="cloned-disk"),
+        pytest.param(replace(REBOOTED, boot="after", machine_id="b"), False, id="same-name"),
+        pytest.param(REBOOTED, False, id="same-boot"),
+    ],
+)
+def test_machine_was_rebooted_if_name_and_installation_are_the_same(now: Machine, rebooted: bool) -> None:
+    assert machine.was_rebooted(REBOOTED, now) is rebooted
+    assert not machine.was_rebooted(replace(REBOOTED, machine_id=""), replace(now, machine_id=""))
+
+
+# Leases.
+
+
+def test_lease_of_a_living_process_is_not_taken_over(tmp_path: Path) -> None:
+    first = Lease(tmp_path, make_holder("first"))
+    assert first.acquire() == ""
+    second = Lease(tmp_path, make_holder("second"))
+    assert "first (process" in second.acquire()
+    assert first.problem() == ""
+    first.release()
+    assert second.acquire() == ""
+    first.release()
+    assert (tmp_path / files.LEASE).exists(), "a lease is released by its holder only"
+
+
+@pytest.mark.parametrize("host", [OTHER_HOST, OTHER_CONTAINER], ids=["host", "container"])
+def test_lease_of_another_host_is_taken_over_only_when_it_has_expired(tmp_path: Path, host: Machine) -> None:
+    lease_there = Lease(tmp_path, make_holder("first", host))
+    assert lease_there.acquire() == ""
+    lease_here = Lease(tmp_path, make_holder("second"))
+    assert host.host in lease_here.acquire()
+    set_age(tmp_path / files.LEASE, lease.EXPIRE_SECONDS - 10)
+    assert lease_here.acquire() != ""
+    set_age(tmp_path / files.LEASE, lease.EXPIRE_SECONDS + 10)
+    assert lease_here.acquire() == ""
+    assert lease.read(tmp_path / files.LEASE) == lease_here.content
+
+
+def test_lease_of_a_dead_process_is_taken_over_at_once(tmp_path: Path) -> None:
+    assert Lease(tmp_path, make_holder("first", pid=dead_process())).acquire() == ""
+    assert Lease(tmp_path, make_holder("second")).acquire() == ""
+
+
+def test_later_start_of_the_same_run_takes_the_lease_over_and_the_earlier_one_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
+    first = Lease(tmp_path, make_holder("run", OTHER_HOST))
+    assert first.acquire() == ""
+    assert first.problem() == ""
+    assert Lease(tmp_path, make_holder("run")).acquire() == ""
+    assert THIS_MACHINE.host in first.problem()
+
+
+def test_deleted_lease_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
+    lease_here = Lease(tmp_path, make_holder("run"))
+    assert lease_here.acquire() == ""
+    (tmp_path / files.LEASE).unlink()
+    assert lease_here.problem() == ""
+    assert (tmp_path / files.LEASE).exists()
+
+
+def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.0)
+    lease_here = Lease(tmp_path, make_holder("run"))
+    assert lease_here.acquire() == ""
+    set_age(tmp_path / files.LEASE, 1000)
+    assert lease_here.problem() == ""
+    assert lease.seconds_since_renewal(tmp_path / files.LEASE) < 100
+
+
+def test_lease_is_not_read_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / files.LEASE).symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="symbolic links"):
+        Lease(tmp_path, make_holder("run")).acquire()
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_unreadable_lease_is_respected_until_it_expires(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / files.LEASE
+    path.write_bytes(content)
+    lease_here = Lease(tmp_path, make_holder("run"))
+    assert lease_here.acquire() != ""
+    set_age(path, lease.EXPIRE_SECONDS + 10)
+    assert lease_here.acquire() == ""
+    path.unlink()
+
+
+TAKE_LEASE = """
+import sys
+from pathlib import Path
+from orch_node import machine
+from orch_node.lease import Holder, Lease
+lease = Lease(Path(sys.argv[1]), Holder(run_id=sys.argv[2], process=machine.this_process()))
+sys.stdin.readline()
+print("taken" if not lease.acquire() else "refused", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_one_of_many_processes_takes_over_a_stale_lease(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(lease.__file__).parents[1])}
+    for _ in range(3):
+        (tmp_path / files.LEASE).unlink(missing_ok=True)
+        assert Lease(tmp_path, make_holder("old", pid=dead_process())).acquire() == ""
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", TAKE_LEASE, str(tmp_path), f"run{number}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                text=True,
+            )
+            for number in range(6)
+        ]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        results = [process.stdout.readline().strip() for process in processes]  # type: ignore[union-attr]
+        for process in processes:
+            process.communicate("end\n")
+        assert sorted(results) == ["refused"] * 5 + ["taken"]
+    assert [path.name for path in tmp_path.iterdir()] == [files.LEASE]
+
+
+# The state of a run.
+
+
+def make_run(folder: Path, host: Machine, *, pid: int = 0, leased: bool = True) -> Path:
+    """Create the folder of a run whose supervisor is on a machine."""
+    folder.mkdir(parents=True)
+    holder = make_holder(folder.name, host, pid=pid)
+    supervisor = SupervisorProcess(pid=holder.process.pid, identity=holder.process)
+    (folder / files.SUPERVISOR).write_text(outcome.render_supervisor(supervisor))
+    if leased:
+        (folder / files.LEASE).write_text(json.dumps(values.record(holder)))
+    return folder
+
+
+def state_of(folder: Path) -> str:
+    """Return the state of the run's supervisor."""
+    supervisor = supervisor_state.read_supervisor(folder)
+    assert supervisor is not None
+    return supervisor_state.state_of(folder, supervisor)
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        pytest.param(0.0, "running", id="renewed"),
+        pytest.param(lease.RECENT_SECONDS + 10, "unknown", id="not-renewed-recently"),
+        pytest.param(lease.EXPIRE_SECONDS + 10, "killed", id="expired"),
+    ],
+)
+def test_run_on_another_host_is_judged_by_its_lease(tmp_path: Path, age: float, expected: str) -> None:
+    folder = make_run(tmp_path / "run", OTHER_HOST)
+    set_age(folder / files.LEASE, age)
+    assert state_of(folder) == expected
+    elsewhere = supervisor_state.may_run_elsewhere(folder)
+    assert (elsewhere is None) is (expected == "killed")
+
+
+def test_run_here_is_judged_by_its_process(tmp_path: Path) -> None:
+    assert state_of(make_run(tmp_path / "a", THIS_MACHINE)) == "running"
+    assert state_of(make_run(tmp_path / "b", THIS_MACHINE, pid=dead_process())) == "killed"
+    assert supervisor_state.may_run_elsewhere(tmp_path / "a") is None
+
+
+def test_run_on_another_host_without_a_lease_is_unknown(tmp_path: Path) -> None:
+    assert state_of(make_run(tmp_path / "a", OTHER_HOST, leased=False)) == "unknown"

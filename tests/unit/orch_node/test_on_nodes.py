@@ -1,0 +1,353 @@
+"""What the programs on the nodes are made of: ranks, processes, claims, segments, layouts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from orch_node import line_pipes
+from orch_node.agent import core_claims, processes
+from orch_node.events import NOTED, note
+from orch_node.protocol.agent import Claim
+from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, LeftOut, Raised, ScriptEnded
+from orch_node.protocol.layout import Placement, RunLayout, Spare
+from orch_node.protocol.outcome import Outcome
+from orch_node.rank import container, log, metrics, oom, setvars
+from orch_node.supervisor import agents, event_log, layouts, rank_tracker, recovery
+from orch_node.supervisor.uneven_end import UnevenEnd
+
+
+def layout(*nodes: str, spares: tuple[Spare, ...] = ()) -> RunLayout:
+    places = tuple(
+        Placement(rank=i, node=node, local_rank=0, local_world_size=1, cpus=(i,), worker_cpus=(), threads=1, env={})
+        for i, node in enumerate(nodes)
+    )
+    return RunLayout(
+        world_size=len(places),
+        backend="gloo",
+        backend_module="",
+        timeout_seconds=1800.0,
+        nodes=(),
+        ranks=places,
+        spares=spares,
+    )
+
+
+def test_a_spare_stands_in_for_a_lost_node() -> None:
+    spares = (Spare("node8", "10.0.0.8"), Spare("node9", "10.0.0.9"))
+    before = layout("node0", "node1", "node2", spares=spares)
+    hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
+    stand_ins = {"node1": "node8"}
+    assert layouts.hosts_replaced(hosts, before, stand_ins) == ("10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n")
+    of_open_mpi = "10.0.0.0 slots=1\nfe80::1 slots=12\n10.0.0.2 slots=1\n"
+    assert layouts.hosts_replaced(of_open_mpi, before, stand_ins) == (
+        "10.0.0.0 slots=1\n10.0.0.8 slots=12\n10.0.0.2 slots=1\n"
+    )
+    after = before.replaced(stand_ins)
+    assert after.node_names == ["node0", "node8", "node2"]
+    assert list(after.spare_hosts) == ["node9"]
+    assert layouts.claim_of("/run", before, "node9").cpus == (0,)
+
+
+@pytest.mark.parametrize(("moment", "off"), [(9.0, -1.0), (10.5, 0.0), (13.0, 2.0)])
+def test_a_clock_is_off_by_what_lies_outside_the_time_of_asking(moment: float, off: float) -> None:
+    assert agents.outside(moment, 10.0, 11.0) == off
+
+
+def tracker(*nodes: str) -> rank_tracker.RankTracker:
+    return rank_tracker.RankTracker(layout(*nodes), 0.0)
+
+
+def told(tracked: rank_tracker.RankTracker, *events: Event) -> rank_tracker.RankTracker:
+    for event in events:
+        tracked.take(event, 2.0)
+    return tracked
+
+
+def test_who_has_not_joined_is_named_by_node() -> None:
+    ranks = told(tracker("node0", "node0", "node1", "node1", "node2"), Joined(rank=0), Joined(rank=1))
+    assert ranks.absent() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
+
+
+def test_who_is_behind_is_named_with_its_collective() -> None:
+    ranks = tracker("node0", "node0", "node1")
+    for rank, count in enumerate((17, 17, 12)):
+        told(ranks, Joined(rank=rank), Heartbeat(rank=rank, collectives=count))
+    words = "2 of 3 ranks wait in collective 17; behind: node1 rank 2 (at 12)"
+    assert ranks.absent() == words
+    assert ranks.quiet(10.0) == 8.0
+
+
+def test_ranks_that_never_reached_a_collective_are_named() -> None:
+    ranks = tracker("node0", "node1")
+    told(ranks, Joined(rank=0), Joined(rank=1), Heartbeat(rank=0, collectives=1))
+    assert ranks.behind() == [1]
+    assert ranks.absent().endswith("; node1 rank 1 never reached the first collective")
+
+
+def test_a_log_that_grows_by_stack_traces_is_no_progress() -> None:
+    ranks = told(tracker("node0"), Heartbeat(rank=0, collectives=3, steps=1, log=10))
+    ranks.traces_asked = 60.0
+    ranks.take(Heartbeat(rank=0, collectives=3, steps=1, log=900), 62.0)
+    assert ranks.quiet(62.0) == 60.0
+    ranks.take(Heartbeat(rank=0, collectives=4, steps=1, log=900), 63.0)
+    assert ranks.quiet(63.0) == 0.0
+
+
+def test_ranks_that_have_ended_are_not_behind() -> None:
+    ranks = told(tracker("node0", "node1"), Joined(rank=0), Joined(rank=1), Exited(rank=0))
+    assert ranks.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
+
+
+def test_the_rank_that_all_others_name_is_the_culprit() -> None:
+    text = "error: rank 0 on node0: cannot write checkpoint-4: No space left on device."
+    ranks = told(tracker("node0", "node1"), *(Raised(rank=r, text=text, time=1.0) for r in (1, 0)))
+    failure = ranks.first_failure()
+    assert failure is not None
+    assert failure.rank == 0
+    assert ranks.undecided(), "its exit code is not known yet"
+
+
+SETVARS = """
+echo noise; echo more >&2
+export CCL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)" TEXT="two
+lines = 1"
+export LD_LIBRARY_PATH="$CCL_ROOT/lib:${LD_LIBRARY_PATH:-}"
+[ -z "${MISLEADING:-}" ] || export CCL_ROOT=misled
+"""
+
+
+def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "two words" / "env"
+    folder.mkdir(parents=True)
+    (folder / "setvars.sh").write_text(SETVARS)
+    before = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
+    root = str(folder.parent)
+    assert setvars.sourced(folder / "setvars.sh", before) == {
+        "CCL_ROOT": root,
+        "TEXT": "two\nlines = 1",
+        "LD_LIBRARY_PATH": f"{root}/lib:/old",
+    }
+
+
+@pytest.mark.parametrize(("text", "words"), [("exit 3", "exit code 3"), (None, "is missing")])
+def test_a_setvars_that_cannot_be_sourced(tmp_path: Path, text: str | None, words: str) -> None:
+    script = tmp_path / "setvars.sh"
+    if text:
+        script.write_text(text)
+    with pytest.raises(setvars.SetvarsError, match=words):
+        setvars.sourced(script, os.environ)
+
+
+def test_a_rank_that_was_stopped_has_not_failed() -> None:
+    ranks = told(tracker("node0"), Exited(rank=0, signal="SIGTERM", stopped=True))
+    assert ranks.first_failure() is None
+
+
+@pytest.mark.parametrize("variable", [True, False])
+def test_a_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, variable: bool) -> None:
+    """A pager that reads a log of the run is not the run's."""
+    environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if variable else {})}
+    command = [sys.executable, "-c", "input()", str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
+        time.sleep(0.2)
+        found = [one.pid for one in processes.of_run(str(tmp_path))]
+        process.communicate(b"\n")
+    assert found == ([process.pid] if variable else [])
+
+
+def claim(run: str, *cpus: int) -> Claim:
+    return Claim(run=run, run_dir="", cpus=cpus)
+
+
+def test_claims_are_refused_while_their_holder_lives(tmp_path: Path) -> None:
+    claims = core_claims.Claims
+    first, second = claims(tmp_path), claims(tmp_path)
+    assert first.take(claim("one", 0, 1)) == ()
+    taken = second.take(claim("two", 1, 2))
+    assert [(one.run, one.cpus) for one in taken] == [("one", (1,))]
+    assert second.take(claim("two", 2, 3)) == (), "other cores are free"
+    first.release("one")
+    assert claims(tmp_path).take(claim("three", 0, 1)) == ()
+
+
+def test_an_oom_kill_is_seen_in_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("oom 0\noom_kill 0\n")
+    monkeypatch.setattr(oom, "own_cgroup", lambda: [events])
+    monkeypatch.setattr(oom, "kernel_log", lambda: [])
+    memory = oom.Memory()
+    assert memory.killed(1) is None
+    events.write_text("oom 1\noom_kill 1\n")
+    assert memory.killed(1) == f"oom_kill in {events} rose from 0 to 1"
+
+
+def test_the_words_of_a_kernel_message() -> None:
+    record = b"6,339,5140900,-;Killed process 7 (a;b)\n SUBSYSTEM=acpi\n DEVICE=+acpi:1\n"
+    assert oom.message(record) == "Killed process 7 (a;b)"
+    assert oom.message(b"6,340,5140901,-;\n") == oom.message(b"") == ""
+
+
+def test_a_layout_without_its_lost_node() -> None:
+    whole = layout("node0", "node1", "node1", "node2")
+    left = whole.without({"node1"})
+    assert [(place.rank, place.node) for place in left.ranks] == [(0, "node0"), (1, "node2")]
+    assert (left.world_size, left.planned_size) == (2, 4)
+    assert left.without({"node2"}).planned_size == 4
+    assert whole.planned_size == 4
+    hosts = layouts.hosts_without("a:1\nb:2\nc:1\n", whole, {"node1"})
+    assert hosts == "a:1\nc:1\n"
+    argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
+    fewer = layouts.resized(argv, left, 4, None)
+    assert fewer == [*argv[:4], "2", *argv[5:]], "the script's own -n stays"
+    assert layouts.resized(argv, left, None, 6)[6] == "2"
+    assert layouts.resized(argv, left, None, None) == argv, "it reads the layout itself"
+
+
+def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("a slots=1\nb slots=1\nc slots=1\n")
+    whole = layout("node0", "node1", "node2", spares=(Spare("node8", "s"),))
+    argv = ["accelerate", "--num_processes", "3", "--num_machines", "3", "rank.py", "3"]
+    told: list[str] = []
+
+    def recover(lost: set[str], gone: set[str], **options: Any) -> Any:
+        asked = argparse.Namespace(elastic=True, keeps_batch=True, min_nodes=2, size_at=2, nodes_at=4)
+        vars(asked).update(options)
+        now = recovery.Recovery(whole, argv)
+        return recovery.recover(tmp_path, now, lost=lost, gone=lost | gone, options=asked, tell=told.append)
+
+    assert recover({"node1", "node2"}, {"node8"}) is None
+    assert told == ["no restart: the run needs 2 nodes"]
+    assert recover({"node1"}, {"node8"}, elastic=False) is None
+    assert told[1].startswith("no restart: fewer ranks would train with another global batch")
+    recovered = recover({"node1", "node2"}, set())
+    assert told[2:] == [
+        "node8 takes the place of node1",
+        "goes on without node2: 2 of 3 ranks; the recipe keeps its global batch, its order of data and its schedule",
+    ]
+    assert [one.node for one in recovered.layout.ranks] == ["node0", "node8"]
+    numbers = ["--num_processes", "2", "--num_machines", "2"]
+    assert recovered.argv == ["accelerate", *numbers, *argv[5:]]
+    assert (tmp_path / "hostfile").read_text() == "a slots=1\ns slots=1\n"
+    (tmp_path / "hostfile").unlink()
+    assert recover({"node1"}, {"node8"}).layout.world_size == 2, "torchrun has no hostfile"
+    assert recover({"node1"}, {"node8"}, keeps_batch=False).layout.world_size == 2
+    assert "unless the script takes ORCH_PLANNED_WORLD_SIZE=3 into account" in told[-1]
+
+
+def test_a_line_without_an_end_is_handed_on_in_pieces() -> None:
+    out, into = os.pipe()
+    pipes, got = line_pipes.Pipes(), []
+    pipes.add(out, got.append, longest=10)
+    os.write(into, b"short\n" + b"x" * 25)
+    pipes.pump(1.0)
+    os.write(into, b"y\nlast\n")
+    pipes.pump(1.0)
+    assert got == [b"short\n", b"x" * 25 + b"\n", b"y\n", b"last\n"]
+    os.close(into)
+    pipes.pump(1.0)
+    assert not pipes.open(out)
+    os.close(out)
+
+
+@pytest.mark.parametrize("value", ["many", [1], object(), 10**400, float("nan"), None])
+def test_what_a_script_notes_never_ends_its_measuring(tmp_path: Path, value: object) -> None:
+    found = metrics.Metrics(tmp_path / "rank-0.metrics.jsonl")
+    note(samples=value, step=value, loss=value)
+    try:
+        found.write()
+        note(samples=8, step=3, loss=1.5)
+        found.write()
+    finally:
+        NOTED.clear()
+    bad, good = map(json.loads, found.path.read_text().splitlines())
+    assert (bad["step"], bad["samples_per_second"], bad["loss"]) == (0, None, None)
+    assert (good["step"], good["loss"]) == (3, 1.5)
+    assert isinstance(good["step"], int)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary() | st.binary().map(lambda one: b"Fatal Python error: " + one))
+def test_last_words_are_text_whatever_a_rank_has_written(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(content)
+    words = log.last_words(path)
+    assert len(words) <= log.LAST_WORDS
+    words.encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "pid"),
+    [
+        (b'{"contained": {"pid": 7}}\n', 7),
+        (b'{"contained": {"pid": "7"}}\n', None),
+        (b'{"contained": [\n', None),
+        (b'{"contained": ' + b"[" * 9000 + b"\n", None),
+        (b'{"event": "exit"}\n', None),
+    ],
+)
+def test_a_damaged_line_of_a_container_is_none_of_its_wrappers(line: bytes, pid: int | None) -> None:
+    found = container.contained(line)
+    assert (found.pid if found else None) == pid
+
+
+def test_of_a_flood_of_damage_the_beginning_is_kept(tmp_path: Path) -> None:
+    events = event_log.EventLog(tmp_path, ["node0"])
+    for _ in range(event_log.MOST_LINES + 5):
+        events.leave_out(LeftOut(rank=0, text="x"), b"y" * 9000)
+    events.end(Outcome(state="done"))
+    events.events.close()
+    events.words.close()
+    kept = (tmp_path / "launcher.log").read_bytes().splitlines()
+    assert (len(kept), max(map(len, kept))) == (1000, 4096 + len(event_log.NOT_READ))
+    left, _ = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert left["count"] == 1005
+
+
+def test_ranks_that_wait_for_an_ended_script_are_named_with_it() -> None:
+    ranks = told(
+        tracker("node0", "node0", "node1"),
+        *(Joined(rank=rank) for rank in range(3)),
+        Heartbeat(rank=0, collectives=5, world_collectives=5),
+        Heartbeat(rank=1, collectives=9, world_collectives=4),
+        ScriptEnded(rank=2, world_collectives=4),
+    )
+    assert ranks.waiting_in_vain() == {0: 5}
+    assert ranks.describe_uneven_end({0: 5}) == (
+        "node1 rank 2 ended the script after 4 collectives, but node0 rank 0 waits in collective "
+        "5, which needs all ranks"
+    )
+
+
+def test_a_rank_in_a_collective_of_its_own_group_waits_for_nobody_that_ended() -> None:
+    ranks = told(
+        tracker("node0", "node1"),
+        Heartbeat(rank=0, collectives=7, world_collectives=4),
+        ScriptEnded(rank=1, world_collectives=4),
+    )
+    assert ranks.waiting_in_vain() == {}
+
+
+def test_ranks_that_get_on_after_a_script_ended_do_not_end_the_run() -> None:
+    """Let the root of a broadcast go on without the rank that receives."""
+    ranks, end = tracker("node0", "node1"), UnevenEnd()
+    told(ranks, ScriptEnded(rank=1, world_collectives=4))
+    assert end.news(ranks, 0.0) == ""
+    for second in range(5, 65):
+        told(ranks, Heartbeat(rank=0, world_collectives=second))
+        assert bool(end.news(ranks, float(second))) == (second == 5)
+        assert end.problem(float(second)) == ""
+    assert end.news(ranks, 75.0) == ""
+    assert end.problem(75.0).startswith("node1 rank 1 ended the script after 4 collectives")
+    told(ranks, ScriptEnded(rank=0, world_collectives=64))
+    assert end.news(ranks, 76.0) == ""
+    assert end.problem(99.0) == ""

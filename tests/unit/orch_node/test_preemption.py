@@ -1,0 +1,61 @@
+"""What a script asks of orch_node.preemption where orch has told it no signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from orch_node import stack_signal
+from orch_node.preemption import Agreement
+from orch_node.reach import BY_STEP
+
+from orchestrator.paths import TRAIN
+
+
+@pytest.mark.parametrize("words", ["", "0", "USR1"])
+def test_without_a_number_from_orch_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """Neither a handler nor an all-reduce, also where the user's own environment names a signal."""
+    monkeypatch.setenv(stack_signal.PREEMPT, words)
+    agreement = Agreement()
+    assert not agreement.ask()
+    assert (agreement.listens, agreement.calls, agreement.collectives) == (False, 0, 0)
+
+
+# A rank below its wrapper: both get SIGTERM, as from Slurm.
+RANK = """
+import os, subprocess, sys, time
+sys.path.append(sys.argv[1])
+from orch_node import preemption
+from orch_node.rank.process import Stop
+if sys.argv[2] == "rank":
+    preemption.requested()
+    print("listening", flush=True)
+    while not preemption.requested():
+        time.sleep(0.01)
+    print("checkpoint", flush=True)
+else:
+    child = subprocess.Popen([sys.executable, *sys.orig_argv[1:-1], "rank"])
+    stop = Stop(child.pid)
+    code = child.wait()
+    print("asked" if stop.asked else "preempted", code, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "output"),
+    [({BY_STEP: "srun"}, "checkpoint\npreempted 0\n"), ({}, "asked -15\n")],
+    ids=["slurm", "elsewhere"],
+)
+def test_sigterm_of_slurm_is_a_request_for_a_checkpoint(variables: dict[str, str], output: str) -> None:
+    environment = {**os.environ, stack_signal.PREEMPT: str(int(signal.SIGUSR2)), **variables}
+    command = [sys.executable, "-c", RANK, str(TRAIN / "lib"), "wrapper"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as wrapper:
+        assert wrapper.stdout is not None
+        assert wrapper.stdout.readline() == "listening\n"
+        os.killpg(wrapper.pid, signal.SIGTERM)
+        assert wrapper.stdout.read() == output

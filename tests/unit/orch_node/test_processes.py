@@ -1,0 +1,112 @@
+"""Which processes are orch's own: by the whole path and by what lies beside it, never by a name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orch_node import stack_signal
+from orch_node.agent import cleanup, processes
+from orch_node.protocol.layout import Placement, RunLayout, render
+
+from orchestrator.paths import TRAIN
+
+NAMES = ("supervise.py", "warden.py", "rank.py", "node.py", "agent.py")
+# What a supervisor watches here: it says nothing, and sleeps.
+LAUNCHER = (sys.executable, "-c", "import time; time.sleep(60)")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder, with a layout of no cores."""
+    folder = tmp_path / "runs" / "20260101-120000-x-0000"
+    folder.mkdir(parents=True)
+    place = Placement(
+        rank=0, node="node0", local_rank=0, local_world_size=1, cpus=(), worker_cpus=(), threads=1, env={}
+    )
+    layout = RunLayout(world_size=1, backend="gloo", backend_module="", timeout_seconds=60.0, nodes=(), ranks=(place,))
+    (folder / "layout.json").write_text(render(layout))
+    return folder
+
+
+def await_launch(run: Path) -> None:
+    deadline, path = time.monotonic() + 60, run / "events.jsonl"
+    while not path.exists() or "launched" not in path.read_text():
+        assert time.monotonic() < deadline, "it was not launched"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("word", ["supervise", "agent", "run-script"])
+def test_a_user_s_program_is_no_watcher_whatever_it_is_called(run: Path, tmp_path: Path, name: str, word: str) -> None:
+    """It is of the run by its environment, and `orch clean` ends it."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / name).write_text("import sys; print(1, flush=True); sys.stdin.read()")
+    command = [sys.executable, str(folder / name), word, str(run), "node0", "x"]
+    environment = {**os.environ, "ORCH_RUN_DIR": str(run)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert [one.role for one in processes.of_run(str(run))] == ["other"]
+        assert list(cleanup.look(str(run.parent)).runs) == [run.name]
+        found = cleanup.clean(str(run.parent), [])
+    assert [one.pid for one in found.runs[run.name].ended] == [process.pid]
+
+
+@pytest.fixture
+def elsewhere(run: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same run, watched by another installation of orch."""
+    other = tmp_path / "another orch" / "train"
+    shutil.copytree(TRAIN, other, ignore=shutil.ignore_patterns("recipes", "__pycache__"))
+    command = [sys.executable, str(other / "node.py"), "supervise", str(run), "--", *LAUNCHER]
+    process = subprocess.Popen(command)
+    await_launch(run)
+    yield other
+    process.terminate()
+    assert process.wait(30) == 75  # its ranks ask for no checkpoint
+
+
+def roles(run: Path) -> set[str]:
+    return {one.role for one in processes.of_run(str(run))}
+
+
+def test_a_run_of_another_installation_is_watched(run: Path, elsewhere: Path) -> None:
+    assert {"supervisor", "agent"} <= roles(run)
+    assert cleanup.look(str(run.parent)).runs == {}, "nothing that `orch clean` may end"
+    shutil.rmtree(elsewhere)
+    assert {"supervisor", "agent"} <= roles(run), "also where that was removed meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("", signal.SIGRTMIN + 11),
+        ("SIGUSR2", signal.SIGUSR2),
+        ("usr1", signal.SIGUSR1),
+        ("SIGRTMIN+3", signal.SIGRTMIN + 3),
+        (str(int(signal.SIGUSR1)), signal.SIGUSR1),
+        ("none", 0),
+        ("0", 0),
+    ],
+)
+def test_the_signal_for_stack_traces(words: str, number: int) -> None:
+    assert stack_signal.chosen({"ORCH_STACK_SIGNAL": words}) == number
+
+
+@pytest.mark.parametrize("words", ["SIGNOTHING", "KILL", "STOP", "9", "999", "-3", "SIG_DFL"])
+def test_what_is_no_signal_for_it(words: str) -> None:
+    with pytest.raises(ValueError, match="ORCH_STACK_SIGNAL"):
+        stack_signal.chosen({"ORCH_STACK_SIGNAL": words})
+
+
+def test_it_is_nobody_s_by_default() -> None:
+    assert stack_signal.chosen({}) not in (signal.SIGUSR1, signal.SIGUSR2)
+    assert stack_signal.name_of(stack_signal.DEFAULT) == "SIGRTMIN+11"

@@ -1,0 +1,241 @@
+"""What may be removed of /dev/shm when a run has ended: never anybody's data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orch_node.agent import processes, shared_memory
+from orch_node.agent.cleanup import segments
+
+# Opens each file of its arguments, and keeps it open until it is told to end.
+HOLDS = """
+import sys
+files = [open(path, "ab") for path in sys.argv[1:]]
+print(1, flush=True)
+input()
+"""
+
+
+class Holder:
+    """A process that has files open."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDS, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def look(self) -> processes.Process:
+        found = processes.look(self.process.pid, [])
+        assert found is not None
+        return found
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A mark for names in /dev/shm; what has it is removed at the end."""
+    mark = f"{os.getpid()}_7"
+    shm = Path(shared_memory.SHM)
+    yield shm / f"torch_{mark}"
+    for path in shm.glob(f"*{mark}*"):
+        path.unlink()
+
+
+def used(notes: Path, *paths: Path) -> None:
+    """A process of the run has these open, and ends."""
+    holder = Holder(*paths)
+    shared_memory.note(notes, [holder.look()])
+    assert shared_memory.remove(notes).gone == (), "they are in use"
+    holder.end()
+
+
+def test_what_a_library_has_left_is_removed(tmp_path: Path, memory: Path) -> None:
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    used(notes, memory)
+    assert shared_memory.remove(notes).gone == (str(memory),)
+    shared_memory.forget(notes)
+    assert not notes.exists()
+
+
+def test_what_was_there_before_the_run_stays(tmp_path: Path, memory: Path) -> None:
+    """A rank reads its data from /dev/shm, where its user has put them; under any name."""
+    notes = tmp_path / "shm.json"
+    data = memory.with_name(f"data-{memory.name}.npy")
+    for path in (memory, data):
+        path.write_bytes(b"data of a user")
+    shared_memory.begin(notes)
+    used(notes, memory, data)
+    assert shared_memory.remove(notes) == shared_memory.Removal()
+    assert memory.exists()
+    assert data.exists()
+
+
+def test_an_agent_that_comes_back_knows_what_was_there_before(tmp_path: Path, memory: Path) -> None:
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    memory.write_bytes(b"of the run")
+    shared_memory.begin(notes)
+    used(notes, memory)
+    assert shared_memory.remove(notes).gone == (str(memory),)
+
+
+def test_what_no_library_calls_so_is_told_and_left(tmp_path: Path, memory: Path) -> None:
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    cache = memory.with_name(f"cache-{memory.name}")
+    used(notes, cache, memory)
+    removal = shared_memory.remove(notes)
+    assert removal == shared_memory.Removal(gone=(str(memory),), left=(str(cache),))
+    shared_memory.forget(notes)
+    assert shared_memory.remove(notes).left == (str(cache),), "it is told until it is gone"
+
+
+def test_what_another_process_uses_is_left(tmp_path: Path, memory: Path) -> None:
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    other = Holder(memory)
+    used(notes, memory)
+    assert shared_memory.remove(notes) == shared_memory.Removal(left=(str(memory),))
+    other.end()
+    assert shared_memory.remove(notes).gone == (str(memory),)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
+def test_what_belongs_to_another_user_is_left(tmp_path: Path, memory: Path) -> None:
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    memory.touch()
+    os.chown(memory, 65534, 65534)
+    used(notes, memory)
+    assert shared_memory.remove(notes) == shared_memory.Removal(left=(str(memory),))
+
+
+def test_a_folder_there_is_left_whole(tmp_path: Path, memory: Path) -> None:
+    notes = tmp_path / "shm.json"
+    folder = memory.with_name(f"folder-{memory.name}")
+    shared_memory.begin(notes)
+    folder.mkdir()
+    try:
+        inside = folder / "torch_1_2"
+        used(notes, inside)
+        assert shared_memory.remove(notes) == shared_memory.Removal(left=(str(folder),))
+        inside.unlink()
+    finally:
+        folder.rmdir()
+
+
+def test_another_file_of_the_same_name_is_left(tmp_path: Path, memory: Path) -> None:
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    used(notes, memory)
+    memory.rename(f"{memory}-renamed")
+    memory.write_bytes(b"of somebody else")
+    assert shared_memory.remove(notes) == shared_memory.Removal()
+    assert memory.exists()
+
+
+def test_notes_are_input(tmp_path: Path, memory: Path) -> None:
+    """Whoever may write in a run's folder has nothing removed outside of /dev/shm by it."""
+    outside = tmp_path / "torch_1_2"
+    outside.write_bytes(b"data")
+    at = outside.stat().st_ino
+    for name in (str(outside), f"../..{outside}", "..", "torch_1_2/../x"):
+        notes = tmp_path / "shm.json"
+        notes.write_text(json.dumps({"before": {}, "used": {name: at}}))
+        assert shared_memory.remove(notes) == shared_memory.Removal()
+    for text in ("[]", "{", json.dumps({str(outside): at}), '{"used": {"x": "y"}}'):
+        notes.write_text(text)
+        assert shared_memory.remove(notes) == shared_memory.Removal()
+    assert outside.exists()
+
+
+def test_openmp_registration_of_a_killed_process_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process keeps its registration neither open nor mapped; only the name tells whose it is."""
+    # A folder of the test: the begin() of any run on this machine removes registrations of dead processes.
+    monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/")
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    holder = Holder()
+    registered = Path(shared_memory.SHM, f"__KMP_REGISTERED_LIB_{holder.process.pid}_{os.getuid()}")
+    registered.write_bytes(b"x")
+    shared_memory.note(notes, [holder.look()])
+    holder.end()
+    assert shared_memory.remove(notes).gone == (str(registered),)
+
+
+def test_registrations_of_dead_processes_are_removed_before_the_next_run(tmp_path: Path) -> None:
+    """Keep the registrations of other users and of living processes."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    leftover, foreign, living = (
+        Path(shared_memory.SHM, f"__KMP_REGISTERED_LIB_{pid}_{number}")
+        for pid, number in ((dead.pid, 7), (dead.pid, 8), (os.getpid(), 7))
+    )
+    linked = leftover.with_name("orch-test-linked")
+    try:
+        for path in (leftover, foreign, living):
+            path.write_bytes(b"x")
+        if os.getuid() == 0:
+            os.chown(foreign, 12345, 12345)
+        else:  # only files with the name of a registration are removed
+            os.link(foreign, linked)
+        shared_memory.begin(tmp_path / "shm.json")
+        assert [path.exists() for path in (leftover, foreign, living)] == [False, True, True]
+    finally:
+        for path in (leftover, foreign, living, linked):
+            path.unlink(missing_ok=True)
+
+
+def test_what_dead_runs_have_left_is_told_apart(tmp_path: Path, memory: Path) -> None:
+    run = tmp_path / "a-run"
+    run.mkdir()
+    notes = run / "shm-node0.json"
+    shared_memory.begin(notes)
+    cache = memory.with_name(f"cache-{memory.name}")
+    used(notes, cache, memory)
+    removable, left = segments(str(tmp_path), set())
+    assert removable == {"a-run": (str(memory),)}
+    assert left == {"a-run": (str(cache),)}
+    assert segments(str(tmp_path), {"a-run"}) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("Intel_MPI_qHw4lB", True),
+        ("mpich_shar_tmpAb3dE9", True),
+        ("vader_segment.host.0.5f3a0001.1", True),
+        ("sm_segment.host.0.ccd70001.0", True),
+        ("psm3_shm.1000.6f4e-22.0", True),
+        ("torch_15407_1234_0", True),
+        ("ccl-rank2proc-eps-shm-0", True),
+        ("__KMP_REGISTERED_LIB_15407_0", True),
+        ("torch_data", False),
+        ("torch_weights.pt", False),
+        ("train.npy", False),
+        ("sem.mine", False),
+        ("psm_1a2b3c4d", False),  # Python's SharedMemory: a user's own
+        ("ccl_dataset.bin", False),
+    ],
+)
+def test_names_of_libraries(name: str, known: bool) -> None:
+    assert bool(shared_memory.NAMES.fullmatch(name)) == known
+
+
+def test_no_segments_where_there_is_no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/none/")
+    assert shared_memory.names() == {}

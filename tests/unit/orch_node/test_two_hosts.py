@@ -1,0 +1,162 @@
+"""Two hosts that share one folder: the second one must not end, resume or clean a living run.
+
+The run is on this host; the second host is a namespace with separate processes and another name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orch_node import lease
+from orch_node.protocol import files
+
+from orchestrator.paths import TRAIN
+from orchestrator.runs import store
+from tests.recorded import make_run
+from tests.unit.orch_node.test_supervise import LAUNCHER, LAYOUT, NODE, SLEEP
+from tests.waiting import until
+
+OTHER_HOST = ("unshare", "--pid", "--uts", "--mount", "--fork", "--mount-proc", "--kill-child")
+RUN = "20260101-120000-qa-0000"
+
+
+def on_other_host(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command on the second host to its end."""
+    script = 'hostname hostb && exec "$@"'
+    return subprocess.run([*OTHER_HOST, "sh", "-c", script, "sh", *command], capture_output=True, text=True)
+
+
+def can_make_hosts() -> bool:
+    """Return whether this system lets the tests create namespaces."""
+    return on_other_host("true").returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs namespaces")
+
+
+def supervise(run: Path, body: str) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a run whose ranks do this."""
+    (run / "layout.json").write_text(LAYOUT)
+    (run / "fake.py").write_text(LAUNCHER % body)
+    command = [*NODE, "supervise", str(run), "--", sys.executable, str(run / "fake.py")]
+    return subprocess.Popen(command)
+
+
+def make_recorded_run(base: Path, run_id: str, **changes: Any) -> Path:
+    """Create the folder of a run that has not begun."""
+    folder = make_run(base, run_id, ranks=2, nodes=1, train=str(TRAIN), python=sys.executable, **changes)
+    for name in ("outcome.json", "events.jsonl"):
+        (folder / name).unlink()
+    return folder
+
+
+def has_started(run: Path) -> bool:
+    """Return whether ranks of the run have started."""
+    events = run / "events.jsonl"
+    return events.exists() and '"started"' in events.read_text()
+
+
+@pytest.fixture
+def living_run(tmp_path: Path) -> Iterator[Path]:
+    """Return the folder of a run that trains on the first host."""
+    run = make_recorded_run(tmp_path / "runs", RUN)
+    process = supervise(run, SLEEP)
+    until(lambda: has_started(run), "ranks", 30)
+    yield run
+    process.terminate()
+    process.wait(30)
+
+
+def orch_on_other_host(*arguments: str, runs: Path) -> subprocess.CompletedProcess[str]:
+    """Run orch on the second host."""
+    return on_other_host(*(sys.executable, "-m", "orchestrator.cli.main"), *arguments, "--runs-dir", str(runs))
+
+
+def unfinished_on_other_host(runs: Path) -> str:
+    """Return what the second host would resume."""
+    code = (
+        "import sys; from pathlib import Path; from orchestrator.runs import store;"
+        "print(store.load(Path(sys.argv[1]) / sys.argv[2]).state,"
+        "store.unfinished(Path(sys.argv[1]), 'k'))"
+    )
+    result = on_other_host(sys.executable, "-c", code, str(runs), RUN)
+    return result.stdout.strip() or result.stderr
+
+
+def test_other_host_does_not_resume_a_living_run(living_run: Path) -> None:
+    assert unfinished_on_other_host(living_run.parent) == "running None"
+    os.utime(living_run / files.LEASE, (1, 1))  # its host is cut off from the storage
+    assert "killed Resume" in unfinished_on_other_host(living_run.parent)
+
+
+def test_other_host_does_not_clean_a_living_run(living_run: Path) -> None:
+    (living_run / "shm-node0.json").write_text('{"before": {}, "used": {}}')
+    result = on_other_host(*NODE, "cleanup", "clean", str(living_run.parent))
+    assert json.loads(result.stdout)["runs"] == {}
+    assert (living_run / "shm-node0.json").exists()
+    (living_run / "plan.json").write_text("damaged")
+    result = orch_on_other_host("clean", runs=living_run.parent)
+    assert result.returncode != 0
+    assert living_run.exists(), "its folder stays where the run writes"
+
+
+def test_stop_on_other_host_ends_the_run_and_reports_no_success_before(living_run: Path) -> None:
+    (living_run / "fake.py").unlink()
+    result = orch_on_other_host("stop", RUN, runs=living_run.parent)
+    ended = (living_run / files.OUTCOME).exists()
+    assert (result.returncode == 0) is ended, result.stdout
+    until(lambda: (living_run / files.OUTCOME).exists(), "the run sees the file stop", 60)
+    assert store.load(living_run).state == "stopped"
+    assert orch_on_other_host("stop", RUN, runs=living_run.parent).returncode == 0
+
+
+def test_stop_of_a_run_whose_host_does_not_answer_is_no_success(living_run: Path) -> None:
+    pid = json.loads((living_run / files.SUPERVISOR).read_text())["pid"]
+    os.kill(pid, 19)  # SIGSTOP
+    try:
+        result = orch_on_other_host("stop", RUN, runs=living_run.parent)
+    finally:
+        os.kill(pid, 18)
+    assert result.returncode == 1
+    assert "not visible here" in result.stdout
+
+
+def test_run_does_not_write_the_output_of_a_living_run(living_run: Path) -> None:
+    runs = living_run.parent
+    output = f"{living_run}/output"
+    again = make_recorded_run(runs, "20260101-130000-qa-0001", output_dir=output)
+    process = supervise(again, "exit(rank)")
+    assert process.wait(30) == 1
+    outcome = json.loads((again / files.OUTCOME).read_text())
+    assert outcome["state"] == "refused"
+    assert RUN in outcome["problem"]
+    assert not (living_run / files.OUTCOME).exists()
+
+
+def test_earlier_start_of_a_run_ends_when_a_later_one_writes_its_folder(living_run: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from orch_node import machine;"
+        "from orch_node.lease import Holder, Lease;"
+        "print(Lease(Path(sys.argv[1]), Holder(Path(sys.argv[1]).name,"
+        "machine.this_process())).acquire())"
+    )
+    environment = ("env", f"PYTHONPATH={TRAIN / 'lib'}")
+    taken = on_other_host(*environment, sys.executable, "-c", code, str(living_run))
+    assert taken.stdout == "\n", taken.stderr
+    content = lease.read(living_run / files.LEASE)
+    pid = json.loads((living_run / files.SUPERVISOR).read_text())["pid"]
+    until(lambda: not Path(f"/proc/{pid}/environ").exists() or is_zombie(pid), "its end", 60)
+    assert not (living_run / files.OUTCOME).exists(), "the later start writes it"
+    assert lease.read(living_run / files.LEASE) == content
+
+
+def is_zombie(pid: int) -> bool:
+    """Return whether a process has ended and waits for its parent."""
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import PlanError
+from orchestrator.launchers import accelerate_config
+from orchestrator.planning import accelerate_options as accelerate_file
+from orchestrator.targets.ssh.resolve import Inputs
+from tests.conftest import make_cluster, make_job, make_node
+from tests.unit.planning.test_launchers import OWN, REMOTE, REQUEST, TWO, plan_train
+from tests.unit.planning.test_plan_train import Stack
+
+FILE: dict[str, Any] = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "MULTI_CPU",
+    "downcast_bf16": "no",
+    "machine_rank": 1,
+    "main_process_ip": "192.0.2.9",
+    "main_process_port": 29500,
+    "main_training_function": "train",
+    "mixed_precision": "bf16",
+    "mpirun_config": {"mpirun_ccl": "1", "mpirun_hostfile": "/home/me/hostfile"},
+    "num_machines": 2,
+    "num_processes": 4,
+    "use_cpu": True,
+}
+
+
+def test_what_a_file_asks_for() -> None:
+    wishes = accelerate_file.read(FILE, "f.yaml")
+    assert (wishes.nodes, wishes.ppn, wishes.precision, wishes.port) == ("2", 2, "bf16", 29500)
+    assert accelerate_file.read({**FILE, "num_processes": 3}, "f").ppn is None
+    assert accelerate_file.read({"use_cpu": True}, "f").precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"distributed_type": "MULTI_GPU"}, {"use_cpu": False}, {"fsdp_config": {"x": 1}}, {"mixed_precision": "fp16"}],
+)
+def test_a_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match=r"f\.yaml"):
+        accelerate_file.read({**FILE, **change}, "f.yaml")
+
+
+def with_file(stack: Stack) -> Inputs:
+    options = accelerate_file.read(FILE, "f.yaml")
+    return Inputs(cluster=make_cluster(*TWO), recipe=OWN, stack=stack, accelerate=options)
+
+
+def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) -> None:
+    request = replace(REQUEST, launcher="accelerate", nodes="2", ppn=1, precision="bf16")
+    plan = plan_train(request, with_file(test_stack), REMOTE)
+    told = [one for one in plan.decisions if one.topic == "accelerate config"]
+    values = [one.value.removeprefix("CONTRADICTED: ").split()[0] for one in told[1:]]
+    assert values == ["machine_rank", "main_process_ip", "mpirun_config", "num_processes"]
+    assert told[4].reason == "2: ranks, by --ppn and the nodes' cores"
+    for name in ("main_process_port 29500", "main_training_function train", "num_machines 2"):
+        assert name in told[0].value
+    (config,) = (s for s in plan.steps if getattr(s, "path", "").endswith("accelerate.yaml"))
+    assert 'main_training_function: "train"' in config.content
+    assert "main_process_port: 29500" in config.content
+    assert 'mixed_precision: "bf16"' in config.content
+
+
+def test_the_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
+    with pytest.raises(PlanError, match="--launcher mpirun does not start accelerate"):
+        plan_train(REQUEST, with_file(test_stack), REMOTE)
+
+
+def test_old_versions_get_the_keys_that_they_read() -> None:
+    job = make_job(TWO, ppn=2)
+    for text, there in (("0.34.2", True), ("1.7.0", True), ("1.15.0", False)):
+        version = accelerate_config.Version(text)
+        config = accelerate_config.config(job, version, starts_mpirun=True)
+        assert ("ipex_config" in config) == there
+        assert ("mpirun_ccl" in dict(config["mpirun_config"])) == there  # type: ignore[call-overload]
+
+
+def test_one_process_is_no_distribution() -> None:
+    job = make_job((make_node(),), ppn=1)
+    version = accelerate_config.version_of(job)
+    config = accelerate_config.config(job, version, starts_mpirun=True)
+    assert config["distributed_type"] == "NO"
+    assert "mpirun_config" not in config
+
+
+def test_accelerate_must_be_there_and_new_enough() -> None:
+    for packages, words in (({}, "node0 has no accelerate"), ({"accelerate": "0.27.2"}, "0.28")):
+        facts = replace(make_node().facts, packages=packages)
+        with pytest.raises(PlanError, match=words):
+            accelerate_config.version_of(make_job((make_node(facts=facts),)))

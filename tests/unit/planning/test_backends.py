@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from orchestrator.errors import PlanError, RequestError
+from orchestrator.load.backends import of_entry_point
+from orchestrator.model.process_group import BACKENDS, Backend
+from orchestrator.planning.launch import below, choose_backend
+from orchestrator.versions.stack import Bindings, Stack
+from tests.conftest import make_facts, make_node
+
+NODES = (make_node(),)
+CCL = Bindings(version="2.13.0+orch.1", built_by="orch", module="m", setvars="", oneccl="2022")
+PLUGIN = {
+    "name": "toy",
+    "summary": "a test's",
+    "module": "toy_backend",
+    "env": {"TOY_MODE": "1"},
+    "requirements": {"toy-backend": "1.0"},
+}
+
+
+def refused(stack: Stack, name: str, **plugins: Backend) -> PlanError:
+    with pytest.raises(PlanError) as caught:
+        choose_backend(stack, NODES, name, plugins)
+    return caught.value
+
+
+def test_what_is_missing_is_said_with_what_to_do(test_stack: Stack) -> None:
+    assert "node0 has no GPU (/dev/nvidia0)" in refused(test_stack, "nccl").message
+    assert "was built without mpi" in refused(test_stack, "mpi").message
+    assert "'current' has gloo" in refused(test_stack, "ccl").message
+    assert refused(test_stack, "glo").hint == "Did you mean 'gloo'?"
+
+
+def test_gpus_and_a_torch_of_ones_own_are_taken(test_stack: Stack) -> None:
+    packages = {**make_facts().packages, "torch": "2.13.0"}
+    nodes = (make_node(facts=replace(make_facts(), gpus=1, packages=packages)),)
+    for name in ("nccl", "mpi"):
+        assert choose_backend(test_stack, nodes, name, {}) == BACKENDS[name]
+
+
+def test_a_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
+    entry = EntryPoint("toy", "tests.unit.planning.test_backends:PLUGIN", "orch.backends")
+    toy = of_entry_point(entry)
+    assert (toy.module, toy.env) == ("toy_backend", (("TOY_MODE", "1"),))
+    missing = refused(test_stack, "toy", toy=toy)
+    assert "node0 has no toy-backend" in missing.message
+    assert "entry point toy = tests.unit.planning.test_backends:PLUGIN" in missing.hint
+    facts = replace(make_facts(), packages={**make_facts().packages, "toy-backend": "1.0"})
+    there = (make_node(facts=facts),)
+    assert choose_backend(test_stack, there, "toy", {"toy": toy}) == toy
+    of_stack = replace(test_stack, plugins=(replace(toy, requirements={}),))
+    assert choose_backend(of_stack, NODES, "toy", {"toy": toy}).requirements == {}
+
+
+@pytest.mark.parametrize("value", ["tests.nothing:PLUGIN", "tests.unit.planning.test_backends:NODES"])
+def test_a_broken_plugin_is_named(value: str) -> None:
+    with pytest.raises(RequestError, match=r"plug-in toy \(tests"):
+        of_entry_point(EntryPoint("toy", value, "orch.backends"))
+
+
+def test_oneccl_talks_over_mpi_only_below_hydra(test_stack: Stack) -> None:
+    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
+    ccl = choose_backend(stack, NODES, None, {})
+
+    def how(launcher: str, mpi: str) -> str:
+        return dict(below(ccl, launcher, mpi).env)["CCL_ATL_TRANSPORT"]
+
+    assert [how("mpirun", mpi) for mpi in ("intel", "mpich", "openmpi")] == ["mpi", "mpi", "ofi"]
+    assert [how(one, "intel") for one in ("torchrun", "accelerate", "mpirun-accelerate")] == ["ofi", "mpi", "ofi"]
+    assert below(BACKENDS["gloo"], "torchrun", "intel") == BACKENDS["gloo"]

@@ -1,0 +1,207 @@
+"""Plans with containers: what is said, what each node gets, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator import load
+from orchestrator.errors import PlanError, RequestError
+from orchestrator.model.limits import Limits
+from orchestrator.planning.containers import Docker, bind, outermost
+from orchestrator.planning.plan import Plan, PutFile
+from orchestrator.provisioning.preflight import problems
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.versions.stack import Stack
+from tests.conftest import HOSTILE, make_cluster
+from tests.unit.planning.test_launchers import ONE, TWO
+from tests.unit.planning.test_plan_train import OWN, QA, REMOTE, REQUEST, SITE
+from tests.unit.provisioning.test_provision import STACK, make_probe
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+DOCKER = Docker(image="orch:current")
+SITE_OF_TWO = replace(REMOTE, root="/opt/orch")
+
+
+def plan(stack: Stack, docker: Docker = DOCKER, **asked: object) -> Plan:
+    request = replace(REQUEST, ppn=2, **asked)
+    inputs = Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=stack, docker=docker)
+    return plan_train(request, inputs, SITE_OF_TWO)
+
+
+def container(plan: Plan) -> dict[str, object]:
+    (step,) = (s for s in plan.steps if isinstance(s, PutFile) and s.path.endswith("container.json"))
+    assert step.at == plan.run.nodes
+    return dict(json.loads(step.content))
+
+
+def options(plan: Plan) -> list[str]:
+    found = container(plan)["options"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_golden_plan_with_containers(test_stack: Stack) -> None:
+    docker = replace(DOCKER, mounts=("/data:/data:ro",), env_file="/etc/own env", arguments=("--cap-add=SYS_NICE",))
+    assert plan(test_stack, docker).describe() == (GOLDEN / "docker.sh").read_text()
+
+
+def test_the_engine_is_not_told_of_a_file_of_variables(test_stack: Stack) -> None:
+    """It would show the values to all its users: the nodes hand them on by a pipe."""
+    for start in ("rank", "node"):
+        made = plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env"))
+        assert container(made)["env_file"] == "/etc/own env"
+        assert not [word for word in options(made) if "env-file" in word or "own env" in word]
+
+
+def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> None:
+    made = plan(test_stack, replace(DOCKER, start="node"))
+    assert made.describe() == (GOLDEN / "docker-start-node.sh").read_text()
+
+
+def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
+    request = replace(REQUEST, ppn=2)
+    made = plan_train(request, Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=test_stack), SITE_OF_TWO)
+    assert "container" not in made.describe()
+    assert made.run.key != plan(test_stack).run.key, "another image is another training"
+
+
+def test_on_this_machine_the_folders_of_script_runs_and_programs_are_there(test_stack: Stack) -> None:
+    cluster = make_cluster(*ONE)
+    inputs = Inputs(cluster=cluster, recipe=OWN, stack=test_stack, docker=DOCKER)
+    made = plan_train(REQUEST, inputs, SITE)
+    mounted = [word for word in options(made) if word.startswith("type=bind")]
+    assert mounted == [bind(folder) for folder in ("/home/me", "/orch/train", "/runs")]
+
+
+def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stack) -> None:
+    ccl = load.stack("current")
+    nodes = tuple(replace(one, facts=replace(one.facts, packages=dict(ccl.requirements))) for one in TWO)
+    for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
+        request = replace(REQUEST, ppn=2, backend="ccl")
+        inputs = Inputs(cluster=make_cluster(*nodes), recipe=QA, stack=ccl, docker=docker)
+        made = plan_train(request, inputs, SITE_OF_TWO)
+        assert transport in made.describe()
+
+
+@pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE if word], ids=repr)
+def test_a_mount_survives_any_path(folder: str) -> None:
+    (fields,) = (
+        csv.reader([bind(folder)], strict=True)
+        if "\n" not in folder
+        else (next(csv.reader(iter(bind(folder).splitlines(keepends=True)), strict=True)),)
+    )
+    assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
+
+
+def test_folders_inside_others_are_not_mounted_twice() -> None:
+    assert outermost(["/a/b", "/a", "/ab", "/a/b/c", "/a"]) == ["/a", "/ab"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"image": "Two Words"}, "no name of an image"),
+        ({"image": "-v"}, "no name of an image"),
+        ({"image": ""}, "no name of an image"),
+        ({"start": "once"}, "start = 'once'"),
+        ({"shm": "much"}, "shm = 'much' is no size"),
+        ({"memlock": "-1"}, "memlock = '-1'"),
+        ({"mounts": ("data",)}, "'data' is not SOURCE:TARGET"),
+        ({"arguments": ("busybox",)}, "'busybox' is no option"),
+        ({"arguments": ("--network=none",)}, "--network is orch's own"),
+    ],
+)
+def test_settings_that_the_engine_would_misread(test_stack: Stack, changed: dict[str, object], words: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(words)):
+        plan(test_stack, replace(DOCKER, **changed))
+
+
+@pytest.mark.parametrize("word", [word for word in HOSTILE if word != "-n"], ids=repr)
+def test_no_hostile_word_is_taken_for_an_option(test_stack: Stack, word: str) -> None:
+    with pytest.raises(PlanError):
+        plan(test_stack, replace(DOCKER, arguments=(word,)))
+    with pytest.raises(PlanError):
+        plan(test_stack, replace(DOCKER, image=word))
+
+
+def test_what_an_image_that_starts_its_ranks_cannot_be_told(test_stack: Stack) -> None:
+    own = replace(DOCKER, start="node")
+    for asked in ({"launcher": "torchrun"}, {"backend": "gloo"}, {"ccl_workers": 1}):
+        with pytest.raises(PlanError, match="the entrypoint of orch:current starts the ranks"):
+            plan(test_stack, own, **asked)
+
+
+def inventory(folder: Path, text: str) -> str:
+    path = folder / "lab.yml"
+    path.write_text(f"all:\n  hosts:\n    a: {{}}\n    b: {{}}\n  vars:\n    orch_docker: {text}\n")
+    return str(path)
+
+
+def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    lab = inventory(tmp_path, "{shm: 2g, mounts: ['/a:/a'], load: image.tar}")
+    assert load.docker("x", (), lab) == Docker(image="x", shm="2g", mounts=("/a:/a",))
+    pairs = ("shm=3g", "mounts=/b:/c", "arguments=--cap-add=SYS_NICE", "memlock=inherit")
+    assert load.docker("x", pairs, lab) == Docker(
+        image="x", shm="3g", mounts=("/a:/a", "/b:/c"), arguments=("--cap-add=SYS_NICE",), memlock="inherit"
+    )
+    assert load.docker(None, (), lab) is None
+    for pairs, words in ((("shm",), "KEY=VALUE"), (("smh=1g",), "unknown key")):
+        with pytest.raises(RequestError, match=words):
+            load.docker("x", pairs, lab)
+    with pytest.raises(RequestError, match="without --docker-image"):
+        load.docker(None, ("shm=1g",), lab)
+    with pytest.raises(RequestError, match=re.escape("orch_docker.smh")):
+        load.docker("x", (), inventory(tmp_path, "{smh: 2g}"))
+
+
+def test_hosts_that_say_something_say_the_same() -> None:
+    same = {"orch_docker": {"image": "team/torch:3", "load": "a.tar"}}
+    found = load.agreed_docker({"a": same, "b": {}, "c": same})
+    assert found is not None
+    assert (found.image, found.load) == ("team/torch:3", "a.tar")
+    assert load.agreed_docker({"a": {}}) is None
+    with pytest.raises(RequestError, match="orch_docker differs between the hosts"):
+        load.agreed_docker({"a": same, "b": {"orch_docker": {"image": "team/torch:4"}}})
+
+
+def archive(folder: Path, manifest: object, name: str = "image file.tar") -> str:
+    """What `docker save` writes, as far as the name and the id of the image go."""
+    content = json.dumps(manifest).encode()
+    with tarfile.open(folder / name, "w") as tar:
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return str(folder / name)
+
+
+def test_the_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
+    old = [{"Config": "0123.json", "RepoTags": ["orch:current", "orch:latest"]}]
+    new = [{"Config": "blobs/sha256/4567", "RepoTags": ["orch:current"]}]
+    for manifest, image in ((old, "0123"), (new, "4567")):
+        found = load.image_file(archive(tmp_path, manifest))
+        assert (found.name, found.id) == ("orch:current", f"sha256:{image}")
+    assert load.image_file(archive(tmp_path, old), "orch").name == "orch:latest"
+    with pytest.raises(RequestError, match="has orch:current, not other:latest"):
+        load.image_file(archive(tmp_path, new), "other")
+    with pytest.raises(RequestError, match="no image with a name"):
+        load.image_file(archive(tmp_path, [{"Config": "0.json", "RepoTags": None}]))
+    for wrong in (__file__, str(tmp_path / "none.tar"), archive(tmp_path, {"a": 1}, "x.tar")):
+        with pytest.raises(RequestError, match="is no file of an image"):
+            load.image_file(wrong)
+
+
+def test_without_root_an_administrator_is_asked_for_the_engine() -> None:
+    probe = make_probe(docker=True, missing=("dockerd",), sudo=False)
+    (problem,) = problems((probe,), STACK, limits={"node0": Limits()}, becoming=())
+    assert "lacks dockerd" in problem.text
+    assert "apt-get install docker.io" in problem.hint

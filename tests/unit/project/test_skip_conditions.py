@@ -1,0 +1,39 @@
+"""What the tests need beyond `make test`: `make test-all` sets it, or CONTRIBUTING describes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+READ = re.compile(r'"(ORCH_\w+)"(?: not)? in os\.environ|os\.environ(?:\.get\(|\[)"(ORCH_\w+)"')
+# Set by ranks and fixtures, or written for a person.
+NOT_CONDITIONS = {
+    "ORCH_ATTEMPT",
+    "ORCH_EVENTS_FD",
+    "ORCH_KEEP_CLUSTER",
+    "ORCH_NODE",
+    "ORCH_NODE_CPUSETS",
+    "ORCH_RUN_DIR",
+    "ORCH_WRITE_GOLDEN",
+    "ORCH_WRITE_MATRIX",
+}
+
+
+def variables() -> set[str]:
+    """Return the variables that select tests."""
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    matches = {name for text in texts for pair in READ.findall(text) for name in pair if name}
+    return matches - NOT_CONDITIONS
+
+
+def test_contributing_has_a_row_for_each_variable_that_selects_tests() -> None:
+    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if "|" in line]
+    assert variables() == {name for row in rows for name in re.findall(r"`(ORCH_\w+)", row)}
+
+
+def test_make_test_all_sets_each_variable_that_needs_no_path() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = makefile[makefile.index("test-all: export") : makefile.index("test-unit:")]
+    paths = {"ORCH_CRDS", "ORCH_FRAMEWORKS_PYTHON", "ORCH_IPEX_PYTHON"}
+    assert set(re.findall(r"ORCH_\w+", recipe)) == variables() - paths

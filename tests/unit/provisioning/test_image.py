@@ -1,0 +1,103 @@
+"""The Dockerfile of every stack, and the engine's commands. No engine is run here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import load
+from orchestrator.errors import PlanError
+from orchestrator.operations.image import lay_wheels
+from orchestrator.paths import STANDALONE
+from orchestrator.provisioning.sbom import sbom
+from orchestrator.provisioning.wheelhouse import Wheel
+from orchestrator.versions.image import image_of, python_of
+from tests.conftest import make_stack
+
+
+@pytest.mark.parametrize("name", load.stack_names())
+def test_every_stack_has_a_dockerfile(name: str) -> None:
+    stack = load.stack(name)
+    image = image_of(stack, tag=None, base=None, engine="docker")
+    text = image.dockerfile()
+    assert f"ORCH_STACK={name}\n" in text
+    assert f"ARG BASE={image.base}\n" in text
+    assert stack.runs_on_python(python_of(image.base, stack))
+    assert "USER 1000" in text
+    assert "latest" not in text
+
+
+def test_a_base_may_be_pinned_by_digest() -> None:
+    pinned = f"registry.example/python:3.12-slim@sha256:{'0' * 64}"
+    image = image_of(make_stack(), tag="registry.example/orch:x", base=pinned, engine="podman")
+    assert f"ARG BASE={pinned}\n" in image.dockerfile()
+    assert python_of(pinned, image.stack) == "3.12"
+    assert image.build("ctx").shell() == "podman build --tag registry.example/orch:x ctx"
+    assert image.save("x y.tar").argv[-2:] == ("x y.tar", "registry.example/orch:x")
+
+
+@pytest.mark.parametrize("name", ["Two Words", "-x", "a@sha256:12", "$(x)"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(PlanError, match="no name of an image"):
+        image_of(make_stack(), tag=name, base=None, engine="docker")
+
+
+def test_a_push_is_the_engines_own() -> None:
+    image = image_of(make_stack(), tag="registry.example/orch:x", base=None, engine="podman")
+    assert image.push().argv == ("podman", "push", "registry.example/orch:x")
+
+
+def test_large_wheels_and_what_changes_more_often_are_layers_of_their_own(tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    house.mkdir()
+    wheels = [
+        Wheel(name=name, version="1", file=f"{name}.whl", sha256="0" * 64, size=size)
+        for name, size in (("torch", 190_000_000), ("bindings", 1_800_000))
+    ]
+    for wheel in wheels:
+        (house / wheel.file).touch()
+    old = tmp_path / "wheels" / "large" / "old.whl"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    lay_wheels(house, wheels, tmp_path / "wheels")
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("wheels/*/*.whl"))
+    assert found == ["wheels/large/torch.whl", "wheels/other/bindings.whl"]
+    text = image_of(make_stack(), tag=None, base=None, engine="docker").dockerfile()
+    layers = [line for line in text.split("\n") if line.startswith(("COPY --from", "COPY train"))]
+    assert [line.split()[1] for line in layers] == ["--from=large", "--from=other", "train"]
+
+
+def test_the_bill_of_materials_names_each_wheel_with_its_hash() -> None:
+    wheel = Wheel(name="torch", version="2.13.0+cpu", file="t.whl", sha256="ab" * 32, size=1)
+    made = sbom("orch:x", [wheel])
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.5")
+    (one,) = made["components"]
+    assert one["purl"] == "pkg:pypi/torch@2.13.0%2Bcpu"
+    assert one["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
+
+
+def test_an_image_keeps_one_of_equal_libraries_and_no_tests(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name in ("numpy/tests/test_a.py", "numpy/testing/keep.py", "torch/bin/test_api"):
+        path = packages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    lib = tmp_path / "lib"
+    for name in ("libmpi.so", "libmpi.so.12", "libmpi.so.12.0"):
+        (lib / name).write_bytes(b"mpi" * 100_000)
+    (lib / "libother.so").write_bytes(b"oth" * 100_000)
+    for name in ("libomptarget.so", "libiomp5.a", "libiomp5.dbg", "libiomp5.so"):
+        (lib / name).write_text("x")
+    subprocess.run([sys.executable, str(STANDALONE / "slim.py"), str(tmp_path)], check=True)
+    assert (lib / "libmpi.so").readlink() == Path("libmpi.so.12.0")
+    assert (lib / "libmpi.so").read_bytes() == (lib / "libmpi.so.12.0").read_bytes()
+    assert {path.name for path in lib.iterdir() if path.is_file() and not path.is_symlink()} == {
+        "libmpi.so.12.0",
+        "libother.so",
+        "libiomp5.so",
+    }
+    left = {path.name for path in packages.rglob("*") if path.is_file()}
+    assert left == {"keep.py"}

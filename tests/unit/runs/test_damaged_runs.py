@@ -1,0 +1,232 @@
+"""Damaged files of one run hide no other run, and nothing that orch has written ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from orch_node.agent import damaged_runs, list_runs
+from orch_node.protocol.events import LeftOut
+
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.files import Below, write_whole
+from orchestrator.load.inventory import recalled
+from orchestrator.operations import runs as operation
+from orchestrator.operations.train import left_out
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs import damaged, resume, store
+from orchestrator.runs.state_files import supervises
+from orchestrator.state import State, held_by
+from tests.recorded import make_run
+
+GOOD, BAD = "20260101-120000-qa-0000", "20260102-120000-qa-0001"
+HARM: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda old: b"",
+    "half": lambda old: old[: len(old) // 2],
+    "zeros": lambda old: bytes(len(old)),
+    "list": lambda old: b"[]",
+    "object": lambda old: b"{}",
+    "deep": lambda old: b"[" * 100_000,
+    "binary": lambda old: b"\xff\xfe\0" * 9,
+}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    make_run(tmp_path, GOOD, ranks=2, seconds=20)
+    make_run(tmp_path, BAD, ranks=2, seconds=20, created=1_767_355_200.0)
+    (tmp_path / BAD / "supervisor.json").write_text('{"pid": 4194303, "started": 1.0}')
+    return tmp_path
+
+
+def shown(base: Path) -> tuple[set[str], str]:
+    found = operation.listed(base, None)
+    return {row.id for row in found.rows}, "\n".join(found.warnings)
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_plan_hides_no_other_run(base: Path, harm: str) -> None:
+    path = base / BAD / "plan.json"
+    path.write_bytes(HARM[harm](path.read_bytes()))
+    rows, words = shown(base)
+    assert rows == {GOOD}
+    assert str(path) in words
+    assert "orch clean" in words
+    told: list[str] = []
+    assert store.find(base, GOOD, told.append).id == GOOD
+    assert str(path) in told[0]
+    with pytest.raises(RequestError, match=BAD):  # not silently the one before
+        store.find(base, "last")
+    with pytest.raises(OrchError, match="is damaged"):
+        store.find(base, BAD)
+    assert store.unfinished(base, "k") is None
+
+
+def test_a_run_that_may_not_be_carried_on_for_its_damage_is_named(base: Path) -> None:
+    (base / BAD / "plan.json").write_text("")
+    request = TrainRequest(recipe="qa", runs_dir=base)
+    assert [BAD in line for line in left_out(request)] == [True]
+    assert list(left_out(replace(request, fresh=True))) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "link to nothing", "unreadable"])
+def test_a_plan_that_is_no_file_hides_no_other_run(base: Path, kind: str) -> None:
+    path = base / BAD / "plan.json"
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link to nothing":
+        path.symlink_to(path)
+    else:
+        path.touch(mode=0)
+    assert shown(base)[0] == {GOOD}
+
+
+def test_a_damaged_run_is_moved_away_and_nothing_of_it_is_lost(base: Path) -> None:
+    (base / BAD / "plan.json").write_text("")
+    (one,) = store.recorded(base).damaged
+    target = damaged.set_aside(one)
+    assert target == base / "damaged" / BAD
+    assert (target / "events.jsonl").exists()
+    assert (shown(base), store.find(base, "last").id) == (({GOOD}, ""), GOOD)
+    make_run(base, BAD)
+    (base / BAD / "plan.json").write_text("")
+    (again,) = store.recorded(base).damaged
+    assert damaged.set_aside(again) == base / "damaged" / f"{BAD}.1"
+
+
+def test_a_damaged_run_that_lives_stays_where_it_is(base: Path) -> None:
+    """Its supervisor is known by the folder's name among its arguments."""
+    (base / BAD / "plan.json").write_text("")
+    (one,) = store.recorded(base).damaged
+    program = ("-c", "import time; time.sleep(60)", "supervise", str(base / BAD))
+    with subprocess.Popen([sys.executable, *program]) as process:
+        text = json.dumps({"pid": process.pid, "started": 1.0})
+        (base / BAD / "supervisor.json").write_text(text)
+        while not supervises(process.pid, base / BAD) and process.poll() is None:
+            time.sleep(0.01)  # a process that has just begun has no arguments yet
+        moved = damaged.set_aside(one)
+        process.kill()
+    assert moved is None
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("name", ["outcome.json", "supervisor.json", "events.jsonl"])
+def test_other_damaged_files_of_a_run_count_as_not_there(base: Path, name: str, harm: str) -> None:
+    path = base / BAD / name
+    path.write_bytes(HARM[harm](path.read_bytes()))
+    rows, words = shown(base)
+    assert rows == {GOOD, BAD}
+    assert (str(path) in words) == (name == "outcome.json")
+    run = store.find(base, BAD)
+    assert run.state == ("killed" if name == "outcome.json" else "done")
+
+
+def test_a_torn_line_among_events_is_left_out(base: Path) -> None:
+    path = base / BAD / "events.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], b'{"event": "prog\n', b"\n", b"\xff\n", *lines[3:]]))
+    events = store.find(base, BAD).events()
+    assert len([one for one in events if not isinstance(one, LeftOut)]) == len(lines)
+    assert shown(base)[0] == {GOOD, BAD}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["plan.json", "outcome.json", "supervisor.json", "events.jsonl"]),
+    at=st.floats(0, 1),
+    cut=st.integers(0, 200),
+    put=st.binary(max_size=40),
+)
+def test_any_damage_of_one_run_leaves_the_other(base: Path, name: str, at: float, cut: int, put: bytes) -> None:
+    path = base / BAD / name
+    whole = path.read_bytes()
+    begin = int(len(whole) * at)
+    path.write_bytes(whole[:begin] + put + whole[begin + cut :])
+    try:
+        rows, words = shown(base)
+        assert GOOD in rows
+        assert BAD in rows or BAD in words
+        resume.store.unfinished(base, "k")
+    finally:
+        path.write_bytes(whole)
+
+
+# The list that a node makes of its runs.
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_record_hides_no_run_of_its_node(tmp_path: Path, harm: str) -> None:
+    for run in (GOOD, BAD):
+        folder = make_run(tmp_path, run)
+        (folder / "plan.json").rename(folder / "run.json")
+    path = tmp_path / BAD / "run.json"
+    path.write_bytes(HARM[harm](path.read_bytes()))
+    listing = list_runs.runs_in(tmp_path)
+    assert [one.record["run_id"] for one in listing.runs] == [GOOD]
+    assert [one.folder for one in listing.damaged] == [BAD]
+    assert [one.folder for one in damaged_runs.damaged_in(tmp_path)] == [BAD]
+    assert damaged_runs.set_aside(tmp_path / BAD) == str(tmp_path / "damaged" / BAD)
+    assert list_runs.runs_in(tmp_path).damaged == ()
+
+
+def test_a_record_of_another_run_is_damage(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, GOOD)
+    (folder / "plan.json").rename(folder / "run.json")
+    folder.rename(tmp_path / BAD)
+    assert [one.folder for one in list_runs.runs_in(tmp_path).damaged] == [BAD]
+
+
+# What this machine keeps.
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"hosts": {}}', "[" * 100_000])
+def test_what_was_remembered_and_is_damaged_is_asked_anew(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "remembered.json"
+    path.write_text(text)
+    assert recalled(path) is None
+    assert held_by(text) == "by another process"
+
+
+def test_a_token_that_was_torn_is_made_anew(tmp_path: Path) -> None:
+    state = State(folder=tmp_path)
+    first = state.owner("x")["token"]
+    assert state.owner("x")["token"] == first
+    (tmp_path / "token").write_text("")
+    assert len(state.owner("x")["token"]) == 32
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_whole(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "new\ud800")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        write_whole(tmp_path / "folder", "new")
+    assert (path.read_text(), sorted(os.listdir(tmp_path))) == ("old", ["file", "folder"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "hard link", "folder"])
+def test_only_plain_files_of_its_own_are_written_below_a_folder(tmp_path: Path, kind: str) -> None:
+    folder, mine = tmp_path / "r", tmp_path / "mine"
+    folder.mkdir()
+    mine.write_text("mine")
+    if kind == "pipe":
+        os.mkfifo(folder / "x")
+    elif kind == "hard link":
+        os.link(mine, folder / "x")
+    else:
+        (folder / "x").mkdir()
+    with pytest.raises(OSError, match="x"):
+        Below(folder).add("x", b"evil", 0)
+    assert mine.read_text() == "mine"

@@ -1,0 +1,88 @@
+"""Event logs of hundreds of MB: read in blocks, from the end, and with some of their progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orch_node.protocol.events import Progress, Result
+
+from orchestrator.runs import events
+
+
+def make_log(path: Path, lines: int) -> None:
+    """Write a log with a result at its end."""
+    with path.open("w") as file:
+        file.write(json.dumps({"event": "started", "rank": 0, "time": 0, "pid": 1}) + "\n")
+        for step in range(lines):
+            event = {"event": "progress", "rank": 0, "time": step, "phase": "train", "step": step}
+            file.write(json.dumps(event) + "\n")
+        file.write(json.dumps({"event": "result", "rank": 0, "time": lines, "loss": 1.0}) + "\n")
+        file.write('{"event": "progress", "rank": 0, "ti')
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a log of some 100 KB be a long one."""
+    monkeypatch.setattr(events, "BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(events, "NEAR_END_BYTES", 1 << 16)
+    monkeypatch.setattr(events, "WHOLE_BYTES", 1 << 14)
+
+
+def test_newest_event_is_found_without_reading_the_log(tmp_path: Path, small_blocks: None) -> None:
+    path = tmp_path / "events.jsonl"
+    make_log(path, 100_000)
+    tracemalloc.start()
+    progress = events.newest(path, Progress, ranks=1)
+    result = events.newest(path, Result, ranks=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert progress is not None
+    assert progress.step == 99_999
+    assert result is not None
+    assert peak < path.stat().st_size // 10
+
+
+def test_long_log_keeps_all_events_but_progress(tmp_path: Path, small_blocks: None) -> None:
+    path = tmp_path / "events.jsonl"
+    make_log(path, 10_000)
+    found = events.stored(path, ranks=1)
+    steps = [event.step for event in found if isinstance(event, Progress)]
+    assert len(steps) < 1000
+    assert steps == sorted(steps)
+    assert steps[-1] == 9_999
+    assert [type(event).__name__ for event in found if not isinstance(event, Progress)] == ["Started", "Result"]
+
+
+def test_short_log_is_complete(tmp_path: Path) -> None:
+    make_log(tmp_path / "events.jsonl", 1000)
+    assert len(events.stored(tmp_path / "events.jsonl", ranks=1)) == 1002
+
+
+@given(st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"])), st.integers(1, 9))
+def test_lines_backwards_are_the_lines(parts: list[bytes], block: int) -> None:
+    content = b"".join(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "BLOCK_BYTES", block)
+        backwards = list(events.lines_backwards(io.BytesIO(content)))
+    assert backwards[::-1] == content.split(b"\n")[:-1]
+
+
+@given(st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"])))
+def test_blocks_of_lines_add_up_to_the_log(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
+    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    content = b"".join(parts)
+    path.write_bytes(content)
+    lines: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "BLOCK_BYTES", 4)
+        offset = 0
+        while block := events.whole_lines(path, offset):
+            lines += block
+            offset += sum(len(line) + 1 for line in block)
+    assert lines == content.split(b"\n")[:-1]

@@ -1,0 +1,81 @@
+"""Where a run comes from, read from real git checkouts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs.provenance import git_state, parse, provenance, render, script_of, seeds
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.versions.stack import Stack
+from tests.conftest import make_cluster, need
+from tests.unit.planning.test_plan_train import QA, SITE
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    def git(*arguments: str) -> None:
+        options = ("-c", "user.name=t", "-c", "user.email=t@t")
+        subprocess.run(["git", "-C", str(tmp_path), *options, *arguments], check=True)
+
+    need("git")
+    path = tmp_path / "two words" / "it's.py"
+    path.parent.mkdir()
+    path.write_text("print(1)\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    return path
+
+
+def test_a_clean_checkout(script: Path) -> None:
+    (script.parent / "runs.txt").write_text("not known to git, and none of its business")
+    state = git_state(script)
+    assert state
+    assert len(state.commit) == 40
+    assert (state.dirty, state.changed) == (False, ())
+
+
+def test_a_changed_script_is_dirty(script: Path) -> None:
+    script.write_text("print(2)\n")
+    state = git_state(script)
+    assert state
+    assert state.dirty
+    assert state.changed == ("two words/it's.py",)
+    assert script_of(script).sha256 == hashlib.sha256(b"print(2)\n").hexdigest()
+
+
+def test_a_script_that_git_does_not_know_is_dirty(script: Path) -> None:
+    other = script.with_name("new.py")
+    other.write_text("")
+    state = git_state(other)
+    assert state
+    assert state.changed == ("new.py",)
+
+
+def test_outside_of_git_there_is_no_state(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text("")
+    assert script_of(path).git is None
+
+
+def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text("")
+    request = TrainRequest(recipe="qa", script_args=("--data_seed", "7", "--my-seed=8", "--x", "--seedless"))
+    recipe = replace(QA, script=str(path), arguments={"seed": 3, "epochs": 2})
+    plan = plan_train(request, Inputs(cluster=make_cluster(), recipe=recipe, stack=test_stack), SITE)
+    assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
+    found = provenance(plan)
+    assert found.settings == {"seed": 3, "epochs": 2}
+    assert found.command
+    assert found.command.argv[0] == "/venv/bin/python"
+    assert found.fingerprints == {"": "node0"}
+    assert parse(json.loads(json.dumps(render(found)))) == found

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from orch_node.protocol.events import Event, Launched, Progress, ScriptEnded
+
+from orchestrator.errors import RequestError
+from orchestrator.runs import store
+from orchestrator.runs.outcome import untrained_notes
+from orchestrator.runs.store import load
+from tests.recorded import make_run, place, plan
+
+
+def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(plan(tmp_path, [place(rank, 3) for rank in range(3)])))
+    run = load(tmp_path)
+    assert run.events() == []
+    lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]
+    path = tmp_path / "events.jsonl"
+    path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2][:9]}")
+    assert [event.rank for event in run.events()] == [0, 1]
+    path.write_text("\n".join([*lines, ""]))
+    assert [event.rank for event in run.events()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("events", "is_noted"),
+    [
+        pytest.param([ScriptEnded(rank=0, trained=False)], True, id="untrained"),
+        pytest.param([ScriptEnded(rank=0, trained=False), ScriptEnded(rank=1)], False, id="one-trained"),
+        pytest.param([ScriptEnded(rank=0), Launched(), ScriptEnded(trained=False)], True, id="anew"),
+        pytest.param([Progress(step=3.0), ScriptEnded(trained=False)], False, id="progress"),
+        pytest.param([], False, id="older-ranks"),
+    ],
+)
+def test_a_run_without_a_training_step_is_noted(events: list[Event], is_noted: bool) -> None:
+    assert bool(untrained_notes("done", events)) == is_noted
+    assert untrained_notes("failed", events) == []
+
+
+def test_a_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
+    first, second = "20260101-120000-qa-0000", "20260102-120000-qa-0000"
+    for run in (first, second):
+        make_run(tmp_path, run)
+    assert store.find(tmp_path, "20260102").id == second
+    with pytest.raises(RequestError, match=r"2 runs .* begin with '2026'") as exc_info:
+        store.find(tmp_path, "2026")
+    assert second in exc_info.value.hint

@@ -1,0 +1,166 @@
+"""What a cluster says of its runs is input: jobs, images and folders that somebody makes up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.protocol.record import RunNode, RunRecord
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.model.layout import alike
+from orchestrator.targets.kubernetes.copy import RunCopy
+from orchestrator.targets.kubernetes.follow import ReadLine
+from orchestrator.targets.kubernetes.followed import followed
+from orchestrator.targets.kubernetes.location import location_of, render
+from orchestrator.targets.kubernetes.log_lines import Position
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.plan import location
+from orchestrator.targets.kubernetes.run_record import short, whole
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from tests.unit.runs.test_record import RECORD
+from tests.unit.targets.ssh.test_hostile_runs import ESCAPES, JSON
+
+OWN = KubeSettings(image="registry.example/orch:own", context="lab", namespace="team")
+PLACES = alike(word="worker", nodes=2, ppn=1, threads=2)
+NODES = tuple(RunNode(node=node) for node in PLACES.nodes)
+MADE = replace(
+    RECORD,
+    node0=NODES[0],
+    nodes=NODES,
+    layout=PLACES.places,
+    target="kubernetes",
+    location=render(location(RECORD.run_id, "pytorchjob", OWN)),
+    output_dir=f"/orch/runs/{RECORD.run_id}/output",
+)
+
+
+def seen(record: RunRecord) -> RunRecord:
+    return followed(record, OWN, label=RECORD.run_id)
+
+
+def said(**changes: Any) -> RunRecord:
+    return replace(MADE, location={**MADE.location, **changes})
+
+
+def test_a_run_as_it_was_made_is_followed() -> None:
+    assert location_of(seen(whole(short(MADE)))) == location(RECORD.run_id, "pytorchjob", OWN)
+
+
+def test_what_runs_in_a_pod_is_this_controllers_own() -> None:
+    evil = replace(
+        said(
+            image="evil",
+            python="/evil",
+            pull_secrets=["theirs"],
+            context="x",
+            namespace="y",
+            service_account="admin",
+            tolerations=["node-role.kubernetes.io/control-plane"],
+        ),
+        python="/evil",
+        train="/evil",
+        run_dir="/etc",
+    )
+    found = seen(evil)
+    assert location_of(found) == location(RECORD.run_id, "pytorchjob", OWN)
+    assert (found.python, found.train) == (OWN.python, "/opt/orch/train")
+    assert found.run_dir == f"/orch/runs/{RECORD.run_id}"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        said(job="another"),
+        said(job="../../../api/v1/namespaces/kube-system/pods/x"),
+        said(group="", version="v1", plural="secrets"),
+        said(launcher="evil"),
+        said(claim="../x"),
+        said(mount="/a/../.."),
+        said(mount="x"),
+        said(uid=0),
+        said(uid="0"),
+        replace(MADE, target="ssh"),
+        replace(MADE, run_id="20260101-120000-qa-9999"),
+        replace(MADE, output_dir="/root/.ssh"),
+        replace(MADE, location={}),
+        replace(MADE, output_dir="/orch/runs/../../root/output"),
+    ],
+)
+def test_what_is_not_followed(record: RunRecord) -> None:
+    with pytest.raises(OrchError):
+        seen(record)
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        {"nodes": 0},
+        {"nodes": 10**12},
+        {"ppn": -1},
+        {"nodes": -2, "ppn": -2},
+        {"threads": 0},
+        {"word": "../x"},
+        {"word": ""},
+        {"word": "a\nb"},
+    ],
+)
+def test_pods_that_no_run_has_are_damage(pods: dict[str, Any]) -> None:
+    travels = short(MADE)
+    with pytest.raises(ProtocolError):
+        whole({**travels, "pods": {**travels["pods"], **pods}})
+
+
+@settings(max_examples=200, deadline=None)
+@given(name=st.sampled_from(sorted(MADE.location)), value=JSON)
+def test_no_location_leads_elsewhere(name: str, value: Any) -> None:
+    try:
+        found = location_of(seen(said(**{name: value})))
+    except OrchError:
+        return
+    assert (found.image, found.namespace, found.context) == (OWN.image, "team", "lab")
+    assert (found.job, found.plural) == (names.job_name(RECORD.run_id), "pytorchjobs")
+
+
+LINES = (
+    "[99999999] evil",
+    "[2] evil",
+    "[-1] evil",
+    "[٣] evil",
+    '{"metrics": 2, "line": "evil"}',
+    '{"metrics": -1, "line": "evil"}',
+    '{"metrics": true, "line": "evil"}',
+    "{" * 99_999,
+    *(f'{{"metrics": "{name}", "line": "evil"}}' for name in ESCAPES),
+)
+
+
+def test_a_pods_lines_make_no_other_files(tmp_path: Path) -> None:
+    copy = RunCopy(tmp_path, ranks=2)
+    for line in (*LINES, "[1] mine", '{"metrics": 0, "line": "mine"}'):
+        copy.write(ReadLine(pod="uid", position=Position(), text=line))
+    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert there == {"launcher.log", "ranks/rank-1.log", "ranks/rank-0.metrics.jsonl"}
+
+
+def test_a_link_in_the_copy_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "r/ranks").mkdir(parents=True)
+    (tmp_path / "r/ranks/rank-0.log").symlink_to(tmp_path / "mine")
+    with pytest.raises(ExecuteError, match=r"rank-0\.log"):
+        RunCopy(tmp_path / "r", ranks=1).write(ReadLine(pod="uid", position=Position(), text="[0] evil"))
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_damaged_positions_are_none(tmp_path: Path) -> None:
+    for text in ("", "[]", '{"a": 1}', '{"a": {"time": 1, "same": "x"}}', "[" * 99_999):
+        (tmp_path / "kube.json").write_text(text)
+        copy = RunCopy(tmp_path, ranks=1)
+        assert copy.hold()
+        assert copy.positions == {}
+        copy.release()

@@ -1,0 +1,97 @@
+"""A command that follows a run is killed, and the next one continues where it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.targets.kubernetes.copy import RunCopy
+from orchestrator.targets.kubernetes.follow import ReadLine
+from orchestrator.targets.kubernetes.log_lines import Position
+
+JOINED = json.dumps({"event": "joined", "rank": 0, "time": 1.0, "node": "worker-0"})
+
+
+def open_copy(folder: Path) -> RunCopy:
+    copy = RunCopy(folder, ranks=4)
+    assert copy.hold()
+    return copy
+
+
+def kill(copy: RunCopy) -> None:
+    """End the command without saving anything."""
+    assert copy.lock is not None
+    copy.lock.close()
+    copy.lock = None
+
+
+def follow(copy: RunCopy, log: list[str], until: int, *, pod: str = "uid-0") -> None:
+    """Copy the lines of a pod's log that the saved position has not reached."""
+    position = copy.positions.get(pod, Position())
+    for index in range(int(position.time or 0), until):
+        copy.write(ReadLine(pod=pod, position=Position(time=str(index + 1)), text=log[index]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    texts=st.lists(st.sampled_from(["[0] a", "[0] b", "[1] a", "words", JOINED]), max_size=12),
+    kills=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3),
+)
+def test_each_line_is_written_once_however_often_a_command_is_killed(
+    tmp_path_factory: object, texts: list[str], kills: list[tuple[int, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("run")  # type: ignore[attr-defined]
+    reached = 0
+    for saved, written in kills:
+        copy = open_copy(folder)
+        follow(copy, texts, min(max(reached, saved), len(texts)))
+        copy.keep_positions()
+        reached = min(max(reached, saved, written), len(texts))
+        follow(copy, texts, reached)
+        kill(copy)
+    copy = open_copy(folder)
+    follow(copy, texts, len(texts))
+    copy.release()
+    expected: dict[str, list[str]] = {}
+    for text in texts:
+        name = "launcher.log" if text == "words" else "events.jsonl" if text == JOINED else text[:3]
+        expected.setdefault(name, []).append(text[4:] if name.startswith("[") else text)
+    for name, lines in expected.items():
+        file = f"ranks/rank-{name[1]}.log" if name.startswith("[") else name
+        assert (folder / file).read_text().splitlines() == lines
+
+
+def test_a_line_that_was_not_written_whole_is_written_again(tmp_path: Path) -> None:
+    copy = open_copy(tmp_path)
+    follow(copy, ["[0] one", "[0] two"], 2)
+    kill(copy)
+    log = tmp_path / "ranks" / "rank-0.log"
+    log.write_bytes(log.read_bytes()[:-2])
+    copy = open_copy(tmp_path)
+    follow(copy, ["[0] one", "[0] two"], 2)
+    kill(copy)
+    assert log.read_text() == "one\ntwo\n"
+
+
+def test_an_event_that_is_sent_again_is_not_reported_again(tmp_path: Path) -> None:
+    copy = open_copy(tmp_path)
+    line = ReadLine(pod="uid-0", position=Position(time="1"), text=JOINED)
+    assert copy.write(line) is not None
+    kill(copy)
+    copy = open_copy(tmp_path)
+    assert copy.write(line) is None
+    kill(copy)
+
+
+def test_a_new_line_like_one_of_a_pod_that_is_gone_is_written(tmp_path: Path) -> None:
+    copy = open_copy(tmp_path)
+    follow(copy, ["[0] epoch 1", "[0] epoch 2"], 2)
+    kill(copy)
+    copy = open_copy(tmp_path)
+    follow(copy, ["[0] start", "[0] epoch 1"], 2, pod="uid-1")
+    kill(copy)
+    text = (tmp_path / "ranks" / "rank-0.log").read_text()
+    assert text == "epoch 1\nepoch 2\nstart\nepoch 1\n"

@@ -1,0 +1,94 @@
+"""--k8s-patch: a user's own changes, and what they must not touch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import PlanError, RequestError
+from orchestrator.targets.kubernetes.load import kube_patch
+from orchestrator.targets.kubernetes.patch import patched
+from orchestrator.targets.kubernetes.plan import plan_kube
+from orchestrator.targets.kubernetes.resolve import Inputs
+from tests.conftest import make_stack
+from tests.unit.targets.kubernetes.test_plan_kube import CASES, QA, REQUEST, SETTINGS, SITE, decide, objects
+
+POD = "/spec/template/spec"
+JOB = objects(decide("job"))
+
+
+def operation(op: str, path: str, value: Any = None, kind: str = "Job") -> dict[str, Any]:
+    return {"kind": kind, "op": op, "path": path, **({} if value is None else {"value": value})}
+
+
+def test_what_is_patched_is_made_and_told() -> None:
+    asked = (
+        operation("add", f"{POD}/hostNetwork", True),
+        operation("add", f"{POD}/containers/-", {"name": "sidecar", "image": "x"}),
+        operation("add", f"{POD}/volumes/0", {"name": "own", "emptyDir": {}}),
+        operation("replace", "/spec/backoffLimit", 7),
+        operation("add", "/metadata/labels/team", "a"),
+    )
+    inputs = Inputs(recipe=QA, stack=make_stack(), kube=SETTINGS, patch=asked)
+    request = REQUEST.__class__(recipe="qa", nodes="2", ppn=2, launcher="job")
+    plan = plan_kube(request, inputs, SITE)
+    job = objects(plan)[-1]
+    assert job["spec"]["template"]["spec"]["hostNetwork"] is True
+    assert job["spec"]["backoffLimit"] == 7
+    assert job["metadata"]["labels"]["team"] == "a"
+    told = [one.value for one in plan.run.decisions if one.topic == "patch"]
+    assert told[0] == f"add {POD}/hostNetwork of Job"
+    assert len(told) == len(asked)
+    assert objects(decide("job")) == JOB
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (operation("replace", "/spec/nothing/here", 1), "replace /spec/nothing/here of Job"),
+        (operation("remove", f"{POD}/hostNetwork"), "can't remove a non-existent object"),
+        (operation("replace", "/spec/x", 1, kind="Pod"), "this run has Service, Job"),
+        (operation("replace", "/data/run.json", "x", kind="ConfigMap"), "kind ConfigMap"),
+        (operation("frobnicate", "/spec", 1), "frobnicate /spec of Job"),
+        ({"kind": "Job", "op": "add"}, "add None of Job"),
+        (operation("test", "/spec/backoffLimit", 3), "test /spec/backoffLimit"),
+        (operation("replace", "/metadata/name", "x"), "changes metadata.name"),
+        (operation("remove", "/metadata/labels/orch~1run"), "changes metadata.labels[orch/run]"),
+        (operation("replace", f"{POD}/containers/0/command", ["x"]), "which orch needs"),
+        (operation("remove", f"{POD}/containers/0"), "which orch needs"),
+        (operation("remove", f"{POD}/volumes/0"), "volumes[orch-data]"),
+        (operation("replace", "/spec/completions", 9), "changes spec.completions"),
+        (operation("replace", f"{POD}/containers/0/env/9/value", "x"), "which orch needs"),
+        (operation("remove", "/spec"), "which orch needs"),
+        (operation("replace", "", {}), "which orch needs"),
+        (operation("replace", "", 3), "which orch needs"),
+        (operation("remove", "/spec/selector", kind="Service"), "spec.selector"),
+    ],
+)
+def test_what_is_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(words)):
+        patched(JOB, [asked])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_kind_loses_its_labels(case: str) -> None:
+    made = objects(decide(CASES[case][0]))
+    kind = made[-1]["kind"]
+    with pytest.raises(PlanError, match="which orch needs"):
+        patched(made, [operation("remove", "/metadata/labels", kind=kind)])
+
+
+def test_the_file_is_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "patch.yaml"
+    path.write_text("- {kind: Job, op: add, path: /spec/x, value: 1}\n")
+    assert kube_patch(path) == (operation("add", "/spec/x", 1),)
+    for text in ("kind: Job", "- 3", "[", "{"):
+        path.write_text(text)
+        with pytest.raises(RequestError, match="--k8s-patch"):
+            kube_patch(path)
+    with pytest.raises(RequestError, match="No such file"):
+        kube_patch(tmp_path / "none")
+    assert kube_patch(None) == ()

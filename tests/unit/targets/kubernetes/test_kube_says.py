@@ -1,0 +1,432 @@
+"""What pods, jobs and logs say -> words, outcomes, lines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.protocol.events import Joined, LeftOut, NodeNews
+from orch_node.protocol.events import read as read_event
+from orch_node.protocol.outcome import Failure, Outcome
+from orch_node.protocol.outcome import record as outcome_record
+
+from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.kubernetes.api import errors
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.follow import Follower
+from orchestrator.targets.kubernetes.log_lines import Position, Reader, parse
+from orchestrator.targets.kubernetes.manifests.setup import token, without_secrets
+from orchestrator.targets.kubernetes.outcome import outcome
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, node_of, pod_state
+
+SETTINGS = KubeSettings(image="registry.example/orch:current", cpu="8", memory="16Gi")
+
+
+def pod(**status: Any) -> dict[str, Any]:
+    limits = {"resources": {"limits": {"memory": "8Gi"}}, "image": "registry.example/x"}
+    return {"metadata": {"name": "orch-x-worker-3"}, "spec": {"containers": [limits]}, "status": status}
+
+
+def container(**state: Any) -> list[dict[str, Any]]:
+    return [{"state": state}]
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("orch-2026-qa-ab12-worker-3", "worker-3"),
+        ("orch-2026-qa-ab12-launcher-x7k2p", "launcher"),
+        ("orch-2026-qa-ab12-node-0-11-x7k2p", "node-11"),
+        ("orch-2026-qa-ab12-launcher-0-0-x7k2p", "launcher"),
+        ("something", "something"),
+    ],
+)
+def test_pods_have_the_names_of_the_plan(name: str, node: str) -> None:
+    assert node_of(name) == node
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "words"),
+    [
+        ({}, "waiting", ""),
+        ({"phase": "Running", "containerStatuses": container(running={})}, "running", ""),
+        ({"phase": "Succeeded"}, "done", ""),
+        (
+            {
+                "phase": "Pending",
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "message": "pod has unbound immediate PersistentVolumeClaims",
+                    }
+                ],
+            },
+            "waiting",
+            "waits for a node: pod has unbound immediate PersistentVolumeClaims",
+        ),
+        (
+            {
+                "phase": "Pending",
+                "containerStatuses": container(waiting={"reason": "ErrImagePull", "message": "not found"}),
+            },
+            "waiting",
+            "its image registry.example/x cannot be pulled: not found",
+        ),
+        (
+            {
+                "phase": "Pending",
+                "containerStatuses": container(
+                    waiting={"reason": "CreateContainerConfigError", "message": "no configmap"}
+                ),
+            },
+            "waiting",
+            "its container cannot be made: no configmap",
+        ),
+        (
+            {
+                "phase": "Running",
+                "containerStatuses": container(waiting={"reason": "CrashLoopBackOff", "message": "back-off"}),
+            },
+            "waiting",
+            "starts again and again: back-off",
+        ),
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, "failed", "evicted: disk pressure"),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, "failed", "DeadlineExceeded"),
+        (
+            {"phase": "Failed", "containerStatuses": container(terminated={"exitCode": 137, "reason": "OOMKilled"})},
+            "failed",
+            "killed for memory (OOMKilled): the pod's limit is 8Gi",
+        ),
+        (
+            {"phase": "Failed", "containerStatuses": container(terminated={"exitCode": 3})},
+            "failed",
+            "exited with code 3",
+        ),
+        ({"phase": "Failed"}, "failed", "failed without a word"),
+        ({"phase": "Unknown"}, "waiting", "its node does not respond"),
+    ],
+)
+def test_a_pod_in_the_users_words(status: dict[str, Any], state: str, words: str) -> None:
+    found = pod_state(pod(**status))
+    assert (found.state, found.words) == (state, words)
+
+
+def test_a_command_that_is_missing_is_named() -> None:
+    message = 'exec: "python4": executable file not found in $PATH'
+    ended = {"exitCode": 128, "reason": "StartError", "message": f"{message}\n"}
+    found = pod_state(pod(phase="Failed", containerStatuses=container(terminated=ended)))
+    assert found.words == f"exited with code 128 (StartError): {message}"
+
+
+def test_a_pod_that_was_deleted_has_not_merely_ended() -> None:
+    """The kubelet reports how its container ended before the pod is gone."""
+    made = pod(phase="Failed", containerStatuses=container(terminated={"exitCode": 1}))
+    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert pod_state(made).words == "its pod was deleted"
+
+
+def test_an_image_that_cannot_be_pulled_is_told_once() -> None:
+    follower = Follower(cast(Kube, None), "")
+    for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
+        waiting = container(waiting={"reason": reason, "message": message})
+        # Of a pod that runs nothing is asked of the API.
+        made = pod(phase="Running", containerStatuses=waiting)
+        made["metadata"]["uid"] = "1"
+        follower.see("MODIFIED", made)
+    told = follower.items.get()
+    assert isinstance(told, NodeNews)
+    assert told.text == "worker-3: its image registry.example/x cannot be pulled: denied"
+    assert follower.items.empty()
+
+
+def test_a_volume_that_is_not_mounted_is_in_the_events() -> None:
+    told = [{"reason": "Scheduled"}, {"reason": "FailedMount", "message": "no such share"}]
+    waiting = container(waiting={"reason": "ContainerCreating"})
+    found = pod_state(pod(phase="Pending", containerStatuses=waiting), told)
+    assert found.words == "FailedMount: no such share"
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        pytest.param(None, "FailedScheduling: 0/3 nodes are available", id="no-node-yet"),
+        pytest.param("node-a", "", id="has-a-node"),
+    ],
+)
+def test_an_event_about_scheduling_is_outdated_once_the_pod_has_a_node(node: str | None, words: str) -> None:
+    events = [{"reason": "FailedScheduling", "message": "0/3 nodes are available"}]
+    waiting = container(waiting={"reason": "ContainerCreating"})
+    made = pod(phase="Pending", containerStatuses=waiting)
+    made["spec"] |= {"nodeName": node} if node else {}
+    assert pod_state(made, events).words == words
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [
+        ((), "running"),
+        (("Created", "Running"), "running"),
+        (("Running", "Succeeded"), "done"),
+        (("Complete",), "done"),
+        (("Running", "Failed"), "failed"),
+        (("Suspended",), "suspended"),
+    ],
+)
+def test_a_job_by_its_conditions(kinds: tuple[str, ...], state: str) -> None:
+    conditions = [{"type": kind, "status": "True", "reason": "x"} for kind in kinds]
+    conditions.append({"type": "Restarting", "status": "False"})
+    assert job_state({"status": {"conditions": conditions}}).state == state
+
+
+# Logs.
+
+
+def test_lines_go_where_they_belong() -> None:
+    assert parse("[12] loss [3]", ranks=16).rank == 12
+    assert (parse("[12] loss [3]", ranks=16).file, parse("[12] x", ranks=16).text) == ("ranks/rank-12.log", "x")
+    assert parse("[0] ", ranks=16).text == parse("[0]", ranks=16).text == ""
+    # torchrun's list of failures, on the pod's standard error, has a line such as this.
+    assert parse("[0]:", ranks=16).file == "launcher.log"
+    event = json.dumps({"event": "joined", "rank": 1, "time": 1})
+    assert parse(event, ranks=16).event == Joined(rank=1, time=1)
+    metrics = parse(json.dumps({"metrics": 3, "line": '{"step": 1}'}), ranks=16)
+    assert (metrics.file, metrics.text) == ("ranks/rank-3.metrics.jsonl", '{"step": 1}')
+    for words in (
+        "W1121 torchrun",
+        "[16] x",
+        "[٣] x",
+        '{"metrics": -1}',
+        '{"metrics": true}',
+        "{" * 9999,
+        "{torn",
+        '{"a": 1}',
+        "[x] y",
+    ):
+        assert parse(words, ranks=16).file == "launcher.log"
+    assert isinstance(parse('{"event": 1, "rank": 2}', ranks=16).event, LeftOut)
+
+
+TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)
+
+
+@settings(deadline=None)
+@given(times=TIMES, cuts=st.lists(st.integers(0, 30), max_size=4), nano=st.sampled_from([1, 10**8]))
+def test_each_line_is_read_once_however_often_the_stream_breaks(times: list[int], cuts: list[int], nano: int) -> None:
+    """Lines may share a time; the API begins again at whole seconds."""
+    log = []
+    for index, time in enumerate(times):
+        fraction = f"{time * nano:09d}".rstrip("0")
+        log.append(f"2026-01-01T00:00:01{'.' if fraction else ''}{fraction}Z line {index}")
+    reader, got = Reader(Position()), []
+    for cut in [*cuts, len(log)]:
+        assert reader.since in (None, "2026-01-01T00:00:01Z")
+        got += [text for line in log[:cut] if (text := reader.new(line)) is not None]
+        reader = Reader(reader.position)
+    assert got == [f"line {index}" for index in range(len(log))]
+
+
+# Outcomes.
+
+
+def told(event: str, rank: int, time: float, **fields: Any) -> dict[str, Any]:
+    return {"event": event, "rank": rank, "time": time, **fields}
+
+
+def ended(events: list[dict[str, Any]], *pods: PodState, state: str = "failed") -> Outcome:
+    told = map(read_event, events)
+    return outcome(told, pods, JobState(state=state, words="backoff"), began=0.0, now=9.0)
+
+
+def failure_of(events: list[dict[str, Any]], *pods: PodState) -> Failure:
+    found = ended(events, *pods).first_failure
+    assert found is not None
+    return found
+
+
+def exit_of(rank: int, time: float, code: int = 1, **fields: Any) -> dict[str, Any]:
+    return told("exit", rank, time, node=f"worker-{rank}", code=code, signal=None, stopped=False, **fields)
+
+
+def test_the_culprit_is_not_who_lost_its_peer() -> None:
+    events = [
+        told("exception", 0, 1.0, text="Connection closed by peer [10.0.0.1]"),
+        exit_of(0, 1.1),
+        told("exception", 1, 1.2, text="ValueError"),
+        exit_of(1, 1.3),
+    ]
+    assert failure_of(events).rank == 1
+    assert ended(events).problem is None
+
+
+def test_the_culprit_is_whom_all_ranks_name() -> None:
+    """As the supervisor judges below SSH: they have asked each other, and one could not go on."""
+    text = "error: rank 1 on worker-1: cannot write checkpoint-4: No space left on device."
+    events = [
+        told("exception", 0, 1.0, text=text),
+        exit_of(0, 1.1),
+        told("exception", 1, 1.2, text=text),
+        exit_of(1, 1.3),
+    ]
+    assert failure_of(events).rank == 1
+
+
+def test_a_backend_that_says_so_in_its_log_and_aborts_is_not_the_culprit() -> None:
+    words = "terminate called: Connection closed by peer [10.0.0.2]"
+    aborted = exit_of(0, 1.0, code=0, text=words) | {"signal": "SIGABRT"}
+    assert failure_of([aborted, exit_of(1, 1.5, code=9, text="no data")]).text == "no data"
+
+
+def test_only_the_last_attempt_counts() -> None:
+    events = [
+        told("started", 0, 1.0, node="worker-0"),
+        exit_of(0, 2.0),
+        told("started", 0, 3.0, node="worker-0"),
+        exit_of(0, 4.0, code=7),
+    ]
+    assert (failure_of(events).code, ended(events).attempts) == (7, 2)
+
+
+def test_a_pod_killed_for_memory_names_its_rank() -> None:
+    events = [told("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
+    killed = PodState(pod="p", node="worker-1", state="failed", words="killed", oom=True, code=137)
+    for told_too in ([], [exit_of(1, 2.0, code=0)]):
+        failure = failure_of([*events, *told_too], killed)
+        assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
+
+
+def test_what_is_said_where_no_rank_failed() -> None:
+    assert ended([]).problem == "backoff"
+    refused = told("refused", -1, 1.0, text="worker-0: no BF16")
+    assert ended([refused]).problem == "worker-0: no BF16"
+    evicted = PodState(pod="p", node="worker-1", state="failed", words="evicted: memory")
+    assert ended([], evicted).problem == "worker-1: evicted: memory"
+    assert ended([], state="done").problem is None
+
+
+def test_the_supervisors_own_outcome_counts() -> None:
+    own = Outcome(state="failed", first_failure=Failure(rank=5), problem=None, launcher_code=1, started=1.0, ended=2.0)
+    assert ended([told("outcome", -1, 1.0, outcome=outcome_record(own))]) == own
+
+
+# Checks.
+
+
+def node(cpu: str = "16", memory: str = "64Gi", **more: Any) -> dict[str, Any]:
+    labels = more.pop("labels", {})
+    return {
+        "metadata": {"name": "n", "labels": labels},
+        "spec": more,
+        "status": {"allocatable": {"cpu": cpu, "memory": memory}},
+    }
+
+
+def test_room_for_the_pods() -> None:
+    taint = {"key": "x", "effect": "NoSchedule"}
+    nodes = [node(), node("7900m"), node(taints=[taint]), node(unschedulable=True)]
+    assert checks.nodes_finding(nodes, SETTINGS, 2).state == "ok"
+    short = checks.nodes_finding(nodes, SETTINGS, 3)
+    assert short.state == "miss"
+    assert "1 of 4 nodes can take pods of 8 CPUs and 16Gi, 2 such pods in all" in short.words
+    assert "16 CPUs to give" in short.cure
+    assert checks.nodes_finding(None, SETTINGS, 1).state == "unknown"
+    assert checks.nodes_finding([], SETTINGS, 1).state == "miss"
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "affinity", "fitting"),
+    [
+        ((), (), 0),
+        (("dedicated=training:NoSchedule",), (), 1),
+        (("dedicated=training",), ("zone in (a, b)", "disk", "!spot"), 1),
+        (("dedicated",), ("zone notin (c)",), 1),
+        (("dedicated:NoExecute",), (), 0),
+        (("dedicated=other:NoSchedule",), (), 0),
+        (("dedicated",), ("zone in (b)",), 0),
+        (("dedicated",), ("spot",), 0),
+        (("dedicated",), ("!disk",), 0),
+        (("dedicated",), ("zone notin (a)",), 0),
+    ],
+)
+def test_nodes_that_pods_are_let_on_by_their_settings(
+    tolerations: tuple[str, ...], affinity: tuple[str, ...], fitting: int
+) -> None:
+    taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
+    one = node(taints=[taint], labels={"zone": "a", "disk": "nvme"})
+    asked = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
+    words = checks.nodes_finding([one], asked, 1).words
+    assert f"{fitting} of 1 nodes can take pods" in words
+
+
+def test_bf16_by_the_labels_of_the_nodes() -> None:
+    able = node(labels={checks.BF16_LABELS[0]: "true"})
+    assert checks.flags_finding([able], SETTINGS).state == "ok"
+    assert checks.flags_finding([able, node()], SETTINGS).state == "miss"
+    assert checks.flags_finding([node()], SETTINGS).state == "unknown"
+
+
+def test_volumes() -> None:
+    bound = {"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+    once = {**bound, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    assert checks.claim_finding(bound, SETTINGS, 2).state == "ok"
+    assert checks.claim_finding(once, SETTINGS, 1).state == "ok"
+    for claim, words in ((None, "no claim"), ({}, "Pending"), (once, "cannot share")):
+        found = checks.claim_finding(claim, SETTINGS, 2)
+        assert (found.state, words in found.words, bool(found.cure)) == ("miss", True, True)
+
+
+def test_kinds_and_rights() -> None:
+    found = checks.kinds_findings({"pytorchjob": ("v1",)}, None)
+    assert [one.state for one in found] == ["ok", "absent", "absent", "absent"]
+    assert {one.state for one in checks.kinds_findings({}, None)} == {"miss"}
+    assert checks.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].words.endswith("only v1")
+    missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]
+    assert "verbs [patch]" in checks.rights_finding(missing, "team").cure
+    assert checks.rights_finding([], "team").state == "ok"
+
+
+def test_a_token_is_never_shown() -> None:
+    made = token(SETTINGS, "hf_secret")
+    assert "hf_secret" not in json.dumps(without_secrets(made))
+    assert made["data"]["HF_TOKEN"] not in json.dumps(without_secrets(made))
+
+
+# What the API refuses.
+
+
+class Answered(Exception):
+    """An answer of the API, as the client raises it."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(body)
+        self.status, self.body = status, body
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "hint"),
+    [
+        ('pods is forbidden: User "me" cannot list resource "pods"', "Not allowed", "the rights"),
+        (
+            'pods "x" is forbidden: violates PodSecurity "restricted:latest": seccompProfile',
+            "The cluster refuses it: pods",
+            "pod-security.kubernetes.io/enforce",
+        ),
+        ('pods "x" is forbidden: exceeded quota: q, requested: cpu=2', "exceeded quota", "quota"),
+        (
+            'persistentvolumeclaims "orch" is forbidden: only dynamically provisioned pvc can be resized',
+            "only dynamically provisioned",
+            "",
+        ),
+    ],
+)
+def test_only_a_missing_right_sends_to_the_rights(said: str, words: str, hint: str) -> None:
+    found = errors.words(Answered(403, json.dumps({"message": said})), "lab")
+    assert isinstance(found, errors.Refused)
+    assert words in found.message
+    assert hint in found.hint
+    assert ("lists the rights" in found.hint) is (" cannot " in said)

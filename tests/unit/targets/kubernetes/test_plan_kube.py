@@ -1,0 +1,456 @@
+"""Requests for Kubernetes -> manifests: golden, valid, and safe for hostile values."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+from orch_node.protocol.precision import PLACEHOLDER
+
+from orchestrator.errors import PlanError
+from orchestrator.model.recipe import Recipe
+from orchestrator.planning.plan import ApplyObjects, Plan
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.targets.kubernetes.image_probe import probe_pod
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.job import literal
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.quantity import amount
+from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
+from orchestrator.targets.kubernetes.manifests.volume_pod import reader_pod
+from orchestrator.targets.kubernetes.plan import KubeSite, location, plan_kube
+from orchestrator.targets.kubernetes.resolve import Inputs
+from orchestrator.targets.kubernetes.run_record import short, whole
+from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.versions.stack import Bindings, Stack
+from tests.conftest import make_stack
+from tests.kube_pod_security import violation
+from tests.kube_schema import FILES, check, has_crds, needs_crds
+from tests.pages import blocks
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "k8s"
+DOCS = Path(__file__).parents[4] / "docs"
+QA = Recipe(
+    name="qa",
+    script="/here/train/qa/qa.py",
+    resumes=True,
+    elastic=True,
+    arguments={"epochs": 2, "train_file": "/here/train/qa/data/train.json"},
+    paths=("train_file",),
+    precisions={"bf16": ("--bf16",), "fp32": ()},
+)
+OWN = Recipe(name="own", script="/home/me/own script.py", own_script=True)
+SETTINGS = KubeSettings(image="registry.example/orch:current", namespace="team", cpu="8")
+SITE = KubeSite(
+    run_id="20260101-120000-qa-0000", train_here="/here/train", started_by="me@here", created=1.0, contents={}
+)
+OWN_SITE = replace(SITE, contents={OWN.script: b"print('hello')\n"})
+REQUEST = TrainRequest(recipe="qa", nodes="2", ppn=2)
+CCL = Bindings(version="2.13.0+orch.1", built_by="orch", module="bindings_module", setvars="", oneccl="2022")
+CASES = {
+    "pytorchjob": ("pytorchjob", {}),
+    "mpijob": ("mpijob", {}),
+    "mpijob-openmpi": ("mpijob", {"mpi": "OpenMPI"}),
+    "trainjob": ("trainjob", {}),
+    "job": ("job", {}),
+    "trainjob-openmpi": ("trainjob", {"mpi": "OpenMPI"}),
+}
+
+
+def decide(
+    launcher: str = "pytorchjob",
+    *,
+    request: TrainRequest = REQUEST,
+    recipe: Recipe = QA,
+    kube: KubeSettings = SETTINGS,
+    site: KubeSite = SITE,
+    stack: Stack | None = None,
+    resume: Resume | None = None,
+) -> Plan:
+    inputs = Inputs(recipe=recipe, stack=stack or make_stack(), kube=kube)
+    return plan_kube(replace(request, launcher=launcher), inputs, site, resume)
+
+
+def objects(plan: Plan) -> tuple[dict[str, Any], ...]:
+    (step,) = plan.steps
+    assert isinstance(step, ApplyObjects)
+    return step.objects
+
+
+def config(plan: Plan) -> dict[str, Any]:
+    return dict(json.loads(objects(plan)[0]["data"]["pod.json"]))
+
+
+def containers(made: Any) -> list[dict[str, Any]]:
+    """All containers, wherever the kind of the job has them."""
+    if isinstance(made, dict):
+        own = made.get("containers", [])
+        return [*own, *(one for value in made.values() for one in containers(value))]
+    return [one for value in made for one in containers(value)] if isinstance(made, list) else []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_manifests(case: str) -> None:
+    launcher, changes = CASES[case]
+    text = decide(launcher, kube=replace(SETTINGS, **changes)).describe()
+    path = GOLDEN / f"{case}.yaml"
+    if os.environ.get("ORCH_WRITE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@needs_crds
+@pytest.mark.parametrize("case", CASES)
+def test_manifests_are_what_the_crds_say(case: str) -> None:
+    launcher, changes = CASES[case]
+    full = replace(
+        SETTINGS,
+        pull_secrets=("registry",),
+        service_account="trainer",
+        priority_class="low",
+        node_selector={"feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"},
+        **changes,
+    )
+    made = objects(decide(launcher, kube=full, recipe=OWN, site=OWN_SITE))
+    kinds = [one["kind"] for one in made]
+    assert kinds[0] == "ConfigMap"
+    for one in made[1:]:
+        if one["kind"] != "Service":
+            check(one)
+
+
+@needs_crds
+def test_the_check_itself_refuses_unknown_fields() -> None:
+    for kind in FILES:
+        with pytest.raises(AssertionError, match="'misspelt' was unexpected"):
+            check({"apiVersion": "x", "kind": kind, "metadata": {}, "spec": {"misspelt": 1}})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_manifest_is_yaml_that_gives_the_objects_back(case: str) -> None:
+    launcher, changes = CASES[case]
+    plan = decide(launcher, kube=replace(SETTINGS, **changes))
+    found = tuple(one for one in yaml.safe_load_all(plan.describe()) if one)
+    assert found == objects(plan)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
+    launcher, changes = CASES[case]
+    made = objects(decide(launcher, kube=replace(SETTINGS, **changes)))
+    found = containers(list(made))
+    assert found
+    for one in found:
+        assert one["resources"]["requests"] == one["resources"]["limits"]
+        paths = {mount["mountPath"] for mount in one["volumeMounts"]}
+        assert {"/orch", "/etc/orch", "/dev/shm", "/etc/orch-secrets"} <= paths
+    text = json.dumps(made)
+    assert text.count('"runAsNonRoot": true') == len(found)
+    services = sum(one["kind"] == "Service" for one in made)  # which select by it, too
+    labelled = len(made) + len(found) + services
+    assert text.count('"orch/run": "20260101-120000-qa-0000"') == labelled
+    assert text.count('"medium": "Memory"') == len(found)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
+    launcher, changes = CASES[case]
+    full = replace(SETTINGS, **changes)
+    made = objects(decide(launcher, kube=full))
+    others = (reader_pod(location("r", launcher, full), "r"), probe_pod(full), shared_runtime(full))
+    specs = [*pod_specs([*made, *others])]
+    assert len(specs) >= 4
+    assert [violation("x", spec) for spec in specs] == [""] * len(specs)
+
+
+def test_what_reads_the_volume_may_be_where_the_runs_pods_may() -> None:
+    """With the account whose secrets pull the image; on other nodes, too, as theirs may be full."""
+    full = replace(SETTINGS, service_account="puller", tolerations=("spot:NoExecute",), node_affinity=("spot",))
+    plain, asked = (reader_pod(location("r", "job", one), "r")["spec"] for one in (SETTINGS, full))
+    toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute"}
+    own = {"serviceAccountName": "puller", "tolerations": [toleration]}
+    assert asked == plain | own
+
+
+def pod_specs(made: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(made, dict):
+        if "containers" in made:
+            yield made
+        made = list(made.values())
+    if isinstance(made, list):
+        for one in made:
+            yield from pod_specs(one)
+
+
+def test_more_than_one_rank_in_a_pod_is_torchruns_business() -> None:
+    (_, job) = objects(decide(request=replace(REQUEST, ppn=4)))
+    assert job["spec"]["nprocPerNode"] == "4"
+    assert "Master" not in job["spec"]["pytorchReplicaSpecs"]
+    environment = containers(job)[0]["env"]
+    assert {"name": "OMP_NUM_THREADS", "value": "2"} in environment
+    assert not {"RANK", "WORLD_SIZE"} & {one["name"] for one in environment}
+
+
+def test_a_train_job_always_says_how_many_ranks_a_pod_has() -> None:
+    for mpi in (None, "OpenMPI"):
+        _, runtime, job = objects(decide("trainjob", kube=replace(SETTINGS, mpi=mpi)))
+        assert job["spec"]["trainer"]["numProcPerNode"] == 2
+        assert job["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
+        assert runtime["metadata"]["name"] == job["spec"]["runtimeRef"]["name"]
+    with pytest.raises(PlanError, match="no Intel MPI"):
+        decide("trainjob", kube=replace(SETTINGS, mpi="Intel"))
+
+
+def test_restarts_are_elastic_and_bounded() -> None:
+    request = replace(REQUEST, nodes="4", max_restarts=3)
+    (_, job) = objects(decide(request=request, kube=replace(SETTINGS, min_nodes=2)))
+    policy = job["spec"]["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"], policy["maxRestarts"]) == (2, 4, 3)
+    assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 3
+    with pytest.raises(PlanError, match="min_nodes = 5"):
+        decide(request=request, kube=replace(SETTINGS, min_nodes=5))
+    with pytest.raises(PlanError, match="without --max-restarts"):
+        decide(kube=replace(SETTINGS, min_nodes=1))
+
+
+def test_an_own_script_travels_and_the_recipes_do_not() -> None:
+    plan = decide(recipe=OWN, site=OWN_SITE, request=replace(REQUEST, script_args=("$(HOME)", "-n")))
+    files, job = objects(plan)
+    assert files["data"]["file-0"] == "print('hello')\n"
+    items = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"][1]
+    assert {"key": "file-0", "path": "files/0/own script.py"} in items["configMap"]["items"]
+    assert containers(job)[0]["args"] == ["--", "/etc/orch/files/0/own script.py", "$$(HOME)", "-n"]
+    recipe = containers(objects(decide())[1])[0]["args"]
+    assert recipe[1] == "/opt/orch/train/qa/qa.py"
+    assert "--train_file=/opt/orch/train/qa/data/train.json" in recipe
+
+
+def test_files_that_are_no_text_or_too_large() -> None:
+    binary = replace(SITE, contents={OWN.script: b"\xff\x00"})
+    assert objects(decide(recipe=OWN, site=binary))[0]["binaryData"] == {"file-0": "/wA="}
+    large = replace(SITE, contents={OWN.script: b"x" * 800_000})
+    with pytest.raises(PlanError, match="700 kB can travel") as caught:
+        decide(recipe=OWN, site=large)
+    assert "/orch/data" in caught.value.hint
+
+
+def test_ccl_without_hydra_talks_over_libfabric() -> None:
+    stack = replace(make_stack(), backends=("ccl", "gloo"), bindings=CCL)
+    assert config(decide("mpijob", stack=stack))["env"]["CCL_ATL_TRANSPORT"] == "mpi"
+    for launcher in ("pytorchjob", "trainjob"):
+        environment = config(decide(launcher, stack=stack))["env"]
+        assert environment["CCL_ATL_TRANSPORT"] == "ofi"
+        assert environment["CCL_PROCESS_LAUNCHER"] == "none"
+
+
+def test_pods_choose_the_precision_unless_one_is_requested() -> None:
+    plan = decide()
+    assert config(plan)["precision"] == {
+        "arguments": {"bf16": ["--bf16"], "fp32": []},
+        "file": f"{plan.run.output_dir}/precision.txt",
+    }
+    assert PLACEHOLDER in containers(objects(plan)[1])[0]["args"]
+    assert plan.run.precision == "auto"
+    assert config(plan)["needs_bf16"] is False
+    requested = config(decide(request=replace(REQUEST, precision="fp32")))
+    assert "precision" not in requested
+
+
+def test_pods_check_a_requested_bf16_unless_it_may_be_emulated() -> None:
+    bf16 = replace(REQUEST, precision="bf16")
+    assert config(decide(request=bf16))["needs_bf16"] is True
+    assert config(decide(request=replace(bf16, allow_slow_bf16=True)))["needs_bf16"] is False
+
+
+def test_a_run_that_is_carried_on_keeps_its_output() -> None:
+    resume = Resume(run_id="old", state="failed", output_dir="/orch/runs/old/output")
+    plan = decide(resume=resume)
+    assert "--output_dir=/orch/runs/old/output" in containers(objects(plan)[1])[0]["args"]
+    assert plan.run.key == decide().run.key
+    assert plan.run.key != decide(kube=replace(SETTINGS, claim="other")).run.key
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"nodes": None}, "needs the number of pods"),
+        ({"nodes": "node[1-3]"}, "needs the number of pods"),
+        ({"nodes": "0"}, "needs the number of pods"),
+        ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs"),
+        ({"stall_timeout": -1.0}, "are 0 or more"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(words)):
+        decide(request=replace(REQUEST, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"image": ""}, "No image"),
+        ({"image": "two words"}, "no name of an image"),
+        ({"namespace": "Team A"}, "namespace = 'Team A'"),
+        ({"claim": "a_b"}, "claim"),
+        ({"memory": "64 GB"}, "memory = '64 GB'"),
+        ({"cpu": "-1"}, "cpu = '-1'"),
+        ({"mount": "data"}, "no absolute path"),
+        ({"node_selector": {"a b": "c"}}, "is no label"),
+        ({"mpi": "MPICH"}, "mpi = 'MPICH'"),
+        ({"uid": 0}, "not root's"),
+    ],
+)
+def test_settings_that_kubernetes_would_refuse(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(words)):
+        decide(kube=replace(SETTINGS, **change))
+
+
+def test_an_unknown_launcher_names_the_nearest() -> None:
+    with pytest.raises(PlanError, match="does not run on Kubernetes") as caught:
+        decide("pytorch-job")
+    assert caught.value.hint == "Did you mean 'pytorchjob'?"
+
+
+# Names, quantities and values of every kind.
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_run_ids_and_job_names_are_names(recipe: str, other: str) -> None:
+    run = names.run_id("20260101-120000", recipe, "ab12")
+    assert names.is_label_value(run)
+    assert run
+    job = names.job_name(run)
+    assert names.is_dns_label(f"{job}-launcher")
+    assert names.is_dns_label(f"{job}-node-0-4999-abcde")
+    assert names.is_subdomain(f"{job}-files")
+    assert names.job_name(names.run_id("20260101-120000", other, "ab13")) != job
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_any_run_id_has_a_job_name(run: str) -> None:
+    assert names.is_dns_label(names.job_name(run))
+    assert len(names.job_name(run)) <= names.JOB_MAX
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**6), st.sampled_from(["", "m", "k", "Ki", "Mi", "Gi", "M", "G", "Ti"]))
+def test_quantities(number: int, unit: str) -> None:
+    assert amount(f"{number}{unit}", "x") > 0
+
+
+def test_quantities_are_exact() -> None:
+    assert amount("500m", "x") * 2 == 1
+    assert amount("64Gi", "x") == 64 * 2**30
+    assert amount("1.5", "x") == amount("1500m", "x")
+    assert amount("1e3", "x") == amount("1k", "x") == 1000
+    for text in ("", "0", "1 Gi", "1gi", "Gi", "1.2.3", "0x10", "1e", "-5", "5%"):
+        with pytest.raises(PlanError):
+            amount(text, "x")
+
+
+@settings(deadline=None)
+@given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
+def test_a_record_that_travels_is_short_and_can_be_made_whole(pods: int, ppn: int, size: int) -> None:
+    request = replace(REQUEST, nodes=str(pods), ppn=ppn)
+    record = decide(request=request, kube=replace(SETTINGS, cpu=str(ppn * size))).run
+    travels = json.loads(json.dumps(short(record)))
+    assert whole(travels) == record
+
+
+def expand(text: str, variables: dict[str, str]) -> str:
+    """What the kubelet makes of a container's argument (third_party/forked/golang/expansion)."""
+    out, at = "", 0
+    while at < len(text):
+        if text[at] != "$" or at + 1 >= len(text):
+            out, at = out + text[at], at + 1
+        elif text[at + 1] == "$":
+            out, at = out + "$", at + 2
+        elif text[at + 1] == "(" and (end := text.find(")", at)) > 0:
+            name = text[at + 2 : end]
+            out, at = out + variables.get(name, f"$({name})"), end + 1
+        else:
+            out, at = out + text[at : at + 2], at + 2
+    return out
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.sampled_from("$()AB x\n")))
+def test_arguments_arrive_as_they_were_given(text: str) -> None:
+    assert expand(literal(text), {"A": "EXPANDED", "B": "EXPANDED", "": "EXPANDED"}) == text
+
+
+LETTERS = st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t")
+ARGUMENTS = st.lists(st.text(LETTERS, max_size=40), max_size=4)
+
+
+# Without shrinking: a CRD takes a tenth of a second to check an object against.
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@example(launcher="mpijob", arguments=["$(A)", "\u2028"], nodes=5000, ppn=8, cpu="64", memory="64Gi", recipe="x" * 60)
+@given(
+    launcher=st.sampled_from(sorted(KINDS)),
+    arguments=ARGUMENTS,
+    nodes=st.integers(1, 5000),
+    ppn=st.integers(1, 8),
+    cpu=st.sampled_from(["8", "8500m", "64", "1e2"]),
+    memory=st.sampled_from(["64Gi", "500M", "0.5Ti"]),
+    recipe=st.text(max_size=60),
+)
+def test_any_request_makes_objects_that_the_crds_take(
+    launcher: str, arguments: list[str], nodes: int, ppn: int, cpu: str, memory: str, recipe: str
+) -> None:
+    run = names.run_id("20260101-120000", recipe, "ffff")
+    request = replace(REQUEST, nodes=str(nodes), ppn=ppn, script_args=tuple(arguments))
+    kube = replace(SETTINGS, cpu=cpu, memory=memory)
+    plan = decide(launcher, request=request, kube=kube, site=replace(SITE, run_id=run))
+    made = objects(plan)
+    assert tuple(one for one in yaml.safe_load_all(plan.describe()) if one) == made
+    args = next(one["args"] for one in containers(list(made)) if "args" in one)
+    tail = args[len(args) - len(arguments) :]
+    assert [expand(one, {"A": "no"}) for one in tail] == arguments
+    if has_crds():
+        for one in made[1:]:
+            if one["kind"] != "Service":
+                check(one)
+
+
+def test_the_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
+    shown = [block.text for block in blocks(DOCS / "kubernetes.md")]
+    (text,) = (one for one in shown if "kind: NetworkPolicy" in one)
+    policy = yaml.safe_load(text)["spec"]
+    ((peer,),) = (rule["from"] for rule in policy["ingress"])
+    for chosen in (policy["podSelector"], peer["podSelector"]):
+        assert chosen["matchLabels"].items() <= names.labels("r").items()
+    assert policy["policyTypes"] == ["Ingress"]
+    for golden in GOLDEN.glob("*.yaml"):
+        pods = list(templates(list(yaml.safe_load_all(golden.read_text()))))
+        assert pods
+        for labels in pods:
+            assert policy["podSelector"]["matchLabels"].items() <= labels.items(), golden
+
+
+def templates(value: Any) -> Iterator[dict[str, str]]:
+    """The labels of all pods that these objects make."""
+    if isinstance(value, list):
+        for one in value:
+            yield from templates(one)
+    elif isinstance(value, dict):
+        if "containers" in value.get("spec", {}):
+            yield value["metadata"]["labels"]
+        yield from templates(list(value.values()))

@@ -1,0 +1,894 @@
+"""Requests for Slurm -> scripts for sbatch: golden, clean in shellcheck's eyes, safe for hostile
+values; what Slurm says -> words."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from orch_node.agent import apptainer, containers
+from orch_node.agent.engines import ContainerError
+from orch_node.protocol import container
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol import slurm as protocol
+from orch_node.protocol.cores import Core
+from orch_node.protocol.events import Waiting
+from orch_node.protocol.outcome import Outcome
+from orch_node.protocol.slurm import CONFIG, NODE0, Hello
+from orch_node.slurm import lay
+from orch_node.slurm.agent import granted_cpus
+
+from orchestrator import load
+from orchestrator.errors import OrchError, PlanError, RequestError
+from orchestrator.files import packed
+from orchestrator.model.command import Answer
+from orchestrator.paths import TRAIN
+from orchestrator.planning.plan import Plan, SendFolder, SubmitScript
+from orchestrator.planning.refusal import check_refused
+from orchestrator.planning.request import TrainRequest
+from orchestrator.report import plans
+from orchestrator.runs import store
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.slurm import array, states
+from orchestrator.targets.slurm.image import Image
+from orchestrator.targets.slurm.load import slurm_settings
+from orchestrator.targets.slurm.location import location_of, submitted
+from orchestrator.targets.slurm.login import SHELL, local_stack
+from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, decide, plan_slurm
+from orchestrator.targets.slurm.read import look_for_image
+from orchestrator.targets.slurm.refuses import REFUSES
+from orchestrator.targets.slurm.resolve import Inputs, sized
+from orchestrator.targets.slurm.run_folder import JobMirror, SeenFolder
+from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
+from orchestrator.targets.slurm.script import time_seconds
+from orchestrator.targets.slurm.settings import OURS, SlurmSettings
+from orchestrator.targets.slurm.states import JobState
+from orchestrator.targets.slurm.watch import JobWatch
+from tests.conftest import make_facts
+from tests.recorded import make_run
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "slurm"
+SITE = SlurmSite(
+    run_id="20260102-030405-bert-qa-abcd",
+    run_dir="/shared/alice/runs/20260102-030405-bert-qa-abcd",
+    train="/shared/orch/train",
+    train_here=str(load.recipe("bert-qa").script).partition("/recipes/")[0],
+    started_by="alice@login1",
+    created=1_767_323_045.0,
+)
+IMAGES = {"container": "/shared/torch.sif", "pyxis": "/shared/torch.sqsh"}
+CASES = {
+    "srun": ({"nodes": "4", "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
+    "mpirun": ({"nodes": "2", "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
+    "torchrun": (
+        {"nodes": "2", "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
+        ("constraint=avx512&ib", "comment=two words; it's $(touch PWNED)"),
+    ),
+    "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
+    "array": ({}, ("learning_rate=1e-5,3e-5",)),
+    "login": ({"nodes": "2"}, ("login=alice@login1.site", "time=30")),
+    "container": (
+        {"nodes": "2", "launcher": "mpirun"},
+        ("login=login1", "container-mounts=/data:/data:ro", "container-arguments=--nv"),
+    ),
+    "pyxis": ({"nodes": "2"}, ("login=login1", "container-python=/opt/bin/python")),
+}
+
+
+def inputs_of(settings: SlurmSettings | None = None) -> Inputs:
+    recipe, stack = load.recipe("bert-qa"), load.stack("current")
+    facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
+    return Inputs(
+        recipe=recipe,
+        stack=stack,
+        slurm=settings or SlurmSettings(),
+        facts=facts,
+        python="/shared/orch/stacks/current/bin/python",
+    )
+
+
+def request_of(asked: dict[str, object] | None = None) -> TrainRequest:
+    return TrainRequest(recipe="bert-qa", on="slurm", backend="gloo", **(asked or {}))  # type: ignore[arg-type]
+
+
+def plan_of(asked: dict[str, object] | None = None, settings: SlurmSettings | None = None) -> Plan:
+    return plan_slurm(request_of(asked), inputs_of(settings), SITE)
+
+
+def array_of(*asked: str) -> Plan:
+    request, inputs, runs = request_of({"nodes": "2"}), inputs_of(), []
+    for number, pairs in enumerate(array.combinations(asked)):
+        settings = load.settings([f"{name}={value}" for name, value in pairs], inputs.recipe)
+        one = decide(request, replace(inputs, settings=settings), array.site_of(SITE, number))
+        runs.append((pairs, one))
+    return array.plan_array(SITE, runs, array.at_once(asked))
+
+
+def script_of(case: str) -> str:
+    asked, pairs = CASES[case]
+    settings = slurm_settings(None, pairs, {}, image=IMAGES.get(case)) if case != "array" else None
+    made = plan_of(asked, settings) if settings else array_of(*pairs)
+    return made.describe().replace(SITE.train_here, "/here/train")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_scripts(case: str) -> None:
+    path = GOLDEN / f"{case}.sh"
+    text = script_of(case)
+    if "ORCH_WRITE_GOLDEN" in os.environ:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shellcheck_has_nothing_to_say(case: str, tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.fail("no shellcheck: pip install --editable '.[dev]'")
+    path = tmp_path / "job.sh"
+    path.write_text(script_of(case))
+    done = subprocess.run(["shellcheck", "--shell=bash", str(path)], capture_output=True, text=True)
+    assert done.stdout == ""
+
+
+def test_the_script_writes_the_settings_of_the_job(tmp_path: Path) -> None:
+    """What stands between the options and the program is run as it is."""
+    site = str(tmp_path / "runs")
+    text = script_of("torchrun").replace("/shared/alice/runs", site)
+    head, _, command = text.rstrip().rpartition("\nexec ")
+    subprocess.run(["bash", "-c", head], check=True, cwd=tmp_path)
+    config = protocol.parse((tmp_path / "runs" / SITE.run_id / CONFIG).read_text())
+    assert (config.nodes, config.spare_nodes, config.ppn, config.launch) == (2, 1, 1, "torchrun")
+    assert any(word.startswith(f"--meet={NODE0}:") for word in config.launcher)
+    assert command.endswith(f"/node.py slurm {site}/{SITE.run_id}")
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_options_are_lines_that_sbatch_reads() -> None:
+    lines = [line for line in script_of("torchrun").splitlines() if line.startswith("#SBATCH")]
+    assert "#SBATCH --nodes=3" in lines  # with the spare one
+    assert "#SBATCH --no-kill" in lines
+    assert "#SBATCH --constraint='avx512&ib'" in lines
+    assert "#SBATCH --exclusive" in lines  # as nothing says how much of a node it wants
+    assert "#SBATCH --exclusive" not in script_of("mpirun")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_orch_says_itself_is_refused(name: str) -> None:
+    with pytest.raises(PlanError, match=f"--slurm {name}: orch says that itself"):
+        plan_of({}, SlurmSettings(sbatch={name: "1"}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "words"),
+    [
+        ({"nodes": "n[1-3]"}, {}, "needs the number of nodes"),
+        ({"nodes": "0"}, {}, "needs the number of nodes"),
+        ({"ppn": 0}, {}, "--ppn 0"),
+        ({"launcher": "mpijob"}, {}, "--launcher mpijob does not run on Slurm"),
+        ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),
+        ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "below Slurm mpirun is that of intel"),
+        ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
+        ({"stall_timeout": -1.0}, {}, "are 0 or more"),
+        ({}, {"pmi": "pmi9"}, "pmi=pmi9"),
+        ({}, {"root": "relative"}, "root=relative: it is an absolute path"),
+        ({}, {"sbatch": {"comment": "two\nlines"}}, "cannot be printed"),
+        ({}, {"sbatch": {"x y": "1"}}, "no option of sbatch"),
+        ({}, {"sbatch": {"cpus-per-task": "many"}}, "cpus-per-task=many: it is a number"),
+    ],
+)
+def test_what_cannot_be_is_refused(asked: dict[str, object], settings: dict[str, object], words: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(asked, SlurmSettings(**settings))  # type: ignore[arg-type]
+    assert words in caught.value.message
+
+
+def test_later_words_win_and_each_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('pmi = "none"\n[sbatch]\naccount = "b"\ntime = 30\nexclusive = true\n')
+    environ = {"SBATCH_PARTITION": "p", "SBATCH_ACCOUNT": "a", "SBATCH_TIMELIMIT": "5", "HOME": "/"}
+    found = slurm_settings(path, ("account=c", "mem_per_cpu=1G"), environ)
+    assert found.pmi == "none"
+    assert found.sbatch == {"account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G"}
+    assert found.why["partition"] == "SBATCH_PARTITION"
+    assert found.why["time"] == str(path)
+    text = plan_of({}, found).describe()
+    assert "# slurm partition: p (SBATCH_PARTITION)" in text
+    assert "# slurm account: c (asked for)" in text
+
+
+def test_a_setting_without_a_value_is_refused() -> None:
+    with pytest.raises(RequestError, match="--slurm partition: expected KEY=VALUE"):
+        slurm_settings(None, ("partition",), {})
+
+
+def test_a_thousand_nodes_are_one_script() -> None:
+    plan = plan_of({"nodes": "1000", "ppn": 8})
+    assert len(plan.layout.places) == 8000
+    assert len(plan.describe()) < 20_000
+    assert json.loads(plans.as_json(plan))["script"] == plan.describe()
+
+
+def test_each_task_of_an_array_is_a_run_with_its_own_settings(tmp_path: Path) -> None:
+    text = script_of("array").replace("/shared/alice/runs", str(tmp_path))
+    assert "#SBATCH --array=0-1" in text
+    head, _, command = text.rstrip().rpartition("\nexec ")
+    for number, rate in enumerate(("1e-5", "3e-5")):
+        environ = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_JOB_ID": "12"}
+        subprocess.run(["bash", "-c", head], check=True, env={**os.environ, **environ})
+        folder = tmp_path / f"{SITE.run_id}-{number}"
+        config = protocol.parse((folder / CONFIG).read_text())
+        assert config.run_id == folder.name
+        assert f"--learning_rate={rate}" in config.launcher
+        assert f"--output_dir={folder}/output" in config.launcher
+        assert (folder / f"slurm-12_{number}.out").exists()
+    assert command.endswith(' slurm "$run_dir"')
+
+
+def test_an_array_has_a_run_for_each_combination() -> None:
+    runs = array_of("seed=1,2", "learning_rate=1e-5,3e-5").array
+    own = [next(one.value for one in run.run.decisions if one.topic == "array") for run in runs]
+    assert own == [
+        "seed=1 learning_rate=1e-5 (1 of 4)",
+        "seed=1 learning_rate=3e-5 (2 of 4)",
+        "seed=2 learning_rate=1e-5 (3 of 4)",
+        "seed=2 learning_rate=3e-5 (4 of 4)",
+    ]
+    assert len({run.run.key for run in runs}) == 4  # each is carried on by itself
+    assert len({run.run.run_dir for run in runs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("seed",), "expected KEY=VALUE"),
+        (("seed=",), "expected KEY=VALUE"),
+        (("seed=1,,2",), "expected KEY=VALUE"),
+        (("=1,2",), "expected KEY=VALUE"),
+        (("seed=1,2", "seed=3"), "names a setting twice"),
+        ((f"seed={','.join(map(str, range(1001)))}",), "1000 are the most"),
+    ],
+)
+def test_arrays_that_cannot_be_are_refused(asked: tuple[str, ...], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        array.combinations(asked)
+
+
+def test_tasks_of_an_array_are_told_apart() -> None:
+    said = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
+    host = Host(Answer(code=0, out=f"{said}13|orch-y|RUNNING|N/A|n1|None\n", err=""))
+    found = Scheduler(host).named("orch-")
+    assert {name: one.job for name, one in found.items()} == {"orch-x-0": "12_0", "orch-x-1": "12_1", "orch-y": "13"}
+    assert "--array" in host.asked[0]  # else those that wait are one line
+
+
+@pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
+def test_a_login_node_is_a_host_and_no_option_of_ssh(login: str) -> None:
+    with pytest.raises(PlanError, match="it is a host"):
+        plan_of({}, SlurmSettings(login=login))
+
+
+def test_a_damaged_record_names_no_other_host(tmp_path: Path) -> None:
+    at = {"name": "orch-x", "job": "12", "login": "-oProxyCommand=touch PWNED"}
+    folder = make_run(tmp_path, target="slurm", location=at)
+    with pytest.raises(OrchError, match="is no host"):
+        location_of(store.load(folder).record)
+
+
+def test_a_folder_that_is_sent_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Also by two at once, and over one that is there."""
+    step = SendFolder(at=LOGIN, source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
+    for _ in range(2):
+        subprocess.run(["bash", "-c", step.describe()], check=True)
+    Local().feed(step.unpack(), packed(TRAIN))
+    assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
+    assert sorted(os.listdir(tmp_path / "a b")) == [".train.lock", "train"]
+    other = replace(step, path=str(tmp_path / "other"))
+    with pytest.raises(OrchError, match="tar"):
+        Local().feed(other.unpack(), packed(TRAIN)[:5000])
+    assert os.listdir(tmp_path) == ["a b"]
+
+
+# What Slurm says.
+
+
+def job(state: str, reason: str = "None", start: str = "N/A") -> JobState:
+    return JobState(job="12", state=state, start=start, nodes="n[1-2]", reason=reason)
+
+
+def test_a_job_that_waits_is_told_with_its_reason() -> None:
+    words = states.waiting_words(job("PENDING", "Priority", "2026-01-02T03:04:05"))
+    assert words == (
+        "job 12 waits: jobs with a higher priority come first (Priority); expected to start at 2026-01-02T03:04:05"
+    )
+    down = job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-3]")
+    assert "down, drained or reserved (ReqNodeNotAvail, Una" in states.waiting_words(down)
+    held = job("PENDING", "launch failed requeued held")
+    assert "scontrol release" in states.waiting_words(held)
+    assert states.waiting_words(job("PENDING", "SomethingNew")) == "job 12 waits: SomethingNew"
+
+
+def test_a_job_that_can_never_start_is_known() -> None:
+    assert "fewer --nodes" in states.never(job("PENDING", "PartitionNodeLimit"))
+    assert "--slurm account" in states.never(job("PENDING", "InvalidAccount"))
+    assert not states.never(job("PENDING", "Priority"))
+    assert not states.never(job("RUNNING", "PartitionNodeLimit"))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("CANCELLED", "the job was cancelled"),
+        ("TIMEOUT", "time was over"),
+        ("OUT_OF_MEMORY", "ran out of memory"),
+        ("NODE_FAIL", "a node of the job failed"),
+        ("PREEMPTED", "was preempted"),
+        ("ODD", "ended as ODD"),
+    ],
+)
+def test_how_a_job_ended_is_told(state: str, words: str) -> None:
+    found = job(state)
+    assert found.ended
+    assert words in states.ending_words(found)
+
+
+def test_a_job_that_slurm_has_forgotten() -> None:
+    assert states.parse("12", "slurm_load_jobs error: Invalid job id specified\n") is None
+    found = states.gone("12")
+    assert found.ended
+    assert "does not know job 12 any more" in states.ending_words(found)
+
+
+class Files:
+    """A run's folder behind a login node: name -> content."""
+
+    def __init__(self, found: dict[str, str]) -> None:
+        self.found = found
+
+    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
+        text = self.found.get(path.rpartition("/")[2])
+        return None if text is None else text.encode()[offset:]
+
+    def size(self, path: str) -> int:
+        return len(self.read(path) or b"")
+
+
+def test_the_copy_of_a_job_that_comes_again_has_no_outcome(tmp_path: Path) -> None:
+    there = Files({"events.jsonl": "{}\n", "outcome.json": "{}", "supervisor.json": "{}"})
+    for _ in range(2):
+        mirror = JobMirror(there, "/shared/runs/x", tmp_path, ranks=1)  # type: ignore[arg-type]
+        mirror.refresh()
+        assert {one.name for one in tmp_path.iterdir()} == set(there.found)
+        there.found = {"events.jsonl": "{}\n{}\n"}
+    assert (tmp_path / "events.jsonl").read_text() == there.found["events.jsonl"]
+
+
+class Host:
+    """Says what it was told to say, and remembers what it was asked."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, ...]] = []
+
+    def put(self, path: str, content: str) -> None:
+        self.asked.append(("put", path))
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        self.asked.append(argv)
+        return self.answers.pop(0)
+
+
+NO_JOB = Answer(code=0, out="", err="")
+
+
+def submit(*answers: Answer, before: tuple[str, ...] = ()) -> Scheduler:
+    (step,) = plan_of().steps
+    assert isinstance(step, SubmitScript)
+    scheduler = Scheduler(Host(*answers), before)
+    scheduler.submit(step)
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "Welcome\n\n12;cluster\n",
+        "12\nYour project has 340 hours left.\n",
+        "Checking the quota\nSubmitted batch job 12\nGood luck!\n",
+    ],
+    ids=["banner-before", "wrapper-after", "wrapper-without-parsable"],
+)
+def test_submit_finds_the_job_id_between_other_lines(output: str) -> None:
+    assert submit(Answer(code=0, out=output, err="")).submitted == "12"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Answer(code=3, out="12\nthe wrapper's mail was not sent\n", err=""),
+        Answer(code=0, out="accepted\n", err=""),
+        Answer(code=0, out="12\n340\n", err=""),
+    ],
+    ids=["wrapper-fails", "no-job-id", "two-numbers"],
+)
+def test_submit_looks_the_job_up_by_its_name(first: Answer) -> None:
+    listed = Answer(code=0, out="Welcome | to | us\n11|CANCELLED\n12|PENDING\n", err="")
+    scheduler = submit(first, listed)
+    assert scheduler.submitted == "12"
+    assert isinstance(scheduler.host, Host)
+    assert f"--name=orch-{SITE.run_id}" in scheduler.host.asked[-1]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([Answer(code=0, out="12;east\n", err="")], id="parsable"),
+        pytest.param([Answer(code=0, out="Submitted batch job 12 on cluster east\n", err="")], id="wrapper"),
+        pytest.param(
+            [Answer(code=1, out="?", err=""), Answer(code=0, out="CLUSTER: west\nCLUSTER: east\n12|PENDING\n", err="")],
+            id="looked-up",
+        ),
+    ],
+)
+def test_a_job_of_another_cluster_is_asked_for_there(answers: list[Answer]) -> None:
+    (step,) = plan_of({}, slurm_settings(None, ["clusters=west,east"], {})).steps
+    assert isinstance(step, SubmitScript)
+    assert "#SBATCH --clusters=west,east" in step.script
+    host = Host(*answers, Answer(code=0, out="RUNNING|N/A|n1|None\n", err=""))
+    scheduler = Scheduler(host)
+    scheduler.submit(step)
+    assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
+    record = submitted(plan_of().run, scheduler.submitted, scheduler.cluster)
+    assert location_of(record).cluster == "east"
+    assert scheduler.state("12").state == "RUNNING"
+    assert host.asked[-1][:2] == ("squeue", "--clusters=east")
+
+
+def test_a_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
+    (step,) = plan_of().steps
+    assert isinstance(step, SubmitScript)
+    scheduler = Scheduler(Host(Answer(code=0, out="?", err=""), Answer(code=1, out="", err="busy")))
+    with pytest.raises(OrchError):
+        scheduler.submit(step)
+    assert scheduler.uncertain
+
+
+def test_variables_of_an_interactive_job_do_not_reach_the_new_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    scheduler = submit(Answer(code=0, out="12\n", err=""))
+    assert isinstance(scheduler.host, Host)
+    words = scheduler.host.asked[-1]
+    unset = {name for flag, name in itertools.pairwise(words) if flag == "-u"}
+    assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID"} <= unset
+    assert "SLURM_CONF" not in unset
+
+
+BANNER = "RULES | be kind | clean up | pay\nMAINTENANCE|Friday|all nodes|sorry\n"
+
+
+def test_a_banner_is_not_read_as_the_state_of_a_job() -> None:
+    answer = Answer(code=0, out=f"{BANNER}RUNNING|N/A|n1|None\n", err="")
+    assert Scheduler(Host(answer)).state("12").state == "RUNNING"
+    forgotten = Answer(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
+    assert Scheduler(Host(forgotten)).state("12").state == states.GONE
+    with pytest.raises(ControllerAway, match="MAINTENANCE"):  # perhaps a state of a newer Slurm
+        Scheduler(Host(replace(forgotten, code=0))).state("12")
+
+
+def test_the_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() -> None:
+    rows = (
+        "orch-x|orch-x|PENDING|b|c|d\n12|orch-x|RUNNING|N/A|n1|None\n"
+        "9|orch-x|CANCELLED|N/A||None\n14_1|orch-y|PENDING|N/A||Priority\n"
+    )
+    host = Host(Answer(code=0, out=BANNER + rows, err=""))
+    jobs = Scheduler(host).named("orch-")
+    assert {name: (job.job, job.state) for name, job in jobs.items()} == {
+        "orch-x": ("12", "RUNNING"),
+        "orch-y-1": ("14_1", "PENDING"),
+    }
+    assert "--all" in host.asked[0], "else jobs in closed partitions are hidden"
+
+
+def test_slurms_own_words_for_a_job_that_it_does_not_take() -> None:
+    said = "sbatch: error: invalid partition specified: nosuch\nsbatch: error: Batch job submission \
+failed: Invalid partition name specified\n"
+    with pytest.raises(OrchError) as caught:
+        submit(Answer(code=1, out="", err=said), NO_JOB)
+    assert "invalid partition specified: nosuch" in caught.value.message
+    assert "partition=NAME" in caught.value.hint
+
+
+def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
+    host = Host(Answer(code=0, out="12;cluster\n", err=""))
+    (step,) = plan_of({}, SlurmSettings(sbatch={"time": "5", "account": "a"})).steps
+    assert isinstance(step, SubmitScript)
+    scheduler = Scheduler(host)
+    scheduler.submit(step)
+    assert scheduler.submitted == "12"
+    words = host.asked[-1]
+    assert {"SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= set(words)
+    assert words[-1].endswith("/job.sh")
+
+
+def test_slurm_is_asked_by_a_login_shell_where_it_is_behind_ssh() -> None:
+    noise = "Welcome to the cluster | maintenance on Friday\n"
+    host = Host(
+        Answer(code=0, out=f"{noise}12;cluster\n", err=""), Answer(code=0, out=f"{noise}RUNNING|N/A|n1|None\n", err="")
+    )
+    (step,) = plan_of().steps
+    assert isinstance(step, SubmitScript)
+    scheduler = Scheduler(host, SHELL)
+    scheduler.submit(step)
+    assert scheduler.submitted == "12"
+    assert scheduler.state("12").state == "RUNNING"
+    assert all(words[:4] == SHELL for words in host.asked if words[0] != "put")
+
+
+def test_a_controller_that_is_away_is_no_end_of_a_job() -> None:
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    with pytest.raises(ControllerAway):
+        Scheduler(Host(Answer(code=1, out="", err=away))).state("12")
+
+
+@pytest.mark.parametrize("said", ["", "Invalid user id", "Protocol authentication error"])
+def test_only_a_job_that_slurm_has_forgotten_is_gone(said: str) -> None:
+    with pytest.raises(ControllerAway):
+        Scheduler(Host(Answer(code=1, out="", err=said))).state("12")
+    forgotten = "slurm_load_jobs error: Invalid job id specified"
+    assert Scheduler(Host(Answer(code=1, out="", err=forgotten))).state("12").state == states.GONE
+
+
+def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (folder / "outcome.json").unlink(missing_ok=True)
+    (folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
+    lines = ("PENDING|N/A||BeginTime", "PENDING|N/A||BeginTime", "RUNNING|N/A|n1|None")
+    host = Host(*(Answer(code=0, out=f"{line}\n", err="") for line in lines))
+    record = store.load(folder).record
+    watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
+    assert [event.text for event in watch.queued() if isinstance(event, Waiting)] == [
+        states.waiting_words(job("PENDING", "BeginTime"))
+    ]
+    assert not host.answers
+
+
+class SlowFolder(SeenFolder):
+    """Of a job that has a supervisor once it was looked at a second time."""
+
+    looks = 0
+
+    def refresh(self) -> None:
+        self.looks += 1
+        if self.looks == 2:
+            (self.folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
+
+
+def test_a_job_that_runs_and_makes_its_nodes_ready_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.targets.slurm.watch.READY_SECONDS", 0.0)
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (folder / "outcome.json").unlink(missing_ok=True)
+    (folder / "supervisor.json").unlink(missing_ok=True)
+    host = Host(Answer(code=0, out="RUNNING|N/A|n[1-2]|None\n", err=""))
+    record = store.load(folder).record
+    watch = JobWatch(record, folder, Scheduler(host), SlowFolder(folder), lambda line: None)
+    (told,) = [event.text for event in watch.queued() if isinstance(event, Waiting)]
+    assert "job 12 runs on n[1-2]: its nodes are being made ready" in told
+
+
+def test_a_job_that_slurm_did_not_put_back_has_its_checkpoint(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (folder / "outcome.json").unlink(missing_ok=True)
+    told = Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3")
+    (folder / "outcome-0.json").write_text(outcomes.render(told))
+    host = Host(Answer(code=0, out="FAILED|N/A|n1|NonZeroExitCode\n", err=""))
+    record = store.load(folder).record
+    watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
+    watch.note_end()
+    run = store.load(folder)
+    assert run.state == "preempted"
+    assert run.outcome is not None
+    assert (run.outcome.problem or "").startswith("checkpoint at step 3, but Slurm did not")
+
+
+# What the job makes of its nodes.
+
+CONFIG_OF = {"nodes": "2", "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
+
+
+def config_of(tmp_path: Path, asked: dict[str, object]) -> protocol.JobConfig:
+    text = plan_of(asked).describe().replace("/shared/alice/runs", str(tmp_path))
+    subprocess.run(["bash", "-c", text.rpartition("\nexec ")[0]], check=True)
+    return protocol.parse((tmp_path / SITE.run_id / CONFIG).read_text())
+
+
+def hello(number: int, cores: int = 4) -> Hello:
+    return Hello(
+        node=f"n{number}",
+        host=f"n{number}.site",
+        confined=True,
+        flags=("avx512f", "avx512_bf16"),
+        cores=tuple(Core(numa=0, socket=0, core=at, cpus=(at + 8, at + 40)) for at in range(cores)),
+        address=f"10.0.0.{number}",
+        interface="ib0",
+    )
+
+
+def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CONFIG_OF)
+    layout = lay.layout_of(config, [hello(1), hello(2), hello(3)])
+    assert [(one.rank, one.node, one.cpus, one.threads) for one in layout.ranks] == [
+        (0, "n1", (8, 9), 2),
+        (1, "n1", (10, 11), 2),
+        (2, "n2", (8, 9), 2),
+        (3, "n2", (10, 11), 2),
+    ]
+    assert layout.spare_hosts == {"n3": "n3"}
+    assert layout.entry("n2").env["GLOO_SOCKET_IFNAME"] == "ib0"
+    files = lay.run_files(config, [hello(1), hello(2), hello(3)], {})
+    assert files["hostfile"] == "n1:2\nn2:2\n"
+    assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
+
+
+def test_node0s_address_comes_into_the_launchers_words(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {"nodes": "2", "launcher": "torchrun"})
+    words = lay.launcher(config, "10.0.0.1")
+    assert any(word.startswith("--meet=10.0.0.1:") for word in words)
+    assert not any(NODE0 in word for word in words)
+
+
+def test_too_few_cores_and_no_bf16_are_told_with_the_way_out(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CONFIG_OF)
+    with pytest.raises(lay.LayError, match="n1 gives this job 1 cores, and --ppn is 2"):
+        lay.check(config, [hello(1, cores=1)])
+    config = config_of(tmp_path, {**CONFIG_OF, "precision": "bf16"})
+    with pytest.raises(lay.LayError, match="n2 has no BF16 instructions"):
+        lay.check(config, [hello(1), replace(hello(2), flags=())])
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "granted"), [("2(x3),4", 2, 2), ("2(x3),4", 3, 4), ("8", 0, 8), ("", 0, 16)]
+)
+def test_the_cpus_of_the_job_on_a_node(text: str, number: int, granted: int) -> None:
+    environ = {"SLURM_JOB_CPUS_PER_NODE": text, "SLURM_NODEID": str(number)}
+    assert granted_cpus(environ, 16) == granted
+
+
+def image_settings(*pairs: str, image: str = "/shared/torch.sif") -> SlurmSettings:
+    return slurm_settings(None, ("login=login1", *pairs), {}, image=image)
+
+
+@pytest.mark.parametrize(
+    ("asked", "pairs", "image", "words"),
+    [
+        ({}, (), "docker://torch", "runs pull no image"),
+        ({}, (), "nvcr.io#torch", "runs pull no image"),
+        ({}, (), "torch.sif", "no absolute path"),
+        ({}, ("container-mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
+        ({}, ("container-mounts=/a,b:/a",), "/torch.sqsh", "not SOURCE:TARGET"),
+        ({}, ("container-arguments=/torch2.sif",), "/torch.sif", "it is no option"),
+        ({}, ("container-arguments=--pid",), "/torch.sif", "orch says that itself"),
+        ({}, ("container-arguments=--container-image=a",), "/torch.sqsh", "orch says that itself"),
+        ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis holds the ranks that srun starts"),
+        ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without a container"),
+        ({"docker_image": "torch"}, (), "/torch.sif", "--container IMAGE"),
+    ],
+)
+def test_images_that_cannot_be_are_refused(
+    asked: dict[str, object], pairs: tuple[str, ...], image: str, words: str
+) -> None:
+    request = replace(request_of({"nodes": "2"}), **asked)  # type: ignore[arg-type]
+    settings = image_settings(*pairs, image=image)
+
+    def plan() -> Plan:
+        check_refused(request, REFUSES)
+        return plan_slurm(request, inputs_of(settings), SITE)
+
+    with pytest.raises(OrchError) as refused:
+        plan()
+    assert words in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_an_image_is_named_from_here_or_from_the_file_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="there is no such image"):
+        look_for_image(slurm_settings(None, (), {}, image="torch.sif"))
+    (tmp_path / "torch.sif").touch()
+    look_for_image(slurm_settings(None, (), {}, image="torch.sif"))
+    file = tmp_path / "site" / "orch-slurm.toml"
+    file.parent.mkdir()
+    file.write_text('[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n')
+    for found in (
+        slurm_settings(None, ("container-python=/opt/bin/python",), {}, image="torch.sif"),
+        slurm_settings(file, (), {}),
+    ):
+        assert found.image == Image(path=str(tmp_path / "torch.sif"), python="/opt/bin/python")
+    assert slurm_settings(file, (), {}, image="").image is None
+
+
+def test_an_image_needs_no_stack_on_the_nodes() -> None:
+    """Its torch is what counts: that of the interpreter that starts the ranks is not looked at."""
+    inputs = inputs_of(image_settings())
+    bare = replace(inputs, facts=replace(inputs.facts, packages={}))
+    config = decide(request_of({"nodes": "2"}), bare, SITE).config
+    assert (config.torch, config.preload) == (None, ())
+    spec = container.parse(config.files["container.json"])
+    assert (spec.engine, spec.image) == ("apptainer", "/shared/torch.sif")
+    assert spec.preload == load.stack("current").preload
+
+
+def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = decide(request_of(), inputs_of(image_settings()), SITE).config
+    spec = container.parse(config.files["container.json"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ContainerError, match="neither apptainer nor singularity"):
+        containers.exec_command(tmp_path, spec, node="n1", rank=1)
+    (tmp_path / "singularity").write_text("#!/bin/sh\n")
+    (tmp_path / "singularity").chmod(0o755)
+    words = containers.exec_command(tmp_path, spec, node="n1", rank=1)
+    assert words[:2] == ["singularity", "exec"]
+    assert words[2 : 2 + len(spec.options)] == list(spec.options)
+    assert words[2 + len(spec.options) :] == [
+        *("--env", f"ORCH_RUN_DIR={tmp_path}", "--env", "RANK=1", "/shared/torch.sif"),
+        *("python3", "-u", str(TRAIN / "node.py"), "contained-rank", str(tmp_path)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "\x1b[91mERROR  : Failed to create user namespace: not allowed to create user namespace\n\x1b[0m",
+            "not allowed to create user namespace. An administrator allows them",
+        ),
+        (
+            "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
+            "fuse: failed to open /dev/fuse: Permission denied",
+            "Permission denied. Its file can be",
+        ),
+        ('FATAL:   "nosuch": executable file not found in $PATH', "container-python=PATH"),
+    ],
+)
+def test_apptainers_words_are_told_with_what_to_do(said: str, told: str) -> None:
+    assert told in apptainer.explained(said)
+    assert "\x1b" not in apptainer.explained(said)
+
+
+def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
+    root, digest = tmp_path / "shared", "ab" * 32
+    settings = slurm_settings(None, (f"root={root}", "local=/scratch/orch"), {})
+    with pytest.raises(RequestError, match="no archive of stack 'current'") as missing:
+        local_stack(settings, "current")
+    assert "orch provision --on slurm" in missing.value.hint
+    (root / "archives").mkdir(parents=True)
+    packed = {"file": "current-abab.tar", "sha256": digest, "tree": "cd"}
+    (root / "archives" / "current.json").write_text(json.dumps(packed))
+    found = local_stack(settings, "current")
+    assert found == protocol.LocalStack(
+        folder=f"/scratch/orch/stacks/current-{digest[:16]}", archive=f"{root}/archives/current-abab.tar", sha256=digest
+    )
+    inputs = replace(inputs_of(settings), local=found)
+    for launcher in ("srun", "mpirun"):
+        one = decide(request_of({"launcher": launcher}), inputs, SITE)
+        assert f"{found.folder}/bin/python" in one.config.launcher
+        assert one.plan.run.python == inputs.python, "what starts the run is on the shared folder"
+    (root / "archives" / "current.json").write_text(json.dumps({**packed, "file": "../../x"}))
+    with pytest.raises(OrchError, match="is damaged"):
+        local_stack(settings, "current")
+
+
+@pytest.mark.parametrize("pairs", [("local=/s",), ("local=/s", "root=/r", "python=/p")])
+def test_a_folder_of_the_nodes_is_filled_from_a_shared_one(pairs: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError, match="below root="):
+        slurm_settings(None, pairs, {}).check()
+
+
+@pytest.mark.parametrize(
+    ("asked", "tasks"),
+    [
+        (("learning_rate=1e-5,3e-5,1e-4%2",), "0-2%2"),
+        (("learning_rate=1e-5,3e-5%1", "max_seq_length=64,128"), "0-3%1"),
+        (("learning_rate=1e-5,3e-5",), "0-1"),
+    ],
+)
+def test_an_array_may_let_only_some_go_at_once(asked: tuple[str, ...], tasks: str) -> None:
+    made = array_of(*asked)
+    assert f"#SBATCH --array={tasks}\n" in made.describe()
+    assert not any("%" in one.describe() for plan in made.array for one in plan.run.decisions)
+
+
+@pytest.mark.parametrize("asked", [("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)])
+def test_a_limit_of_an_array_is_said_once_and_is_one(asked: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError):
+        array.at_once(asked), array.combinations(asked)
+
+
+def test_a_percent_sign_in_a_value_is_one() -> None:
+    asked = ("a=10%,20%x",)
+    assert (array.at_once(asked), array.combinations(asked)) == (None, [(("a", "10%"),), (("a", "20%x"),)])
+
+
+def test_setup_commands_run_before_the_job_and_a_failing_one_ends_it(tmp_path: Path) -> None:
+    settings = slurm_settings(None, ("setup=export GREETING='a b'", "setup=test -d /nowhere"), {})
+    script = plan_of({}, settings).describe().replace("/shared/alice/runs", str(tmp_path))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: --slurm setup=test -d /nowhere failed\n"
+    script = script.replace("test -d /nowhere\n", 'echo "$GREETING" $UNSET\n')
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stdout.startswith("a b\n")
+
+
+def test_setup_and_max_requeues_from_a_file_and_from_pairs(tmp_path: Path) -> None:
+    source = tmp_path / "orch-slurm.toml"
+    source.write_text('setup = ["module load gcc"]\nmax-requeues = 3\n')
+    found = slurm_settings(source, ("setup=module load mpi",), {})
+    assert (found.setup, found.max_requeues) == (("module load gcc", "module load mpi"), 3)
+    assert slurm_settings(source, ("max-requeues=5",), {}).max_requeues == 5
+    for pairs in (("setup=a\nb",), ("setup= ",), ("max-requeues=-1",)):
+        with pytest.raises(OrchError):
+            slurm_settings(None, pairs, {}).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "memory"),
+    [
+        ((), "0"),
+        (("exclusive",), "0"),
+        (("exclusive", "mem=4G"), "4G"),
+        (("exclusive", "mem-per-cpu=1G"), None),
+        (("cpus-per-task=2",), None),
+        (("exclusive=user",), None),
+    ],
+    ids=["default", "exclusive", "mem", "mem-per-cpu", "shared", "exclusive-user"],
+)
+def test_whole_nodes_come_with_all_of_their_memory(options: tuple[str, ...], memory: str | None) -> None:
+    assert sized(slurm_settings(None, options, {})).sbatch.get("mem") == memory
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2", 120),
+        ("2:30", 150),
+        ("1:00:00", 3600),
+        ("1-0", 86_400),
+        ("1-2:30", 95_400),
+        ("0-0:02:30", 150),
+        ("UNLIMITED", None),
+        ("1:2:3:4", None),
+        ("", None),
+    ],
+)
+def test_time_limits_are_read_as_sbatch_reads_them(text: str, seconds: int | None) -> None:
+    assert time_seconds(text) == seconds
+
+
+def test_a_time_limit_below_the_reserve_for_a_checkpoint_is_reported() -> None:
+    def reason(*pairs: str) -> str:
+        decisions = plan_of({}, slurm_settings(None, pairs, {})).run.decisions
+        return next(one.reason for one in decisions if one.topic == "slurm time")
+
+    assert "reserved for a checkpoint" in reason("time=2")
+    assert reason("time=10") == "asked for"
+    assert reason("time=2", "signal=B:TERM@30") == "asked for"
+
+
+def test_the_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -> None:
+    inputs = inputs_of()
+    bare = replace(inputs, facts=replace(inputs.facts, mpi={}))
+    request = request_of({"launcher": "mpirun", "mpi": "mpich"})
+    with pytest.raises(PlanError, match="has no MPICH") as caught:
+        plan_slurm(request, bare, SITE)
+    assert "pip install --prefix /shared/orch/stacks/current/mpi/mpich mpich" in caught.value.hint
+    assert "inventory" not in caught.value.hint

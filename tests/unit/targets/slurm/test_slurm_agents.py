@@ -1,0 +1,352 @@
+"""The agents of a job of Slurm: how they come together, and what they accept from whom."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orch_node.line_pipes import Pipes
+from orch_node.protocol import files, slurm
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.agent import Alive, Leave, Ping, render_question
+from orch_node.protocol.outcome import FAILED, Failure, Outcome
+from orch_node.protocol.slurm import Submitted
+from orch_node.slurm import agent as slurm_agent
+from orch_node.slurm import gather, job
+from orch_node.slurm.channels import JobAgents, JobChannel, is_superseded
+from orch_node.slurm.gather import GatherError, Gathering
+from orch_node.slurm.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
+from orch_node.supervisor import agents as supervisor_agents
+from orch_node.supervisor.reservation import Ending
+
+from orchestrator.paths import TRAIN
+from tests.waiting import until
+
+# Starts the agent on `nodes` of this machine, as a step of Slurm does on those of a job.
+SRUN = """#!/bin/sh
+while [ "$1" != "$PYTHON" ]; do shift; done
+for node in $NODES; do SLURMD_NODENAME=$node "$@" & done
+wait
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a run on a machine with an srun."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "srun").write_text(SRUN)
+    (programs / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("NODES", "n1 n2")
+    monkeypatch.setenv("PYTHON", sys.executable)
+    monkeypatch.setattr(gather, "address_towards", lambda peers: "127.0.0.1")
+    found = tmp_path / "run"
+    (found / "claims").mkdir(parents=True)
+    (found / slurm.CONFIG).write_text("{}")
+    return found
+
+
+@pytest.fixture
+def gathering(run_dir: Path) -> Iterator[Gathering]:
+    found = Gathering(run_dir, ["n1", "n2"])
+    yield found
+    found.end()
+
+
+def agents_of(run_dir: Path, gathering: Gathering) -> JobAgents:
+    turn = Submitted("12")
+    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), connections=gathering.connections, turn=turn)
+
+
+def test_agents_answer_over_signed_lines(run_dir: Path, gathering: Gathering) -> None:
+    gathering.all(60.0)
+    agents = agents_of(run_dir, gathering)
+    answers = agents.ask(Ping(), Alive, seconds=60.0)
+    assert set(answers) == {"n1", "n2"}
+    agents.leave()
+    assert gathering.step.wait(60.0) == 0
+
+
+STRANGERS = {
+    "non-ascii key": '{"key": "é", "node": "n1"}\n'.encode(),
+    "no signature": b'nonce {"node": "n1"}\n',
+    "no JSON": b"\xff\xfe\n",
+    "nothing": b"",
+    "no end": b"x" * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS)
+def test_a_stranger_does_not_keep_the_nodes_out(gathering: Gathering, sent: bytes) -> None:
+    with socket.create_connection(gathering.server.getsockname()) as stranger:
+        stranger.setblocking(False)
+        try:
+            stranger.send(sent)
+        except OSError:
+            pass
+        gathering.all(60.0)
+    assert set(gathering.hellos) == {"n1", "n2"}
+
+
+def test_a_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODES", "")
+    monkeypatch.setattr(Gathering, "start", lambda self: subprocess.Popen(["sleep", "60"]))
+    gathering = Gathering(run_dir, ["n1", "n2"])
+    gathering.log.write_text("")
+    ended = threading.Event()
+
+    def drip() -> None:
+        with socket.create_connection(gathering.server.getsockname()) as stranger:
+            while not ended.wait(0.05):
+                stranger.send(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(GatherError, match="no agent came from n1, n2"):
+            gathering.all(1.0)
+    finally:
+        ended.set()
+        thread.join()
+        gathering.end()
+    assert time.monotonic() - began < gather.HELLO_SECONDS, "that one connection may take"
+
+
+def test_a_node_that_does_not_share_the_run_folder_is_named(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(slurm_agent, "SHARED_SECONDS", 0.0)
+    (run_dir / slurm.CONFIG).unlink()
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    assert slurm_agent.main([str(run_dir), "127.0.0.1:9"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"n2 does not see {run_dir}")
+    assert "--runs-dir" in message
+
+
+def test_the_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path) -> None:
+    scontrol = run_dir.parent / "bin" / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "NodeName=$5 NodeAddr=127.0.0.1 NodeHostName=x"\n')
+    scontrol.chmod(0o755)
+    _, target = gather.resolve("no-such-host.invalid")
+    assert target[0] == "127.0.0.1"
+
+
+def ends(key: bytes = b"key") -> tuple[SignedLines, SignedLines]:
+    return (SignedLines(key, sender=SUPERVISOR, receiver=AGENT), SignedLines(key, sender=AGENT, receiver=SUPERVISOR))
+
+
+def test_a_signed_line_arrives_as_it_was() -> None:
+    supervisor, agent = ends()
+    for line in (b"one\n", b"two\n", b"two\n"):
+        assert agent.open(supervisor.seal(line)) == line
+        assert supervisor.open(agent.seal(line)) == line
+
+
+def test_a_line_that_is_changed_repeated_left_out_or_returned_is_refused() -> None:
+    supervisor, agent = ends()
+    first, second = supervisor.seal(b"one\n"), supervisor.seal(b"two\n")
+    for line in (first.replace(b"one", b"own"), second, b"one\n"):
+        with pytest.raises(SignatureError):
+            agent.open(line)
+    assert agent.open(first) == b"one\n"
+    with pytest.raises(SignatureError):
+        agent.open(first)
+    with pytest.raises(SignatureError):
+        supervisor.open(first)
+
+
+def test_keys_of_connections_differ() -> None:
+    keys = {connection_key(*words) for words in (("k", "a", "b"), ("k", "b", "a"), ("l", "a", "b"))}
+    assert len(keys) == 3
+
+
+def test_a_node_that_sends_unsigned_lines_is_lost_and_fills_no_disk(tmp_path: Path) -> None:
+    supervisor_end, node_end = socket.socketpair()
+    channel = JobChannel("n1", tmp_path / "n1.log", supervisor_end, ends()[0])
+    pipes = Pipes()
+    channel.open(pipes)
+    with node_end:
+        node_end.send(b"junk\n" * 1000)
+        pipes.pump(1.0)
+    assert not channel.connected
+    assert "signature" in channel.problem()
+    assert not channel.log.exists()
+
+
+def test_an_agent_ends_its_ranks_at_a_question_that_is_not_signed(run_dir: Path, gathering: Gathering) -> None:
+    gathering.all(60.0)
+    rank = subprocess.Popen(["sleep", "600"], env={"ORCH_RUN_DIR": str(run_dir)})
+    for connection, _ in gathering.connections.values():
+        connection.sendall(b'{"ask": "leave"}\n')
+    assert rank.wait(60.0) == -signal.SIGTERM
+    gathering.step.wait(60.0)
+
+
+def test_the_log_of_a_channel_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_agents, "LOG_BYTES", 100)
+    channel = supervisor_agents.Channel("n1", [], tmp_path / "n1.log")
+    for _ in range(50):
+        channel.take(b"a login shell that greets\n")
+    assert channel.log.stat().st_size == 100
+
+
+def test_an_agent_survives_sigterm_and_reports_it(run_dir: Path, gathering: Gathering) -> None:
+    """Slurm sends it to all steps of a job that it preempts, some time before it ends them."""
+    gathering.all(60.0)
+    agents = agents_of(run_dir, gathering)
+    assert set(agents.ask(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
+    assert not agents.preempted
+    (pid,) = [int(one) for one in running("n2", run_dir)]
+    os.kill(pid, signal.SIGTERM)
+
+    def reported() -> bool:
+        agents.ask(Ping(), Alive, seconds=10.0)
+        return agents.preempted
+
+    until(reported, "that the agent reports it", 60.0)
+    assert set(agents.ask(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
+    agents.leave()
+
+
+def running(node: str, run_dir: Path) -> list[str]:
+    """Return the pids of the agent of a node."""
+    matches = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            facts = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
+        except OSError:
+            continue
+        signs = (b"slurm-agent", os.fsencode(run_dir), f"SLURMD_NODENAME={node}".encode())
+        if set(signs) <= set(facts.split(b"\0")):
+            matches.append(path.name)
+    return matches
+
+
+@pytest.mark.parametrize(
+    ("latest", "superseded"),
+    [
+        (Submitted("12", 1), False),
+        (Submitted("12", 2), True),
+        (Submitted("12", 0), False),
+        (Submitted("13", 0), True),
+        (Submitted("9", 5), False),
+    ],
+    ids=["this", "restart", "older-restart", "later-job", "earlier-job"],
+)
+def test_an_older_start_of_a_job_is_superseded(run_dir: Path, latest: Submitted, superseded: bool) -> None:
+    text = json.dumps({"job": latest.job, "restarts": latest.restarts, "notes": []})
+    (run_dir / slurm.JOB).write_text(text)
+    assert is_superseded(run_dir, Submitted("12", 1)) is superseded
+
+
+def test_a_supervisor_obeys_the_stop_file(run_dir: Path, gathering: Gathering) -> None:
+    gathering.all(60.0)
+    agents = agents_of(run_dir, gathering)
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    try:
+        agents.look_at_files()
+        assert received == []
+        (run_dir / files.STOP).write_text("")
+        agents.look_at_files()
+        assert received == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    agents.leave()
+
+
+def test_a_supervisor_that_stood_still_loses_no_node(run_dir: Path, gathering: Gathering) -> None:
+    gathering.all(60.0)
+    agents = agents_of(run_dir, gathering)
+    agents.watch()
+    for channel in agents.channels.values():
+        channel.heard -= 60.0
+    agents.watched -= 60.0  # as if the process had been stopped for a minute
+    assert 60.0 <= agents.watch() < 70.0
+    assert agents.lost == {}
+    assert [node for node, text in agents.news if "stood still" in text] == ["n1"]
+    agents.leave()
+
+
+QUICK_AGENT = """
+import sys
+sys.path.append(sys.argv[1])
+from orch_node.agent import agent
+agent.SILENCE_SECONDS, agent.STANDSTILL_SECONDS = 2.0, 1.0
+sys.exit(agent.main(sys.argv[2:]))
+"""
+
+
+def test_an_agent_that_stood_still_goes_on(run_dir: Path) -> None:
+    """Stop it as `scontrol suspend` does: no question comes while it stands still."""
+    words = (str(TRAIN / "lib"), str(run_dir), "n1", str(run_dir / "claims"))
+    with subprocess.Popen(
+        [sys.executable, "-c", QUICK_AGENT, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        for pause in (0.0, 4.0):
+            if pause:
+                agent.send_signal(signal.SIGSTOP)
+                time.sleep(pause)
+                agent.send_signal(signal.SIGCONT)
+                time.sleep(1.0)
+            agent.stdin.write(render_question(Ping()))
+            agent.stdin.flush()
+            assert b"ping" in agent.stdout.readline()
+        agent.stdin.write(render_question(Leave()))
+        agent.stdin.flush()
+        assert agent.wait(60.0) == 0
+
+
+def test_memory_that_ran_out_by_slurms_own_words(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
+    (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
+    unknown = job.explained(run_dir, Ending(FAILED, "the launcher ended with exit code 137"))
+    assert unknown.problem == f"{slurm.OUT_OF_MEMORY}: {line}; the launcher ended with exit code 137"
+    killed = Ending(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
+    result = job.explained(run_dir, killed)
+    assert result.failure is not None
+    assert result.failure.oom == line
+    raised = Ending(FAILED, failure=Failure(rank=1, code=1))
+    assert job.explained(run_dir, raised) == raised
+
+
+@pytest.mark.parametrize(
+    ("problem", "before", "limit", "refused"),
+    [
+        ("checkpoint at step 12", "checkpoint at step 11", None, ""),
+        ("checkpoint at step 12", None, None, ""),
+        ("checkpoint at step 12", "checkpoint at step 12", None, "no later than"),
+        ("checkpoint at step 12", "checkpoint at step 11", 2, "as often as --slurm max-requeues"),
+        ("checkpoint at step 12", "checkpoint at step 11", 3, ""),
+        ("without a checkpoint: before it began", None, None, "without a checkpoint"),
+    ],
+    ids=["later", "first", "same-step", "limit", "below-limit", "no-checkpoint"],
+)
+def test_a_job_is_requeued_only_while_its_checkpoint_advances(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: str, before: str | None, limit: int | None, refused: str
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    if before is not None:
+        earlier = Outcome(state="preempted", problem=before)
+        (run_dir / "outcome-1.json").write_text(outcomes.render(earlier))
+    result = job.requeue_problem(run_dir, problem, limit)
+    assert refused in result
+    assert bool(result) is bool(refused)

@@ -1,0 +1,466 @@
+"""What a node says of its runs is input: names, folders, programs and sizes that it makes up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.protocol import files
+from orch_node.protocol.record import RunNode, RunRecord, parse, render
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.model.command import Answer
+from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.connections.mirror import Mirror
+from orchestrator.targets.ssh.find import Asked, check_own, take
+from orchestrator.targets.ssh.followed import Unfollowed, followed
+from orchestrator.targets.ssh.nodes import NodeAnswer
+from orchestrator.targets.ssh.read import new_site
+from tests.conftest import HOSTILE, make_cluster, make_node
+from tests.unit.runs.test_record import RECORD
+from tests.unit.targets.ssh.test_mirror import Folder
+
+ESCAPES = (
+    "../../authorized_keys",
+    "../plan.json",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "a/../../b",
+    "-rf",
+    "rank-0.log/../../../x",
+    "a b",
+    "new\nline",
+    "nul\0",
+    ".hidden",
+    "x" * 200,
+    "ü",
+    "a/b",
+)
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_a_run_id_is_a_name_and_no_path(name: str) -> None:
+    assert not files.is_run_id(name)
+    with pytest.raises(ProtocolError, match="run_id"):
+        parse({**render(RECORD), "run_id": name})
+
+
+@pytest.mark.parametrize("name", ["20260101-120000-bert-qa-0f3c", "20260101-120000-my_qa.v2-0f3c", "x"])
+def test_run_ids_as_they_are_made(name: str) -> None:
+    assert files.is_run_id(name)
+
+
+@pytest.mark.parametrize("recipe", [*HOSTILE, "../..", "x" * 300])
+def test_every_run_that_is_made_has_such_an_id(recipe: str) -> None:
+    assert files.is_run_id(new_site(recipe, Path("/runs"), make_cluster()).run_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank-0.log", 0),
+        ("rank-12.metrics.jsonl", 12),
+        ("rank-0.txt", None),
+        ("rank-x.log", None),
+        ("rank--1.log", None),
+        ("rank-01.log", None),
+        ("rank-٣.log", None),
+        ("../rank-0.log", None),
+        ("rank-0.log\n", None),
+        ("authorized_keys", None),
+    ],
+)
+def test_the_rank_that_a_file_is_of(name: str, rank: int | None) -> None:
+    assert files.rank_of(name) == rank
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": []},
+        {"layout": []},
+        {"created": float("nan")},
+        {"created": -1.0},
+        {"node0": {"node": "another", "via": []}},
+        {"nodes": [{"node": "node0"}] * 2},
+    ],
+)
+def test_a_record_that_no_run_can_have_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        parse({**render(RECORD), **changes})
+
+
+def foreign(**changes: Any) -> RunRecord:
+    """A record as a node sends it."""
+    own = (RunNode(node="node0"), RunNode(node="node1"))
+    start = replace(RECORD, node0=own[0], nodes=own, output_dir=None)
+    return replace(start, **changes)
+
+
+LAB = make_cluster(
+    make_node("node0", via=("ssh", "-F", "/own/config", "node0")),
+    make_node("node1", via=("ssh", "-F", "/own/config", "node1")),
+    make_node("here"),
+)
+
+
+def test_ways_programs_and_folders_are_this_controllers_own() -> None:
+    bad = foreign(
+        python="/tmp/evil",
+        train="/tmp/evil",
+        run_dir="/etc",
+        node0=RunNode(node="node0", via=("sh", "-c", "/tmp/evil")),
+    )
+    seen = followed(bad, LAB, told_by="node0")
+    assert seen.node0 == seen.nodes[0] == RunNode(node="node0", via=LAB.nodes[0].via)
+    assert seen.nodes[1].via == LAB.nodes[1].via
+    assert (seen.train, seen.run_dir) == ("/opt/orch/train", f"/opt/orch/runs/{bad.run_id}")
+    assert seen.python == LAB.nodes[0].python
+
+
+def test_the_interpreter_of_another_stack_is_followed() -> None:
+    python = "/opt/orch/stacks/intel-2.8/bin/python"
+    assert followed(foreign(python=python), LAB, told_by="node0").python == python
+    up = "/opt/orch/stacks/../../../tmp/bin/python"
+    assert followed(foreign(python=up), LAB, told_by="node0").python == LAB.nodes[0].python
+
+
+@pytest.mark.parametrize(
+    ("changes", "told_by", "words"),
+    [
+        ({"node0": RunNode(node="ghost"), "nodes": (RunNode(node="ghost"),)}, "ghost", "ghost"),
+        ({"nodes": (RunNode(node="node0"), RunNode(node="ghost"))}, "node0", "ghost"),
+        ({"nodes": (RunNode(node="node0"), RunNode(node="here"))}, "node0", "here"),
+        ({}, "node2", "node2"),
+        ({"target": "kubernetes", "location": {"image": "evil"}}, "node0", "kubernetes"),
+        ({"output_dir": "/root/.ssh"}, "node0", "/root/.ssh"),
+        ({"output_dir": "/opt/orch/runs/x/../../../root/output"}, "node0", "output"),
+    ],
+)
+def test_what_is_not_followed(changes: dict[str, Any], told_by: str, words: str) -> None:
+    with pytest.raises(Unfollowed, match=words):
+        followed(foreign(**changes), LAB, told_by=told_by)
+
+
+def test_the_output_of_an_earlier_run_is_followed() -> None:
+    earlier = "/opt/orch/runs/20250101-120000-qa-ffff/output"
+    assert followed(foreign(output_dir=earlier), LAB, told_by="node1").output_dir == earlier
+
+
+def listed(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"schema": 1, "runs": [{"state": "done", "progress": None, **run} for run in runs], **more}
+
+
+def asked(**answers: dict[str, Any]) -> Asked:
+    """What is made of the answers of the nodes, in this order."""
+    found = Asked(cluster=LAB, runs={}, silent=[], warnings=[])
+    for node, value in answers.items():
+        take(found, NodeAnswer(node=node, value=value), LAB)
+    return found
+
+
+def test_a_run_that_two_nodes_tell_of_alike_is_followed() -> None:
+    record = render(foreign())
+    found = asked(node1=listed({"record": record, "state": "failed"}), node0=listed({"record": record}))
+    (one,) = found.runs.values()
+    assert (one.unfollowed, one.state) == (None, "done")  # node0 alone knows it
+
+
+def test_nodes_that_name_different_nodes_for_a_run_are_not_followed() -> None:
+    alone = render(foreign(nodes=(RunNode(node="node1"),), node0=RunNode(node="node1")))
+    for answers in (
+        {"node0": listed({"record": render(foreign())}), "node1": listed({"record": alone})},
+        {"node1": listed({"record": alone}), "node0": listed({"record": render(foreign())})},
+    ):
+        (one,) = asked(**answers).runs.values()
+        assert one.unfollowed
+        assert "different nodes" in one.unfollowed.message
+
+
+def test_a_record_that_is_not_followed_hides_no_other_of_its_run() -> None:
+    ghost = (RunNode(node="node1"), RunNode(node="ghost"))
+    bad = listed({"record": render(foreign(nodes=ghost, node0=ghost[0]))})
+    good = listed({"record": render(foreign())})
+    for answers in ({"node0": good, "node1": bad}, {"node1": bad, "node0": good}):
+        (one,) = asked(**answers).runs.values()
+        assert one.unfollowed is None
+        assert one.record.nodes[1].node == "node1"
+
+
+def test_what_is_damaged_is_told_and_hides_nothing() -> None:
+    found = asked(
+        node0=listed(
+            {"record": render(foreign())},
+            {"record": {}},
+            {"record": "\x1b[2J"},
+            {"record": render(foreign()) | {"recipe": "\ud800"}},
+            damaged=[{"folder": "../x", "problem": "\x1b[2J"}],
+        ),
+        node1={"runs": 7},
+    )
+    assert len(found.runs) == 1
+    assert len(found.warnings) == 4
+    assert [one.node for one in found.silent] == ["node1"]
+    assert all(line.isprintable() for line in found.warnings)
+
+
+def test_what_this_controller_has_recorded_comes_first() -> None:
+    with pytest.raises(Unfollowed, match="recorded here on"):
+        check_own(foreign(nodes=(RunNode(node="node0"),)), foreign())
+    check_own(foreign(), foreign())
+
+
+# The copy of a run that lives elsewhere.
+
+
+EVIL = b"ssh-ed25519 AAAA evil\n"
+
+
+class Liar(Folder):
+    """A node whose listings name what they like."""
+
+    def __init__(self, base: Path, names: list[str]) -> None:
+        super().__init__(base, [])
+        self.names = names
+
+    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
+        if path.endswith((".json", "events.jsonl")):
+            return None
+        return EVIL[offset:][:most]
+
+    def size(self, path: str) -> int:
+        return len(EVIL)
+
+    def list(self, folder: str) -> list[str]:
+        return self.names
+
+
+@pytest.mark.parametrize("name", [*ESCAPES, "rank-99.log", "rank-0.sh", "plan.json"])
+def test_a_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
+    home, folder = tmp_path / "home", tmp_path / "home/runs/r"
+    folder.mkdir(parents=True)
+    (home / "authorized_keys").write_text("mine\n")
+    (folder / "plan.json").write_text("{}")
+    copy = Mirror(Liar(tmp_path, [name, "rank-0.log"]), "/opt/orch/runs/r", folder, ranks=2)
+    copy.take_logs()
+    copy.finish("/opt/orch/runs/r/output")
+    there = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    assert there == {
+        "authorized_keys",
+        "runs/r/plan.json",
+        "runs/r/ranks/rank-0.log",
+        *(f"runs/r/output/{name}" for name in ("results.json", "metrics.jsonl", "predictions.json")),
+        "runs/r/launcher.log",
+        "runs/r/supervisor.log",
+    } - {"runs/r/output/results.json", "runs/r/output/predictions.json"}
+    assert (home / "authorized_keys").read_text() == "mine\n"
+    assert (folder / "plan.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("where", ["ranks", "ranks/rank-0.log"])
+def test_a_link_in_the_copy_is_not_followed(tmp_path: Path, where: str) -> None:
+    folder, other = tmp_path / "r", tmp_path / "other"
+    (folder / where).parent.mkdir(parents=True)
+    if where == "ranks":
+        other.mkdir()
+    else:
+        other.write_text("mine\n")
+    (folder / where).symlink_to(other)
+    copy = Mirror(Liar(tmp_path, ["rank-0.log"]), "/opt/orch/runs/r", folder, ranks=1)
+    with pytest.raises(ExecuteError, match=where):
+        copy.take_logs()
+    assert not (other.is_dir() and list(other.iterdir()))
+    assert other.is_dir() or other.read_text() == "mine\n"
+
+
+# Fetching.
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@dataclass
+class Node:
+    """A node that answers what it likes; `sent` counts the bytes that were taken from it."""
+
+    out: str
+    content: bytes = b""
+    endless: bool = False
+    sent: list[int] = field(default_factory=list)
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+        return Answer(code=0, out=self.out, err="")
+
+    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
+        yield self.content[offset:]
+        while self.endless:
+            self.sent.append(1 << 16)
+            yield bytes(1 << 16)
+
+
+def entry(path: str, size: Any = 0, sha256: Any = EMPTY, **more: Any) -> str:
+    return json.dumps({"path": path, "size": size, "sha256": sha256, **more})
+
+
+def fetched(node: Node, target: Path) -> Collected:
+    return collect(node, "/out", target, only=(), listener=FetchListener())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x",
+        "[]",
+        "7",
+        "null",
+        "{}",
+        '{"path": 1}',
+        "[" * 100_000,
+        entry("a", "1"),
+        entry("a", -1),
+        entry("a", True),
+        entry("a", 0, "zz"),
+        entry("a", 0, EMPTY.upper() + "0"),
+        entry("a", more=1),
+        entry("/etc/cron.d/x"),
+        entry("../x"),
+        entry("a/../../x"),
+        entry(""),
+        entry("."),
+        entry(".ssh/authorized_keys"),
+        entry("a/.x"),
+        entry("a//b"),
+        entry("a/"),
+        entry("nul\0"),
+        entry("a") + "\n" + entry("a"),
+        '{"path": "a"',
+        entry("a", 10**30),
+    ],
+    ids=lambda line: line[:30],
+)
+def test_a_listing_that_cannot_be_is_told(tmp_path: Path, line: str) -> None:
+    target = tmp_path / "home" / "here"
+    with pytest.raises(ExecuteError, match="/out"):
+        fetched(Node(entry("good") + "\n" + line + "\n" + entry("b") + "\n"), target)
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("size", [0, 5, 100_000])
+def test_who_sends_more_than_announced_is_cut_off(tmp_path: Path, size: int) -> None:
+    node = Node(entry("a", size, "ab" * 32), content=b"", endless=True)
+    with pytest.raises(ExecuteError, match="announced"):
+        fetched(node, tmp_path / "here")
+    assert sum(node.sent) < 1 << 20
+    assert not (tmp_path / "here/a").exists()
+
+
+def test_a_part_that_is_too_long_is_thrown_away(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / ".a.part").write_bytes(b"much too long")
+    fetched(Node(entry("a")), here)
+    assert (here / "a").read_bytes() == b""
+
+
+@pytest.mark.parametrize("link", ["a", "a/b"])
+def test_a_link_in_the_target_is_not_followed(tmp_path: Path, link: str) -> None:
+    here, mine = tmp_path / "here", tmp_path / "mine"
+    (here / link).parent.mkdir(parents=True)
+    mine.mkdir()
+    (mine / "b").write_text("mine")
+    (here / link).symlink_to(mine / "b" if link == "a/b" else mine)
+    node = Node(entry("a/b", 4, "ab" * 32), content=b"evil")
+    with pytest.raises(ExecuteError):
+        fetched(node, here)
+    assert [path.read_text() for path in mine.iterdir()] == ["mine"]
+
+
+def test_what_is_fetched_is_a_plain_file(tmp_path: Path) -> None:
+    names = ("Model.bin", "model.bin", "a b/c d", "x.part", "x")
+    fetched(Node("".join(entry(name) + "\n" for name in names)), tmp_path)
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()) == (sorted(names))
+    assert {(tmp_path / name).stat().st_mode & 0o7111 for name in names} == {0}
+
+
+ODD_NAMES = {
+    "not-utf-8": (b"\xff\xfe.bin", "not UTF-8"),
+    "folder-not-utf-8": (b"b\xe9b\xe9/model.bin", "not UTF-8"),
+    "251-bytes": (b"x" * 251, ""),
+    "255-bytes": (b"x" * 255, ""),
+    "255-bytes-of-umlauts": ("\u00fc".encode() * 127, ""),
+    "newline": (b"a\nb", ""),
+    "escape": (b"\x1b[2J", ""),
+    "quotes": (b"a'\"$(true)", ""),
+    "option": (b"-rf", ""),
+}
+
+
+@pytest.mark.parametrize("case", ODD_NAMES)
+def test_odd_name_keeps_no_other_file_from_being_fetched(tmp_path: Path, case: str) -> None:
+    name, problem = ODD_NAMES[case]
+    output, here = tmp_path / "output", tmp_path / "here"
+    for path in (os.fsencode(output) + b"/" + name, os.fsencode(output / "good.bin")):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(b"content")
+    for only in (("good.bin",), ()):
+        result = collect(Local(), str(output), here, only=only, listener=FetchListener())
+        assert (here / "good.bin").read_bytes() == b"content"
+    assert [entry.problem for entry in result.left_out] == ([f"its name is {problem}"] if problem else [])
+    assert os.path.exists(os.fsencode(here) + b"/" + name) is not problem.startswith("not")
+    assert len(list(here.rglob("*"))) == (1 if problem else 2)
+
+
+def test_name_that_this_file_system_cannot_have_is_left_out(tmp_path: Path) -> None:
+    node = Node(f"{entry('y' * 300)}\n{entry('good')}\n")
+    result = fetched(node, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+    assert "too long" in result.left_out[0].problem
+    assert [entry.path for entry in result.files] == ["good"]
+
+
+def test_file_that_the_node_cannot_read_is_left_out(tmp_path: Path) -> None:
+    node = Node(f"{entry('secret', 0, '', problem='Permission denied')}\n{entry('good')}\n")
+    result = fetched(node, tmp_path)
+    assert [entry.problem for entry in result.left_out] == ["it cannot be read: Permission denied"]
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+PATHS = st.lists(st.sampled_from(["..", ".", "a", "b", "", "/", "\0", ".x", "ü", "~"]), max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(lines=st.lists(st.one_of(st.text(), JSON.map(json.dumps), PATHS.map("/".join).map(entry))))
+def test_no_listing_leaves_its_folder(tmp_path_factory: Any, lines: list[str]) -> None:
+    base = tmp_path_factory.mktemp("any")
+    with contextlib.suppress(ExecuteError):
+        fetched(Node("\n".join(lines)), base / "home/here")
+    outside = [path for path in base.rglob("*") if path.is_file() and not path.is_relative_to(base / "home/here")]
+    assert not outside
+
+
+@settings(max_examples=200, deadline=None)
+@given(name=st.sampled_from(sorted(render(RECORD))), value=JSON)
+def test_no_record_leads_elsewhere(name: str, value: Any) -> None:
+    try:
+        seen = followed(parse({**render(foreign()), name: value}), LAB, told_by="node0")
+    except (ProtocolError, OrchError):
+        return
+    assert {node.via for node in seen.nodes} <= {node.via for node in LAB.nodes if node.via}
+    assert seen.run_dir == f"/opt/orch/runs/{seen.run_id}" == os.path.normpath(seen.run_dir)
+    assert (seen.train, seen.target) == ("/opt/orch/train", "ssh")

@@ -1,0 +1,87 @@
+"""Every target does all that the interface says, by the same names."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.runs import store
+from orchestrator.targets import registry
+from orchestrator.targets.interface import RunHandle, Target
+from tests.recorded import make_run
+
+RECORDED = {
+    "ssh": {},
+    "kubernetes": {"target": "kubernetes", "location": {"job": "orch-x"}},
+    "slurm": {"target": "slurm", "location": {"name": "orch-x", "job": "12"}},
+}
+
+
+def methods(kind: type) -> dict[str, Callable[..., object]]:
+    return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
+
+
+def parameters(act: Callable[..., object]) -> list[tuple[str, object, str]]:
+    found = inspect.signature(act).parameters.values()
+    return [(one.name, one.kind, str(one.annotation)) for one in found]
+
+
+@pytest.mark.parametrize("name", registry.TARGETS)
+def test_a_target_implements_the_interface(name: str) -> None:
+    target = registry.TARGETS[name]()
+    assert target.name == name
+    assert isinstance(target.refuses, dict)
+    for method, wanted in methods(Target).items():
+        assert parameters(getattr(type(target), method)) == parameters(wanted), method
+
+
+@pytest.mark.parametrize("name", registry.TARGETS)
+def test_its_handles_implement_theirs(name: str, tmp_path: Path) -> None:
+    run = store.load(make_run(tmp_path, **RECORDED[name]))
+    handle = registry.of_record(run.record).handle(run.record, run.folder)
+    assert (handle.record, handle.folder) == (run.record, run.folder)
+    handle.tell("nobody listens")
+    for method, wanted in methods(RunHandle).items():
+        assert parameters(getattr(type(handle), method)) == parameters(wanted), method
+
+
+def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -> None:
+    assert registry.named(None).name == "ssh"
+    assert registry.named("k8s").name == "kubernetes"
+    for inventory, name in (
+        (None, "ssh"),
+        ("local", "ssh"),
+        ("inventory/prod", "ssh"),
+        ("k8s-lab", "ssh"),
+        ("k8s", "kubernetes"),
+        ("k8s:team", "kubernetes"),
+        ("slurm", "slurm"),
+    ):
+        assert registry.at(inventory).name == name
+    with pytest.raises(RequestError, match="--on k9s") as caught:
+        registry.named("k9s")
+    assert caught.value.hint == "Did you mean 'k8s'?"
+    unknown = store.load(make_run(tmp_path, target="moon", location={"crater": 1})).record
+    with pytest.raises(ExecuteError, match="runs on moon"):
+        registry.of_record(unknown)
+
+
+@pytest.mark.parametrize("name", registry.TARGETS)
+def test_a_target_is_not_imported_before_it_is_needed(name: str) -> None:
+    """`orch --help` is quick, and a client of 126 MB is for those who have such a cluster."""
+    text = (
+        "import sys\nfrom orchestrator.cli import main\nfrom orchestrator.targets import registry\n"
+        f"registry.TARGETS[{name!r}]()\n"
+        "print(*sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    found = {one for one in registry.TARGETS if f"orchestrator.targets.{one}.target" in loaded}
+    assert found == {name}
+    assert not loaded & {"kubernetes", "fabric", "paramiko"}
