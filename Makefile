@@ -7,7 +7,7 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-k8s machine wheels manylinux release fresh sanitize audit lint docs cluster-up cluster-down bench
+.PHONY: help setup demo test test-all test-unit test-avx2 test-k8s machine wheels manylinux release locks fresh sanitize audit lint docs cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
@@ -22,17 +22,37 @@ setup: .venv/.orch    ## install orch and the stack `current` into .venv, or men
 # One where there is a single core (many a virtual machine with 2 CPUs has but one).
 RANKS = $(shell $(BIN)/python -c 'import sys; from orchestrator.load.clusters import local_facts; \
 	print(min(2, len(local_facts(sys.executable).cores)))')
-demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks
-	$(BIN)/orch train bert-qa --ppn $(RANKS) --allow-slow-bf16 --fresh
+demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks, or with 1 on a single core
+	ranks=$(RANKS); $(BIN)/orch train bert-qa --preset demo --ppn $$ranks --fresh \
+		--set per_device_train_batch_size=$$((8 / ranks))
 
 test: .venv/.dev machine wheels    ## run all tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
 		--durations $(SLOWEST)
 
-test-unit: .venv/.dev    ## run the tests of single modules, in about a minute
+# What CI leaves out because it takes hours or much memory; CONTRIBUTING says what else the tests need.
+test-all: export ORCH_KINDS_ALL = 1
+test-all: export ORCH_MATRIX_ALL = 1
+test-all: export ORCH_SANITIZE_ALL = 1
+test-all: export ORCH_SLURM_SUITE = trixie
+test-all: export ORCH_SUITE_ALL = 1
+test-all: .venv/.dev    ## run all tests, also those that CI leaves out (hours)
+	nice $(BIN)/python -m tests.apiserver.build
+	$(MAKE) test
+	ORCH_LARGE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/bindings/test_others.py -k more_than_an_int
+
+test-unit: .venv/.dev    ## run the tests of single modules (some minutes)
 	@tests/prepare unit
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
 		tests/unit tests/roles
+
+test-avx2: export ORCH_CPU_ISA = avx2
+test-avx2: export ATEN_CPU_CAPABILITY = avx2
+test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
+test-avx2: .venv/.dev    ## what depends on the instruction set, as on a machine without AVX-512 and BF16
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
+		tests/unit/planning/test_precision.py tests/recipes/test_dropout.py tests/recipes/test_run_qa.py \
+		tests/bindings/test_behaviour.py tests/local/test_recipe.py tests/local/test_pod.py
 
 test-k8s: .venv/.dev    ## against a real kube-apiserver, which is built once (a quarter of an hour)
 	nice $(BIN)/python -m tests.apiserver.build
@@ -55,6 +75,10 @@ release: .venv/.dev    ## sdist, wheels, bill of materials and checksums into bu
 
 fresh:    ## the demo and the unit tests on bare Debians, in containers: make fresh CASES=bookworm-user
 	$(PYTHON) -m tests.fresh $(CASES)
+
+locks: .venv/.dev    ## write the locks of the stacks (versions and hashes) again
+	$(BIN)/pip install --quiet "$$($(BIN)/python -c 'from orchestrator.provisioning.wheelhouse import UV; print(UV)')"
+	$(BIN)/python -m release.lock
 
 sanitize: .venv/.dev    ## the C++ extension under the compiler's sanitizers: threads, memory
 	ORCH_SANITIZE_ALL=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -v tests/bindings/test_sanitize.py
