@@ -4,7 +4,7 @@
 
 Trainer (bert-qa), Accelerator (glue-mrpc) and a plain loop, on one rank and on two, over gloo. The
 environment has the stack's packages (`orch stacks requirements`). --write records the largest
-deviation in the stack's file, where `orch train --ipex` and docs/stacks.md have it from.
+deviation in the stack's file, where `orch train --ipex` and docs/reference/stacks.md have it from.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One run of tests/scripts/curve.py is one cell: its loss curve against that of a 
 report of its failure against a fixed one, its environment against that of the other cells, and the
 addresses at which it listens against the planned ones. CI runs some of the cells (see `cells`),
 ORCH_MATRIX_ALL=1 all. What holds is written down in docs/matrix.json if ORCH_WRITE_MATRIX is set;
-the table of docs/launchers.md is made of it (`python -m tests.matrix docs/launchers.md`).
+the table of docs/how-to/launchers.md is made of it (`python -m tests.matrix docs/how-to/launchers.md`).
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def read() -> dict[str, list[str]]:
 
 
 def table() -> str:
-    """The table of docs/launchers.md: a tick where a test has seen it."""
+    """The table of docs/how-to/launchers.md: a tick where a test has seen it."""
     columns = [f"{backend}, {nodes}" for backend in BACKENDS for nodes in ("1 node", "2 nodes")]
     lines = ["| started by | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
     held = read()

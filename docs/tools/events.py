@@ -19,7 +19,7 @@ Made from the code. A run's `events.jsonl` has a line of JSON for each event:
 Every event has `event` (its kind), `rank` (-1: it is told of the run as a whole), `time` (seconds
 since the epoch) and `restart` (which of torchrun's restarts the rank belongs to). A field that is
 missing has its default. Kinds that are not in this table are a script's own:
-[Train your own script](../own-scripts.md#report-progress-and-results).
+[Train your own script](../how-to/own-scripts.md#report-progress-and-results).
 
 | event | | fields |
 | --- | --- | --- |

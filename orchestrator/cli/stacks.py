@@ -31,7 +31,7 @@ ForBackend = Annotated[
 def stacks(
     context: typer.Context,
     as_json: AsJson = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/stacks.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/reference/stacks.md.")] = False,
 ) -> None:
     """List the stacks: what is in them, and what they need on this machine."""
     from orchestrator import load

@@ -43,6 +43,6 @@ def of_entry_point(entry: EntryPoint) -> Backend:
     except (ImportError, AttributeError, ValidationError) as error:
         raise RequestError(
             f"The backend plug-in {entry.name} ({entry.value}) cannot be read: {error}",
-            hint="Repair or uninstall it; docs/backends.md says what it has to be.",
+            hint="Repair or uninstall it; docs/how-to/backends.md says what it has to be.",
         ) from None
     return table.backend(source)

@@ -46,7 +46,7 @@ def installed() -> list[tuple[str, Path]]:
         if not folders:
             raise RequestError(
                 f"The entry point {ENTRY_POINTS}: {point.name} names no package: {point.value}.",
-                hint="Repair or uninstall it; docs/own-recipes.md says what it has to be.",
+                hint="Repair or uninstall it; docs/how-to/own-recipes.md says what it has to be.",
             )
         found.append((point.name, Path(folders[0])))
     return found

@@ -57,7 +57,7 @@ def choose_backend(stack: Stack, nodes: tuple[Node, ...], asked: str | None, plu
         raise PlanError(
             f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
             hint=did_you_mean(name, known)
-            or "A plug-in is registered in the stack file or by an entry point: docs/backends.md.",
+            or "A plug-in is registered in the stack file or by an entry point: docs/how-to/backends.md.",
         )
     backend = known[name]
     if name == "ccl":

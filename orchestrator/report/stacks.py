@@ -120,7 +120,7 @@ def verdict(names: str, stack: str, found: tuple[Mismatch, ...]) -> str:
 
 
 def markdown(stacks: Sequence[Stack]) -> str:
-    """The tables of docs/stacks.md."""
+    """The tables of docs/reference/stacks.md."""
     return f"{version_table(stacks)}\n\n{parity_table(stacks)}"
 
 

@@ -1,4 +1,4 @@
-"""Others' frameworks on ccl, without orch: docs/ccl.md's lines, each with 2 ranks.
+"""Others' frameworks on ccl, without orch: docs/reference/ccl.md's lines, each with 2 ranks.
 
 ORCH_FRAMEWORKS_PYTHON is the Python of an environment with torch, our bindings for it, and the
 frameworks: they are GBs, so there is none of them in CI.

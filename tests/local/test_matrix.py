@@ -10,7 +10,7 @@ from tests import matrix
 from tests.conftest import mpi_here
 from tests.local.grounds import Ground
 
-PAGE = Path(__file__).parents[2] / "docs" / "launchers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launchers.md"
 
 
 def needs(starter: str) -> None:
@@ -32,4 +32,4 @@ def test_each_launcher_meets_each_backend_and_is_tried_on_one_node_and_on_two() 
 
 def test_the_table_for_users_is_current() -> None:
     text = PAGE.read_text()
-    assert matrix.with_table(text) == text, "python -m tests.matrix docs/launchers.md"
+    assert matrix.with_table(text) == text, "python -m tests.matrix docs/how-to/launchers.md"

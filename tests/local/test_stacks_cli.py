@@ -18,7 +18,7 @@ from orchestrator import load
 from orchestrator.report.stacks import parity_table, version_table
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "stacks.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "stacks.md"
 
 
 def parse(done: subprocess.CompletedProcess[str]) -> Any:

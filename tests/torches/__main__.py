@@ -1,4 +1,4 @@
-"""`python -m tests.torches [debian:SUITE | PYTHON]...`: the suite there, and docs/ccl.md's table.
+"""`python -m tests.torches [debian:SUITE | PYTHON]...`: the suite there, and docs/reference/ccl.md's table.
 
 A PYTHON is one of an environment with a torch, our bindings built for it (`pip install ./bindings`)
 and impi-rt. What each came to is kept in docs/torches.json, of which the table is made.
@@ -18,7 +18,7 @@ from tests.torches.environment import Environment
 from tests.torches.suite import WHOLE
 
 RESULTS = CHECKOUT / "docs" / "torches.json"
-PAGE = CHECKOUT / "docs" / "ccl.md"
+PAGE = CHECKOUT / "docs" / "reference" / "ccl.md"
 BEGIN, END = "<!-- torches: made by python -m tests.torches -->", "<!-- end of torches -->"
 FACTS = (
     "import json, platform, oneccl_bindings_for_pytorch as ours, torch; "

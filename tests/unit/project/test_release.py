@@ -10,7 +10,7 @@ import pytest
 
 from release.__main__ import NAMESPACE, SUMS, sign
 
-PAGE = Path(__file__).parents[3] / "docs" / "security.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "security.md"
 
 
 @pytest.fixture

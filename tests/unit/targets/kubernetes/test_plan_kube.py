@@ -431,7 +431,7 @@ def test_any_request_makes_objects_that_the_crds_take(
 
 
 def test_the_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
-    shown = [block.text for block in blocks(DOCS / "kubernetes.md")]
+    shown = [block.text for block in blocks(DOCS / "how-to" / "kubernetes.md")]
     (text,) = (one for one in shown if "kind: NetworkPolicy" in one)
     policy = yaml.safe_load(text)["spec"]
     ((peer,),) = (rule["from"] for rule in policy["ingress"])

@@ -2,7 +2,7 @@
 
 By default glibc gives memory from 128 KiB to 32 MiB on (the threshold moves) back to the kernel as
 soon as it is free, and each step gets it back page by page, filled with zeros: of MiniLM's step, a
-fifth (docs/performance.md). Kept in the heap it costs nothing. tcmalloc keeps it, too.
+fifth (docs/explanation/performance.md). Kept in the heap it costs nothing. tcmalloc keeps it, too.
 """
 
 from __future__ import annotations
