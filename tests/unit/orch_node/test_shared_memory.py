@@ -161,9 +161,7 @@ def test_notes_are_input(tmp_path: Path, memory: Path) -> None:
     assert outside.exists()
 
 
-def test_openmp_registration_of_a_killed_process_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openmp_registration_of_a_killed_process_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process keeps its registration neither open nor mapped; only the name tells whose it is."""
     # A folder of the test: the begin() of any run on this machine removes registrations of dead processes.
     monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/")
