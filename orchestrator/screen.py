@@ -53,7 +53,10 @@ def console(*, stderr: bool = True) -> Console:
 
 
 def paper(width: int) -> Console:
-    """The same for tables, which are captured."""
+    """Return a console for tables that are captured, without styles.
+
+    The captured text is printed by say(), which would show the escape codes of a style.
+    """
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False, width=width)
+    return Console(markup=False, emoji=False, highlight=False, width=width, color_system=None)

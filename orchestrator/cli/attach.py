@@ -48,12 +48,17 @@ def attach(
 def stop(
     run: RunName = "last", inventory: OfInventory = None, runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False
 ) -> None:
-    """End all processes of a run on all its nodes, and only these; exit code 1 if one is left."""
+    """End all processes of a run on all its nodes, and only these; exit code 1 if one is left.
+
+    Without an ID, the newest run that has not ended is stopped.
+    """
+    from orchestrator.operations import runs as operation
     from orchestrator.operations.find import find
     from orchestrator.report import cleanup
     from orchestrator.runs import store
 
-    handle = find(runs_dir, run, inventory, complain)
+    live = operation.live_runs(runs_dir, inventory) if run == "last" else ()
+    handle = find(runs_dir, live[-1] if live else run, inventory, complain)
     before = store.load(handle.folder).state
     done = handle.stop()
     if as_json:
@@ -61,6 +66,8 @@ def stop(
     else:
         after = store.load(handle.folder).state
         say(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
+        if others := live[:-1]:
+            say(f"Not stopped: {', '.join(others)}. `orch stop ID` stops one.")
     raise typer.Exit(done.exit_code)
 
 

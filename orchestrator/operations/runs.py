@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orch_node import supervisor_state
 from orch_node.protocol.record import FIRST_TARGET, RunRecord
 
 from orchestrator.operations.find import renewed
@@ -12,6 +13,8 @@ from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Listed, Tell
+
+LIVE = ("planned", supervisor_state.RUNNING, supervisor_state.UNKNOWN)
 
 
 def listed(base: Path, inventory: str | None) -> Listed:
@@ -31,6 +34,11 @@ def listed(base: Path, inventory: str | None) -> Listed:
         for run in found.runs
     )
     return Listed(rows=tuple(rows), warnings=tuple(found.warnings()))
+
+
+def live_runs(base: Path, inventory: str | None) -> tuple[str, ...]:
+    """Return the ids of the runs that have not been seen to end, oldest first."""
+    return tuple(row.id for row in listed(base, inventory).rows if row.state in LIVE)
 
 
 def is_local(record: RunRecord) -> bool:

@@ -189,15 +189,20 @@ def match_id(name: str, ids: Sequence[str], location: str) -> str:
 
 
 def newest(found: Recorded) -> Run:
-    """Raises RequestError where a damaged run may be newer: ids begin with the time."""
+    """Return the newest run that was not refused, or the newest one if all were.
+
+    Raises:
+        RequestError: if a damaged run may be newer: ids begin with the time.
+    """
+    runs = [run for run in found.runs if run.state != REFUSED] or found.runs
     damaged = max((one.folder.name for one in found.damaged), default="")
-    if not found.runs or damaged > found.runs[-1].id:
-        known = f" The newest that can be read: {found.runs[-1].id}." if found.runs else ""
+    if not runs or damaged > runs[-1].id:
+        known = f" The newest that can be read: {runs[-1].id}." if runs else ""
         raise RequestError(
             f"The last run may be {damaged}, which is damaged.",
             hint=f"Name the run that is meant, or `orch clean` first.{known}",
         )
-    return found.runs[-1]
+    return runs[-1]
 
 
 NOT_TRAINED = ("planned", REFUSED)

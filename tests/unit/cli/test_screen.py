@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -73,6 +77,37 @@ def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["runs", "--runs-dir", str(tmp_path), "show"])
     assert done.exit_code == 0, done.output
     assert "[/x]\\x1b" in done.output
+
+
+def test_a_result_table_on_a_terminal_has_no_escape_codes(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, ranks=1, nodes=1, seconds=3)
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    result = json.loads(lines[-1]) | {"before": {"f1": 1.0}, "after": {"f1": 2.0}}
+    (folder / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(result), ""]))
+    command = [sys.executable, "-m", "orchestrator.cli.main", "runs", "--runs-dir", str(tmp_path), "show"]
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    shown = run_on_terminal(command, environment | {"TERM": "xterm-256color"})
+    assert "Before" in shown
+    assert "\\x1b" not in shown
+
+
+def run_on_terminal(command: list[str], environment: dict[str, str]) -> str:
+    """Return what a program writes to a pseudo-terminal."""
+    terminal, end = pty.openpty()
+    shown = b""
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment):
+        os.close(end)
+        while piece := read_piece(terminal):
+            shown += piece
+    os.close(terminal)
+    return shown.decode()
+
+
+def read_piece(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # the program has closed its end
+        return b""
 
 
 def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:

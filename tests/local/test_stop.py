@@ -1,0 +1,25 @@
+"""`orch stop` without an id, beside runs that have ended and others that have not."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.recorded import make_run
+
+Orch = Callable[..., subprocess.CompletedProcess[str]]
+LONG = "import time\ntime.sleep(600)\n"
+
+
+def test_stop_takes_the_newest_run_that_has_not_ended_and_names_the_others(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(LONG)
+    planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0)
+    (planned / "outcome.json").unlink()
+    started = orch("train", "own.py", "--ppn", "1", "--detach")
+    assert started.returncode == 0, started.stderr
+    live = next((tmp_path / "runs").glob("*-own-*")).name
+    make_run(tmp_path / "runs", "29990101-120000-qa-0000", created=32472144000.0)
+    stopped = orch("stop")
+    assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
+    assert f"Not stopped: {planned.name}." in stopped.stdout
