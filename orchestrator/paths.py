@@ -12,5 +12,5 @@ LIB = TRAIN / "lib"  # what is shared with the nodes: orch_node.protocol
 RECIPES = TRAIN / "recipes"
 STANDALONE = LIB / "orch_node" / "standalone"
 INVENTORY = SHARE / "inventory"
-STACKS = HERE / "stacks"
+STACKS = HERE / "stacks" / "data"
 TEMPLATES = HERE / "templates"

@@ -18,8 +18,8 @@ from orchestrator import load
 from orchestrator.operations.setup import OF_CUDA, TOOLS
 from orchestrator.provisioning.lock import LOCKS, UNLOCKED, LockedPackage, parse_lock
 from orchestrator.provisioning.wheelhouse import UV
-from orchestrator.versions.matrix import own_bindings
-from orchestrator.versions.stack import MPI_WHEELS, Stack
+from orchestrator.stacks.matrix import own_bindings
+from orchestrator.stacks.stack import MPI_WHEELS, Stack
 
 HEADER = """\
 # Written by `make locks`: exact versions and SHA-256 hashes of a stack's packages.

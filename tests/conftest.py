@@ -25,7 +25,7 @@ from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import links
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 from tests.warm import ORCH, run_orch
 
 # Arguments and names that break what is glued together from strings.

@@ -16,8 +16,8 @@ from orchestrator import load
 from orchestrator.operations import image as operation
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.plan import Platform
-from orchestrator.versions.image import GLIBC, image_of
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.image import GLIBC, image_of
+from orchestrator.stacks.stack import Stack
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parent / "cluster"

@@ -43,7 +43,7 @@ def build(
     from orchestrator.errors import RequestError
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.versions.image import image_of
+    from orchestrator.stacks.image import image_of
 
     if dry_run and as_json:
         raise RequestError("--json is not for --dry-run, which prints the Dockerfile.", hint="Leave --json out.")
@@ -70,7 +70,7 @@ def save(
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.versions.image import image_of
+    from orchestrator.stacks.image import image_of
 
     made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.save(made, path)
@@ -84,7 +84,7 @@ def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.versions.image import image_of
+    from orchestrator.stacks.image import image_of
 
     made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.push(made)

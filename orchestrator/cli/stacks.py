@@ -76,7 +76,7 @@ def find(
     from orchestrator import load
     from orchestrator.operations import stacks as operation
     from orchestrator.report import stacks as report
-    from orchestrator.versions.matrix import Mix, describe, resolve_mix
+    from orchestrator.stacks.matrix import Mix, describe, resolve_mix
 
     mix = Mix(torch=torch, ipex=ipex, bindings=bindings)
     stack = resolve_mix(load.all_stacks(), mix)
@@ -150,7 +150,7 @@ def fetch(
     from orchestrator import load
     from orchestrator.operations import wheels as operation
     from orchestrator.report import listing
-    from orchestrator.versions.downloads import Places
+    from orchestrator.stacks.downloads import Places
 
     stack = load.stack(name)
     hashes = operation.fetch(

@@ -1,4 +1,4 @@
-"""orchestrator/stacks/*.toml -> Stack."""
+"""orchestrator/stacks/data/*.toml -> Stack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.backends import BackendTable
 from orchestrator.load.files import StrictModel, read_toml
 from orchestrator.paths import STACKS
-from orchestrator.versions.stack import BINDINGS, Bindings, EndOfLife, Index, Parity, Stack
+from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Parity, Stack
 
 
 class BindingsTable(StrictModel):

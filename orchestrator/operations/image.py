@@ -19,7 +19,7 @@ from orchestrator.provisioning.bytecode import NAME as BYTECODE
 from orchestrator.provisioning.plan import Platform
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
-from orchestrator.versions.image import GLIBC, Image, python_of
+from orchestrator.stacks.image import GLIBC, Image, python_of
 
 LARGE_BYTES = 20_000_000  # of a wheel
 SLIM = ("slim.py", "symbols.py")

@@ -16,7 +16,7 @@ from orchestrator.provisioning import slim, trial, wheelhouse
 from orchestrator.provisioning.plan import Host, Platform, ProvisionPlan, ProvisionRequest, plan_provision
 from orchestrator.provisioning.report import Change, Report
 from orchestrator.provisioning.session import Listener, Session, open_session
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 
 
 def provision(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:

@@ -15,9 +15,9 @@ from orchestrator.provisioning.plan import ProvisionRequest, platform_of
 from orchestrator.provisioning.preflight import of_shared
 from orchestrator.provisioning.report import Report
 from orchestrator.provisioning.session import Listener, Session, open_session
+from orchestrator.stacks.stack import Stack
 from orchestrator.state import private_folder, state_home, write_private
 from orchestrator.targets.interface import SharedFolder
-from orchestrator.versions.stack import Stack
 
 HERE = "here"  # this machine, as a host
 

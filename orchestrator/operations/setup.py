@@ -29,9 +29,9 @@ from orchestrator.provisioning import own_bindings
 from orchestrator.provisioning.lock import locked_packages, pip_options
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
-from orchestrator.versions.matrix import index_of
-from orchestrator.versions.matrix import own_bindings as is_our_own
-from orchestrator.versions.stack import BINDINGS, TORCH, Index, Stack, same_version
+from orchestrator.stacks.matrix import index_of
+from orchestrator.stacks.matrix import own_bindings as is_our_own
+from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 
 TOOLS = ("setuptools>=77", "numpy", "ninja")  # what building against torch wants
 # An index that does not answer holds set-up up for 5 s, and where the name server is what does not

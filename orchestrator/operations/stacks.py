@@ -14,10 +14,10 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.model.cluster import Node
 from orchestrator.paths import STANDALONE
-from orchestrator.versions.compatibility import Mismatch, mismatches, wanted_stack
-from orchestrator.versions.installed import Environment, Shell
-from orchestrator.versions.matrix import Here, stack_like
-from orchestrator.versions.stack import TORCH, Stack
+from orchestrator.stacks.compatibility import Mismatch, mismatches, wanted_stack
+from orchestrator.stacks.installed import Environment, Shell
+from orchestrator.stacks.matrix import Here, stack_like
+from orchestrator.stacks.stack import TORCH, Stack
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD_LIBRARY_PATH")
 

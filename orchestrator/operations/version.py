@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from orchestrator import load
 from orchestrator.load.clusters import local_facts
-from orchestrator.versions.stack import BINDINGS, TORCH, same_version
+from orchestrator.stacks.stack import BINDINGS, TORCH, same_version
 
 DISTRIBUTION = "orch-train"  # on PyPI; `orch` is the command
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError
 from orchestrator.files import PUBLIC, sha256, write_whole
 from orchestrator.provisioning.pip import command, without_passwords
-from orchestrator.versions.downloads import Download, Places, obstacle, plan_downloads
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.downloads import Download, Places, obstacle, plan_downloads
+from orchestrator.stacks.stack import Stack
 
 HASHES = "hashes.json"
 

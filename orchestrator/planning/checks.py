@@ -13,7 +13,7 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 
 NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
-from orchestrator.versions.image import NAME
+from orchestrator.stacks.image import NAME
 
 FILE = "container.json"  # in a run's folder; train/containers.py reads it
 STARTS = ("rank", "node")

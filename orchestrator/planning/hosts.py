@@ -10,7 +10,7 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.hostlist import fold
 from orchestrator.model.layout import Layout, lay_out, unused_cores
 from orchestrator.model.links import Link, links
-from orchestrator.versions.stack import TORCH
+from orchestrator.stacks.stack import TORCH
 
 V = TypeVar("V", int, str)
 

@@ -11,7 +11,7 @@ from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.process_group import BACKENDS, TRANSPORT_NAMES, TRANSPORTS, WHEELS_OF_TORCH, Backend
 from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
-from orchestrator.versions.stack import Bindings, Stack, same_version
+from orchestrator.stacks.stack import Bindings, Stack, same_version
 
 
 def choose_mpi(cluster: Cluster, stack: Stack, asked: str | None) -> Decision:

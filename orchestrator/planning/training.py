@@ -17,7 +17,7 @@ from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value, as_arguments
 from orchestrator.planning.plan import Origin
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

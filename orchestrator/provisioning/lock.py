@@ -1,4 +1,4 @@
-"""The lock of a stack: exact versions and SHA-256 hashes of its packages, in stacks/locks.
+"""The lock of a stack: exact versions and SHA-256 hashes of its packages, in stacks/data/locks.
 
 `make locks` writes it with `uv pip compile`, for each stack whose bindings orch builds. It has
 every package that comes from PyPI: the stack's requirements, what they depend on, the tools that
@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from orchestrator.errors import RequestError
 from orchestrator.paths import STACKS
 from orchestrator.provisioning.plan import Platform
-from orchestrator.versions.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
+from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
 
 LOCKS = STACKS / "locks"
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")

@@ -12,7 +12,7 @@ from orchestrator.model.limits import Limits
 from orchestrator.provisioning.names import has_names, known_hosts, names, ssh_config
 from orchestrator.provisioning.preflight import Problem, packages, problems
 from orchestrator.provisioning.probe import Probe
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

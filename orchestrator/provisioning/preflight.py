@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.provisioning.probe import Probe
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 
 # What the launchers of MPI, and the shell behind ssh, do not take as a part of a path.
 BREAKING = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")

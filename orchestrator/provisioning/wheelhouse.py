@@ -30,8 +30,8 @@ from orchestrator.provisioning.lock import locked_packages, pip_options
 from orchestrator.provisioning.own_bindings import sources_digest
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
+from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack, same_version
 from orchestrator.state import cache_home, private_folder
-from orchestrator.versions.stack import BINDINGS, MPI_WHEELS, TORCH, Stack, same_version
 
 UV = "uv==0.13.8"
 FORMAT = 2  # part of a wheelhouse's name: another format is another wheelhouse

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.report.listing import SCHEMA, table
-from orchestrator.versions.compatibility import Mismatch
-from orchestrator.versions.installed import Environment
-from orchestrator.versions.matrix import Here, part_of, state
-from orchestrator.versions.stack import BINDINGS, Stack
+from orchestrator.stacks.compatibility import Mismatch
+from orchestrator.stacks.installed import Environment
+from orchestrator.stacks.matrix import Here, part_of, state
+from orchestrator.stacks.stack import BINDINGS, Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")
 Checked = tuple[Environment, Stack, tuple[Mismatch, ...]]

@@ -19,7 +19,7 @@ from orchestrator.operations import setup
 from orchestrator.provisioning import lock, wheelhouse
 from orchestrator.provisioning.lock import parse_lock, pip_options
 from orchestrator.provisioning.own_bindings import sources_digest
-from orchestrator.versions.stack import Index
+from orchestrator.stacks.stack import Index
 
 HASH = "0" * 64
 VERSION = "99.13.0"  # one that pip's own configuration cannot have

@@ -14,13 +14,13 @@ from orchestrator.planning import checks, launch
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.training import Training
+from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.default_kind import Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.patch import Operation
 from orchestrator.targets.kubernetes.settings import KubeSettings
-from orchestrator.versions.stack import Stack
 
 TORCHRUN_ONLY = ("pytorchjob", "job")
 ELASTIC = "pytorchjob"

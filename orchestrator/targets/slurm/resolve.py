@@ -18,10 +18,10 @@ from orchestrator.planning import checks, launch
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.training import Training
+from orchestrator.stacks.stack import Stack
 from orchestrator.targets.slurm.allocation import Allocation
 from orchestrator.targets.slurm.image import Image, choose_image
 from orchestrator.targets.slurm.settings import MEMORY, SIZES, SlurmSettings
-from orchestrator.versions.stack import Stack
 
 SRUN = "srun"
 STARTERS = (SRUN, *LAUNCHERS)

@@ -18,8 +18,8 @@ from orchestrator.planning.containers import Docker
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.training import Training
+from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh import container_steps
-from orchestrator.versions.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

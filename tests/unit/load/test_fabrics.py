@@ -25,9 +25,9 @@ from orchestrator.operations import nodes
 from orchestrator.planning.fabrics import Over, choose_fabric
 from orchestrator.planning.hosts import choose_links
 from orchestrator.planning.run_files import layout_json
+from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.resolve import Inputs
-from orchestrator.versions.stack import Stack
 from tests.conftest import make_cluster, make_facts, make_node
 from tests.nodes_with_fabrics import facts_of, lay_out, said
 from tests.unit.planning.test_plan_train import CCL as BINDINGS

@@ -9,7 +9,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.backends import of_entry_point
 from orchestrator.model.process_group import BACKENDS, Backend
 from orchestrator.planning.launch import below, choose_backend
-from orchestrator.versions.stack import Bindings, Stack
+from orchestrator.stacks.stack import Bindings, Stack
 from tests.conftest import make_facts, make_node
 
 NODES = (make_node(),)

@@ -18,9 +18,9 @@ from orchestrator.model.limits import Limits
 from orchestrator.planning.containers import Docker, bind, outermost
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.provisioning.preflight import problems
+from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.resolve import Inputs
-from orchestrator.versions.stack import Stack
 from tests.conftest import HOSTILE, make_cluster
 from tests.unit.planning.test_launchers import ONE, TWO
 from tests.unit.planning.test_plan_train import OWN, QA, REMOTE, REQUEST, SITE

@@ -17,7 +17,7 @@ from orch_node.standalone import facts as node_facts
 from orchestrator.model.cluster import Facts, Node
 from orchestrator.planning import hosts
 from orchestrator.planning.run_files import node_entry
-from orchestrator.versions.stack import same_version
+from orchestrator.stacks.stack import same_version
 from tests.conftest import make_facts, make_node, make_stack
 
 SPEC = ContainerSpec(image="team/torch:3", start="rank", python="python3", preload=(), processes={}, options=())

@@ -28,7 +28,7 @@ LAYERS = (
     "load",
     "planning",
     "launchers",
-    "versions",
+    "stacks",
     "model",
     "state",
     "files",
@@ -37,7 +37,7 @@ LAYERS = (
     "errors",
 )
 # No clock, no files, no environment, no network.
-PURE = ("model", "versions", "launchers", "planning")
+PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = (
     "targets/ssh/plan",
     "targets/ssh/resolve",

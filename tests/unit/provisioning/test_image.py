@@ -14,7 +14,7 @@ from orchestrator.operations.image import lay_wheels
 from orchestrator.paths import STANDALONE
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
-from orchestrator.versions.image import image_of, python_of
+from orchestrator.stacks.image import image_of, python_of
 from tests.conftest import make_stack
 
 

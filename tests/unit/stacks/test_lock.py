@@ -13,8 +13,8 @@ from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import lock
 from orchestrator.provisioning.lock import locked_packages
 from orchestrator.provisioning.plan import Platform
-from orchestrator.versions.matrix import own_bindings
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.matrix import own_bindings
+from orchestrator.stacks.stack import Stack
 
 STACK = load.stack("current")
 PLATFORM = Platform(python="3.11", machine="x86_64", libc="2.36")

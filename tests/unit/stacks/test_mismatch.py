@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator import load
-from orchestrator.versions.compatibility import Mismatch, mismatches
-from orchestrator.versions.installed import Environment, Shell
-from orchestrator.versions.stack import BINDINGS, IPEX, Stack
+from orchestrator.stacks.compatibility import Mismatch, mismatches
+from orchestrator.stacks.installed import Environment, Shell
+from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 
 STACKS = load.all_stacks()
 GOOD_SHELL = Shell(

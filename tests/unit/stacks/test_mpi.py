@@ -7,7 +7,7 @@ from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
 from orchestrator.load.mpi import mpi_flavours
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 
 
 def test_one_flavour_or_several_the_same_for_all_hosts(test_stack: Stack) -> None:

@@ -9,7 +9,7 @@ import pytest
 from orchestrator import load
 from orchestrator.operations import setup, wheels
 from orchestrator.provisioning import pip, wheelhouse
-from orchestrator.versions.downloads import Download
+from orchestrator.stacks.downloads import Download
 
 
 @pytest.mark.parametrize("who", ["wheelhouse", "setup", "fetch"])

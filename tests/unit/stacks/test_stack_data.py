@@ -14,8 +14,8 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
 from orchestrator.paths import STACKS
 from orchestrator.planning.launch import ccl_of, choose_backend
-from orchestrator.versions.matrix import XPU_ONLY_BINDINGS, index_of
-from orchestrator.versions.stack import BINDINGS, IPEX, PARITY_PERCENT, Stack, minor
+from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_of
+from orchestrator.stacks.stack import BINDINGS, IPEX, PARITY_PERCENT, Stack, minor
 
 STACKS_LOADED = load.all_stacks()
 INTEL = [stack for stack in STACKS_LOADED if stack.name.startswith(("intel-", "torch-ccl-"))]

@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.versions.matrix import Here, Mix, alternatives, fits_torch, resolve_mix, stack_like, state
-from orchestrator.versions.stack import BINDINGS, TORCH
+from orchestrator.stacks.matrix import Here, Mix, alternatives, fits_torch, resolve_mix, stack_like, state
+from orchestrator.stacks.stack import BINDINGS, TORCH
 
 STACKS = load.all_stacks()
 LINUX = Here(python="3.11.2", system="Linux", machine="x86_64")

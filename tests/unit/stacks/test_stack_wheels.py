@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator import load
-from orchestrator.versions.downloads import Download, Places, obstacle, plan_downloads
+from orchestrator.stacks.downloads import Download, Places, obstacle, plan_downloads
 
 STACKS = load.all_stacks()
 TRIO = load.stack("intel-2.7")

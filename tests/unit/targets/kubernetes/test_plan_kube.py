@@ -20,6 +20,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.stacks.stack import Bindings, Stack
 from orchestrator.targets.kubernetes.image_probe import probe_pod
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import literal
@@ -31,7 +32,6 @@ from orchestrator.targets.kubernetes.plan import KubeSite, location, plan_kube
 from orchestrator.targets.kubernetes.resolve import Inputs
 from orchestrator.targets.kubernetes.run_record import short, whole
 from orchestrator.targets.kubernetes.settings import KubeSettings
-from orchestrator.versions.stack import Bindings, Stack
 from tests.conftest import make_stack
 from tests.kube_pod_security import violation
 from tests.kube_schema import FILES, check, has_crds, needs_crds

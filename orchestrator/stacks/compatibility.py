@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from orchestrator.versions.installed import Environment, Shell, gpu_wheel, is_ours
-from orchestrator.versions.matrix import describe, fits_torch, stack_like
-from orchestrator.versions.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_version
+from orchestrator.stacks.installed import Environment, Shell, gpu_wheel, is_ours
+from orchestrator.stacks.matrix import describe, fits_torch, stack_like
+from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_version
 
 # transformers -> the oldest accelerate that its metadata takes.
 ACCELERATE_FOR = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))

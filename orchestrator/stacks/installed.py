@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from orchestrator.versions.matrix import XPU_ONLY_BINDINGS
+from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

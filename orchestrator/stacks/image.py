@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
 from orchestrator.model.command import Command
-from orchestrator.versions.stack import Stack
+from orchestrator.stacks.stack import Stack
 
 PYTHONS = ("3.13", "3.12", "3.11", "3.10", "3.9", "3.8", "3.7")
 NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.versions.matrix import alternatives, index_of, own_bindings
-from orchestrator.versions.stack import BINDINGS, TORCH, Index, Stack
+from orchestrator.stacks.matrix import alternatives, index_of, own_bindings
+from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
