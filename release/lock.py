@@ -1,7 +1,7 @@
 """Write the locks of the stacks that orch builds: `make locks`.
 
 Packages that only a CUDA build of torch needs are left out. A lock with the content of another
-one is a link to it.
+one names it by `-r`: symbolic links do not survive in wheels and in some checkouts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def write_lock(stack: Stack) -> Path:
         text += compile_lock(alone, python, "--no-deps")
     path = LOCKS / f"{stack.name}.txt"
     path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)
     path.write_text(text)
     packages = [
         package for package in parse_lock(path) if package.name not in UNLOCKED and not package.name.startswith(OF_CUDA)
@@ -71,14 +70,13 @@ def write_lock(stack: Stack) -> Path:
     return path
 
 
-def link_equal_locks(paths: list[Path]) -> None:
-    """Replace each lock that has the content of an earlier one with a link to that."""
+def refer_to_equal_locks(paths: list[Path]) -> None:
+    """Replace each lock that has the content of an earlier one with a reference to that."""
     first_with: dict[str, Path] = {}
     for path in paths:
         first = first_with.setdefault(path.read_text(), path)
         if first != path:
-            path.unlink()
-            path.symlink_to(first.name)
+            path.write_text(f"-r {first.name}\n")
 
 
 def render(package: LockedPackage) -> str:
@@ -90,5 +88,5 @@ def render(package: LockedPackage) -> str:
 if __name__ == "__main__":
     stacks = [stack for stack in load.all_stacks() if own_bindings(stack)]
     paths = [write_lock(stack) for stack in stacks]
-    link_equal_locks(paths)
+    refer_to_equal_locks(paths)
     print(*paths, sep="\n")

@@ -82,14 +82,20 @@ def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ..
 
 
 def parse_lock(path: Path) -> list[LockedPackage]:
-    """Return the packages of a requirements file with hashes.
+    """Return the packages of a requirements file with hashes, or of the lock that it names by `-r`.
 
     Raises:
         RequestError: if a line is not a pinned requirement with SHA-256 hashes.
     """
     text = re.sub(r"\s*\\\n\s*", " ", path.read_text())
     lines = (line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#")
-    return [parse_line(path, line) for line in lines]
+    packages: list[LockedPackage] = []
+    for line in lines:
+        if line.startswith("-r "):
+            packages += parse_lock(path.with_name(line.removeprefix("-r ").strip()))
+        else:
+            packages.append(parse_line(path, line))
+    return packages
 
 
 def parse_line(path: Path, line: str) -> LockedPackage:
