@@ -26,6 +26,7 @@ from pathlib import Path
 import collectives
 import hosts
 from collectives import KB, MB
+from measure import describe_machine
 
 SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB, 1024 * MB)
 RATES = {"none": 0, "10gbit": 10_000, "1gbit": 1_000, "200mbit": 200}  # Mbit/s
@@ -200,13 +201,14 @@ def main() -> int:
     import torch.distributed as dist
 
     if rank == 0:
+        print(f"On {describe_machine()}")
         print(f"{size} hosts, rate {options.rate}: sockets carry {options.link * 8 / 1e6:.0f} Mbit/s")
         print(f"{'':32}{'ccl ms':>11}{'/gloo':>8}{'/mpi':>8}{'share':>8}{'sent':>8}", flush=True)
     rows = collective_rows(groups, options)
     if options.only in ("", "steps"):
         rows += step_rows(groups, options)
     if rank == 0 and options.json:
-        about = {"hosts": size, "rate": options.rate, "link": options.link}
+        about = {"machine": describe_machine(), "hosts": size, "rate": options.rate, "link": options.link}
         options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n")
     dist.destroy_process_group()
     return 0

@@ -1,7 +1,8 @@
 """bert-qa between two hosts at 200 Mbit/s, for each gradient_compression and local SGD: samples/s
 after PowerSGD and local SGD have begun. `--f1` prints the quality of the models instead: after
 `--steps 180`, on a link as fast as `--mbit` says, with the seed `--seed`. gloo; the hosts
-are namespaces of this machine (hosts.py; needs root).
+are namespaces of this machine (hosts.py; needs root). In BF16 if this CPU has instructions for it,
+otherwise in FP32.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts import Host, network
-from measure import arguments, interleaved, report
+from measure import arguments, interleaved, native_precision, report
 
 RECIPE = Path(__file__).resolve().parent.parent / "train" / "recipes" / "bert_qa"
 KINDS = {
@@ -26,7 +27,9 @@ KINDS = {
     "powersgd": ["--gradient_compression=powersgd"],
     "local_sgd=8": ["--local_sgd=8"],
 }
-SCRIPT = [sys.executable, str(RECIPE / "run_qa.py"), "--bf16", "--overwrite_output_dir"]
+PRECISION = native_precision()
+FLAGS = {"bf16": ["--bf16"], "fp32": []}[PRECISION]
+SCRIPT = [sys.executable, str(RECIPE / "run_qa.py"), *FLAGS, "--overwrite_output_dir"]
 SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PORT = "29533"
 BEGIN = 12  # steps: PowerSGD and local SGD begin with the 11th
@@ -41,7 +44,7 @@ def main() -> None:
             kind: partial(measure, between.hosts, [*given, *options], Path(name)) for kind, options in KINDS.items()
         }
         figures = interleaved(cases, asked.repeats)
-    report(f"bert-qa on two hosts at {asked.mbit} Mbit/s", unit, figures, "none")
+    report(f"bert-qa in {PRECISION} on two hosts at {asked.mbit} Mbit/s", unit, figures, "none")
 
 
 def speed(hosts: list[Host], options: list[str], folder: Path) -> float:

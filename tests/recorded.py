@@ -10,6 +10,15 @@ from typing import Any
 NODE0: dict[str, Any] = {"node": "node0", "via": []}
 STARTED = 1_767_268_800.0  # 2026-01-01 12:00 UTC
 
+# The event of ranks that have chosen their precision, as those of a batch job do.
+PRECISION_EVENT = {
+    "event": "decision",
+    "rank": 0,
+    "text": "precision: bf16 (all nodes have BF16 instructions)",
+    "topic": "precision",
+    "value": "bf16",
+}
+
 
 def make_run(
     base: Path,

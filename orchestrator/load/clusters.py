@@ -13,7 +13,7 @@ from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
 from orchestrator.load.fabric import asked_fabric
-from orchestrator.load.facts import NodeFacts, checked
+from orchestrator.load.facts import NodeFacts, NotWhatANodeSays, checked
 from orchestrator.load.inventory import read_listing
 from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.records import OWN_STACK, parse_facts, recorded
@@ -100,10 +100,14 @@ def local_facts(python: str) -> Facts:
     """Return the facts of this machine and of the environment that `python` belongs to.
 
     Raises:
-        RequestError: if ORCH_CPU_ISA cannot be applied to this machine.
+        RequestError: if ORCH_CPU_ISA cannot be applied to this machine, or its facts contradict
+            each other.
     """
     try:
         found = facts.gather(Path(python).parent.parent)
     except ValueError as error:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or lower it.") from None
-    return parse_facts(checked(NodeFacts, found, "the facts of this machine"))
+    try:
+        return parse_facts(checked(NodeFacts, found, "the facts of this machine"))
+    except NotWhatANodeSays as error:
+        raise RequestError(error.message, hint="The kernel or a virtual machine reports wrong CPU flags.") from None

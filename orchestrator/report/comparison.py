@@ -88,7 +88,7 @@ def settings(side: Side) -> Iterator[tuple[str, str]]:
     yield "recipe", record.recipe
     yield "stack", origin.stack or ABSENT
     yield "backend", record.backend
-    yield "precision", record.precision
+    yield "precision", side.outcome.precision
     yield "nodes", fold(side.run.nodes)
     yield "ranks", str(len(record.layout))
     yield "threads of a rank", one_or_all(place.threads for place in record.layout)

@@ -153,8 +153,8 @@ class Screen:
         """One event; progress is shown for rank 0, which speaks for all ranks."""
         if isinstance(event, Launched):
             self.joined, self.ranks = set(), event.ranks
-        if isinstance(event, Decided) and self.of_ranks in ("0", "all"):
-            return  # rank 0 has it in its log
+        if isinstance(event, Decided) and not event.topic and self.of_ranks in ("0", "all"):
+            return  # a decision of the recipe, which rank 0 prints as well
         if isinstance(event, TOLD) and not timeline.is_echo(event, self.warned):
             for line in timeline.words(event):
                 self.note(line)

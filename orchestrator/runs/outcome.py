@@ -108,6 +108,11 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Explanation, ...
     return tuple(advise_on_volume(error, record.location, record.run_dir) for error in errors)
 
 
+def precision_of(run: Run) -> str:
+    """Return the precision in which a run trained, or `auto` if its ranks have not chosen it yet."""
+    return chosen_precision(run.events()) or run.record.precision
+
+
 def chosen_precision(events: Sequence[Event]) -> str:
     """Return the precision that the ranks chose last; empty if the plan had chosen it."""
     choices = (e.value for e in events if isinstance(e, Decided) and e.topic == "precision")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from orch_node.protocol.precision import AUTO
+
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.runs import store
+from orchestrator.runs.outcome import precision_of
 
 
 def plan_or_resume(request: TrainRequest, decide: Callable[[Resume | None], Plan]) -> Plan:
@@ -18,9 +21,12 @@ def plan_or_resume(request: TrainRequest, decide: Callable[[Resume | None], Plan
 
 
 def done(request: TrainRequest, key: str) -> str:
-    """Return the id of the run of this key that is done; empty if all is to begin anew."""
+    """Return the id of the run of this key that is done; empty if all is to begin anew.
+
+    The key does not contain the precision: a run in another one than requested does not count.
+    """
     run = None if request.fresh else store.done(Path(request.runs_dir).absolute(), key)
-    return run.id if run else ""
+    return run.id if run and request.precision in (AUTO, precision_of(run)) else ""
 
 
 def resumed(request: TrainRequest, key: str) -> Resume | None:

@@ -167,9 +167,9 @@ def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
         return Finding(topic="BF16", state="ok", words=f"on all {len(able)} nodes that fit")
     return Finding(
         topic="BF16",
-        state="miss",
-        words=f"on {len(able)} of {len(fitting)} nodes that fit",
-        cure=f"--k8s node_selector.{BF16_LABELS[0]}=true, or --precision fp32.",
+        state="absent",
+        words=f"on {len(able)} of {len(fitting)} nodes that fit; a run with a pod on another node trains in fp32",
+        cure=f"--k8s node_selector.{BF16_LABELS[0]}=true keeps its pods on nodes that have them.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,18 +11,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from orch_node.protocol.events import Decided
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, RunPrecision
 from orch_node.protocol.precision import AUTO, PLACEHOLDER, describe_lack, insert_arguments
 from orch_node.rank import precision as rank_precision
 from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
 
-from orchestrator.errors import PlanError
+from orchestrator.errors import PlanError, RequestError
+from orchestrator.load.clusters import local_facts
 from orchestrator.load.facts import NodeFacts, NotWhatANodeSays, checked
 from orchestrator.model.cluster import Node
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.report.live import Screen
 from tests.conftest import make_facts, make_node
 
 RECIPE = Recipe(name="qa", script="qa.py", precisions={"bf16": ("--bf16",), "fp32": ("--no-bf16",)})
@@ -127,9 +131,17 @@ def test_facts_that_contradict_each_other_are_refused() -> None:
         checked(NodeFacts, {**record, "flags": ["avx2", "avx512_bf16"]}, "facts")
 
 
+def test_facts_of_this_machine_that_contradict_each_other_are_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "cpu_flags", lambda: ["avx2", "amx_bf16"])
+    with pytest.raises(RequestError, match=r"this machine: flags.*amx_bf16 without amx_tile") as exc_info:
+        local_facts(sys.executable)
+    assert exc_info.value.exit_code == 2
+
+
 @pytest.fixture
 def cpuinfo(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Set a line of /proc/cpuinfo as the facts read it."""
+    """Set a line of /proc/cpuinfo as the facts read it, without the override of `make test-avx2`."""
+    monkeypatch.delenv(facts.CPU_ISA, raising=False)
 
     def set_line(name: str, value: str) -> None:
         monkeypatch.setattr(facts, "cpuinfo_value", lambda key: value if key == name else "")
@@ -261,6 +273,29 @@ def test_all_ranks_choose_the_same_precision_and_record_it(
     results = choose_together(monkeypatch, flags, file)
     assert results == [["s.py", f"--{expected}"]] * len(flags)
     assert file.read_text() == f"{expected}\n"
+
+
+@pytest.mark.parametrize("of_ranks", ["none", "0", "all"])
+def test_the_choice_of_the_ranks_is_printed_once(of_ranks: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ranks print decisions of a recipe themselves, but not the one that orch made for it."""
+    screen = Screen(of_ranks=of_ranks)
+    screen.show(Decided(rank=0, text="precision: fp32 (n1 has no BF16 instructions)", topic="precision", value="fp32"))
+    screen.show(Decided(rank=0, text="fp32 with AVX2 kernels"))
+    printed = capsys.readouterr().err
+    assert printed.count("precision: fp32 (n1 has no BF16 instructions)") == 1
+    assert printed.count("with AVX2 kernels") == (of_ranks == "none")
+
+
+def test_a_spare_node_without_bf16_decides_a_new_run_only() -> None:
+    precision = RunPrecision(arguments={})
+    assert rank_precision.decide(precision, [], ("n9",)) == ("fp32", "n9 has no BF16 instructions")
+
+
+def test_ranks_resume_in_bf16_with_a_spare_node_that_lacks_it(tmp_path: Path) -> None:
+    file = tmp_path / "precision.txt"
+    file.write_text("bf16\n")
+    precision = RunPrecision(arguments={}, file=str(file))
+    assert rank_precision.decide(precision, [], ("n9",)) == ("bf16", "as in the checkpoint")
 
 
 def test_ranks_keep_the_precision_that_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

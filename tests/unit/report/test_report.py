@@ -24,7 +24,7 @@ from orchestrator.report.traces import Chart
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of
-from tests.recorded import make_run
+from tests.recorded import PRECISION_EVENT, make_run
 
 
 def measured(tmp_path: Path, **options: Any) -> Measures:
@@ -232,6 +232,15 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert value.keys() >= {"a", "b", "states", "differences", "figures"}
     assert value["figures"][0].keys() == {"name", "unit", "a", "b", "ratio"}
     assert "set learning_rate" in text(found)
+
+
+def test_a_precision_that_ranks_chose_is_compared(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", precision="auto")
+    make_run(tmp_path, "b", precision="fp32")
+    with (tmp_path / "a" / "events.jsonl").open("a") as events:
+        events.write(json.dumps(PRECISION_EVENT) + "\n")
+    (difference,) = comparison(tmp_path, "a", "b").differences
+    assert (difference.name, difference.a, difference.b) == ("precision", "bf16", "fp32")
 
 
 def test_several_runs_are_one_page(tmp_path: Path) -> None:

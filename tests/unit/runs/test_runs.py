@@ -7,10 +7,11 @@ import pytest
 from orch_node.protocol.events import Event, Launched, Progress, ScriptEnded
 
 from orchestrator.errors import RequestError
-from orchestrator.runs import store
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs import resume, store
 from orchestrator.runs.outcome import untrained_notes
 from orchestrator.runs.store import load
-from tests.recorded import make_run, place, plan
+from tests.recorded import PRECISION_EVENT, make_run, place, plan
 
 
 def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:
@@ -48,3 +49,23 @@ def test_a_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"2 runs .* begin with '2026'") as exc_info:
         store.find(tmp_path, "2026")
     assert second in exc_info.value.hint
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        pytest.param("auto", "done", id="auto"),
+        pytest.param("bf16", "done", id="the same"),
+        pytest.param("fp32", "", id="another"),
+    ],
+)
+@pytest.mark.parametrize("recorded", ["bf16", "auto"])
+def test_a_run_in_another_precision_is_not_the_requested_one(
+    tmp_path: Path, recorded: str, requested: str, expected: str
+) -> None:
+    folder = make_run(tmp_path, "done", precision=recorded, key="k")
+    if recorded == "auto":
+        with (folder / "events.jsonl").open("a") as events:
+            events.write(json.dumps(PRECISION_EVENT) + "\n")
+    request = TrainRequest(recipe="qa", precision=requested, runs_dir=str(tmp_path))
+    assert resume.done(request, "k") == expected

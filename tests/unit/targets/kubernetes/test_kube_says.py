@@ -366,7 +366,11 @@ def test_nodes_that_pods_are_let_on_by_their_settings(
 def test_bf16_by_the_labels_of_the_nodes() -> None:
     able = node(labels={checks.BF16_LABELS[0]: "true"})
     assert checks.flags_finding([able], SETTINGS).state == "ok"
-    assert checks.flags_finding([able, node()], SETTINGS).state == "miss"
+    mixed = checks.flags_finding([able, node()], SETTINGS)
+    assert (mixed.state, mixed.words) == (
+        "absent",
+        "on 1 of 2 nodes that fit; a run with a pod on another node trains in fp32",
+    )
     assert checks.flags_finding([node()], SETTINGS).state == "unknown"
 
 

@@ -15,6 +15,7 @@ import pytest
 from orch_node.agent import apptainer, containers
 from orch_node.agent.engines import ContainerError
 from orch_node.protocol import container
+from orch_node.protocol import layout as layouts
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import slurm as protocol
 from orch_node.protocol.cores import Core
@@ -634,6 +635,15 @@ def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
     files = lay.run_files(config, [hello(1), hello(2), hello(3)], {})
     assert files["hostfile"] == "n1:2\nn2:2\n"
     assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
+
+
+def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CONFIG_OF)
+    slow = replace(hello(3), flags=("avx2",))
+    layout = lay.layout_of(config, [hello(1), hello(2), slow])
+    assert layout.spares_without_bf16 == ("n3",)
+    assert layouts.parse(layouts.render(layout)) == layout
+    assert lay.layout_of(config, [hello(1), hello(2), hello(3)]).spares_without_bf16 == ()
 
 
 def test_node0s_address_comes_into_the_launchers_words(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ class RunPrecision:
 class RunLayout:
     """`ranks`: in their order; a pod may know its own alone. `setvars`: a script below
     site-packages that the backend's libraries want to be sourced. `planned_world_size`: before
-    nodes were lost; 0 where none was. `precision`: None where the plan has decided."""
+    nodes were lost; 0 where none was. `precision`: None where the plan has decided.
+    `spares_without_bf16`: spare nodes without BF16 instructions, which a restart may need."""
 
     world_size: int
     backend: str
@@ -74,6 +75,7 @@ class RunLayout:
     setvars: str = ""
     planned_world_size: int = 0
     precision: RunPrecision | None = None
+    spares_without_bf16: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     @property
@@ -139,6 +141,7 @@ def render(layout: RunLayout) -> str:
         **({"setvars": layout.setvars} if layout.setvars else {}),
         **({"planned_world_size": layout.planned_world_size} if layout.planned_world_size else {}),
         **({"precision": values.record(layout.precision)} if layout.precision else {}),
+        **({"spares_without_bf16": layout.spares_without_bf16} if layout.spares_without_bf16 else {}),
     }
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     if layout.spares:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -30,13 +31,14 @@ def choose(torch: ModuleType, layout: RunLayout, rank: int, argv: list[str]) -> 
     if precision is None:
         return argv
     lacking = "" if bf16_flag(facts.cpu_flags()) else layout.placement(rank).node
+    spares = layout.spares_without_bf16
     if layout.world_size == 1:
-        value, reason = decide(precision, [lacking] if lacking else [])
+        value, reason = decide(precision, [lacking] if lacking else [], spares)
     else:
         store = torch.distributed.distributed_c10d._get_default_store()
         if rank == 0:
             names = {lacking, *(store.get(f"{KEY}/{n}").decode() for n in range(1, layout.world_size))}
-            store.set(KEY, json.dumps(decide(precision, sorted(names - {""}))))
+            store.set(KEY, json.dumps(decide(precision, sorted(names - {""}), spares)))
         else:
             store.set(f"{KEY}/{rank}", lacking)
         value, reason = json.loads(store.get(KEY))
@@ -48,12 +50,14 @@ def choose(torch: ModuleType, layout: RunLayout, rank: int, argv: list[str]) -> 
     return insert_arguments(argv, precision.arguments, value)
 
 
-def decide(precision: RunPrecision, lacking: list[str]) -> tuple[str, str]:
+def decide(precision: RunPrecision, lacking: list[str], spares: Sequence[str] = ()) -> tuple[str, str]:
     """Return the precision and its reason; an empty precision and an error if there is none.
 
     Args:
         precision: what the plan says of it.
-        lacking: names of the nodes without BF16 instructions.
+        lacking: names of the nodes that have ranks, and no BF16 instructions.
+        spares: names of the spare nodes without them. A restart may need these nodes, so a new
+            run does not train in BF16; a resumed one keeps the precision of its checkpoint.
     """
     kept = read(precision)
     if kept == BF16 and lacking:
@@ -63,6 +67,7 @@ def decide(precision: RunPrecision, lacking: list[str]) -> tuple[str, str]:
         )
     if kept:
         return kept, "as in the checkpoint"
+    lacking = sorted({*lacking, *spares})
     if lacking:
         return FP32, describe_lack(", ".join(lacking))
     return BF16, "all nodes have BF16 instructions"

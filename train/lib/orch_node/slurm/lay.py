@@ -45,6 +45,7 @@ def layout_of(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
         timeout_seconds=config.timeout_seconds,
         setvars=config.setvars,
         precision=config.precision,
+        spares_without_bf16=tuple(spare.node for spare in spares if not bf16_flag(spare.flags)),
         spares=tuple(Spare(node=one.node, host=one.node) for one in spares),
         nodes=tuple(entry(config, one, alone=len(hellos) == 1) for one in hellos),
         ranks=tuple(
