@@ -97,22 +97,31 @@ import os, sys
 from orch_node.agent.core_claims import announce
 from orch_node.protocol.agent import Claim
 os.setuid(int(sys.argv[1]))
-held = announce(Claim(run="theirs", run_dir="", cpus=(1, 65)))
+held = announce(Claim(run=sys.argv[2], run_dir="", cpus=tuple(map(int, sys.argv[3:]))))
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
-def test_claims_of_two_users_meet(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("run", "cpus", "conflicting"),
+    [
+        pytest.param("theirs", (1, 65), (1, 65), id="few"),
+        pytest.param("20260102-030405-pretraining-of-a-long-name", tuple(range(1, 1024)), (1, 65, 1000), id="many"),
+    ],
+)
+def test_claims_of_two_users_meet(
+    tmp_path: Path, run: str, cpus: tuple[int, ...], conflicting: tuple[int, ...]
+) -> None:
     environment = {**os.environ, "PYTHONPATH": str(LIB)}
-    command = [sys.executable, "-c", OTHER_USER, str(STRANGER)]
+    command = [sys.executable, "-c", OTHER_USER, str(STRANGER), run, *map(str, cpus)]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"ready\n"
-        conflicts = Claims(tmp_path).take(make_claim("ours", 0, 1, 65))
+        conflicts = Claims(tmp_path).take(make_claim("ours", 0, 1, 65, 1000))
         other.communicate()
-    assert conflicts == (make_claim(f"theirs (user {STRANGER})", 1, 65),)
+    assert conflicts == (make_claim(f"{run[:40]} (user {STRANGER})", *conflicting),)
     assert Claims(tmp_path).take(make_claim("ours", 0, 1, 65)) == ()
 
 

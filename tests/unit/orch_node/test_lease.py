@@ -19,6 +19,8 @@ from orch_node.machine import Machine, ProcessIdentity
 from orch_node.protocol import files, outcome, values
 from orch_node.protocol.outcome import SupervisorProcess
 
+from orchestrator.paths import LIB
+
 THIS_MACHINE = machine.this_machine()
 OTHER_HOST = Machine(host="hostb", machine_id="b", boot="b", pid_namespace="pid:[1]")
 OTHER_CONTAINER = replace(THIS_MACHINE, pid_namespace="pid:[1]")
@@ -138,6 +140,33 @@ def test_deleted_lease_is_written_again(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / files.LEASE).unlink()
     assert lease_here.problem() == ""
     assert (tmp_path / files.LEASE).exists()
+
+
+FULL_VOLUME = """
+import resource, signal, sys
+from pathlib import Path
+from orch_node import lease, machine
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+held = lease.Lease(Path(sys.argv[1]), lease.Holder(run_id="run", process=machine.this_process()))
+if sys.argv[2] == "held":
+    assert held.acquire() == ""
+    held.path.unlink()
+    lease.CHECK_SECONDS = 0.0
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+    print(repr(held.problem() or held.problem() if sys.argv[2] == "held" else held.acquire()))
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.parametrize(("case", "output"), [("new", "File too large"), ("held", "''")])
+def test_full_volume_leaves_no_empty_lease(tmp_path: Path, case: str, output: str) -> None:
+    command = [sys.executable, "-B", "-c", FULL_VOLUME, str(tmp_path), case]
+    environment = {**os.environ, "PYTHONPATH": str(LIB)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == output, done.stderr
+    assert not (tmp_path / files.LEASE).exists()
 
 
 def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,16 +84,25 @@ class Lease:
         return holder is not None and machine.condition_of(holder.process) == machine.ALIVE
 
     def create(self) -> bool:
-        """Write the lease unless there is one."""
+        """Write the lease unless there is one; return whether it was written.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
             descriptor = os.open(self.path, flags, 0o600)
         except FileExistsError:
             return False
-        with open(descriptor, "w") as file:
-            file.write(self.content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(descriptor, "w") as file:
+                file.write(self.content)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            # On a full volume. The holder, too, would take an empty lease for that of another process.
+            self.path.unlink(missing_ok=True)
+            raise
         return True
 
     def refusal(self, content: str) -> str:

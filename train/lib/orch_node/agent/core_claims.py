@@ -22,10 +22,10 @@ from orch_node.agent.processes import of_run
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
 
-# An abstract socket (unix(7)): every user of the machine sees its name, and it ends with its
-# process. /proc/net/unix shows the names.
-SOCKET = re.compile(rb"@orch-claim:(\d{1,10}):([0-9a-f]{1,48}):([\w.-]{1,40}):\d{1,10}$", re.ASCII)
-MAX_NAME = 107  # bytes of a socket's name
+# Abstract sockets (unix(7)): every user of the machine sees their names, and they end with their
+# process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process.
+SOCKET = re.compile(rb"@orch-claim:(\d{1,10}):(\d{1,5}):([0-9a-f]{1,24}):([\w.-]{1,40}):\d{1,10}$", re.ASCII)
+CPUS_PER_SOCKET = 96  # 24 digits: a name has at most 107 bytes
 
 
 class Claims:
@@ -34,7 +34,7 @@ class Claims:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / (machine.this_machine().boot or "unknown")
         self.held: int | None = None
-        self.announced: int | None = None
+        self.announced: tuple[int, ...] = ()
 
     def take(self, claim: Claim) -> tuple[Claim, ...]:
         """Claim these cores unless a living run has one of them; return the claims in the way.
@@ -67,9 +67,9 @@ class Claims:
 
     def release(self, run_id: str) -> None:
         """Give the claim back."""
-        if self.announced is not None:
-            os.close(self.announced)
-            self.announced = None
+        for descriptor in self.announced:
+            os.close(descriptor)
+        self.announced = ()
         if self.held is not None:
             self.path_of(run_id).unlink(missing_ok=True)
             os.close(self.held)
@@ -110,28 +110,37 @@ def locked(descriptor: int) -> bool:
     return False
 
 
-def announce(claim: Claim) -> int | None:
-    """Return the descriptor of a socket that shows the claim to other users, or None."""
-    mask = f"{sum(1 << cpu for cpu in set(claim.cpus)):x}"
-    name = f"orch-claim:{os.getuid()}:{mask}:{claim.run[:40]}:{os.getpid()}"
-    announcement = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        announcement.bind(b"\0" + name.encode()[:MAX_NAME])
-    except OSError:
-        announcement.close()
-        return None
-    return announcement.detach()
+def announce(claim: Claim) -> tuple[int, ...]:
+    """Return the descriptors of sockets that show the claim to other users, as far as possible."""
+    blocks: dict[int, int] = {}  # first CPU -> mask
+    for cpu in set(claim.cpus):
+        first = cpu - cpu % CPUS_PER_SOCKET
+        blocks[first] = blocks.get(first, 0) | 1 << cpu - first
+    descriptors: list[int] = []
+    for first, mask in blocks.items():
+        name = f"orch-claim:{os.getuid()}:{first}:{mask:x}:{claim.run[:40]}:{os.getpid()}"
+        announcement = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            announcement.bind(b"\0" + name.encode())
+        except OSError:
+            announcement.close()
+        else:
+            descriptors.append(announcement.detach())
+    return tuple(descriptors)
 
 
 def claims_of_other_users() -> Iterator[Claim]:
-    """Yield what agents of other users have announced on this machine."""
+    """Yield what agents of other users have announced on this machine, one claim per run."""
     try:
         lines = Path("/proc/net/unix").read_bytes().splitlines()
     except OSError:
         return
+    cpus_by_run: dict[str, set[int]] = {}
     for line in lines:
         match = SOCKET.search(line)
         if match and int(match[1]) != os.getuid():
-            mask = int(match[2], 16)
-            cpus = tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
-            yield Claim(run=f"{match[3].decode()} (user {match[1].decode()})", run_dir="", cpus=cpus)
+            first, mask = int(match[2]), int(match[3], 16)
+            cpus = {first + bit for bit in range(mask.bit_length()) if mask >> bit & 1}
+            cpus_by_run.setdefault(f"{match[4].decode()} (user {match[1].decode()})", set()).update(cpus)
+    for run, claimed in cpus_by_run.items():
+        yield Claim(run=run, run_dir="", cpus=tuple(sorted(claimed)))
