@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orch_node import supervisor_state
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED
 from orch_node.protocol.record import FIRST_TARGET, RunRecord
 
 from orchestrator.operations.find import renewed
@@ -14,7 +15,7 @@ from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Listed, Tell
 
-LIVE = ("planned", supervisor_state.RUNNING, supervisor_state.UNKNOWN)
+ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
 
 
 def listed(base: Path, inventory: str | None) -> Listed:
@@ -38,7 +39,7 @@ def listed(base: Path, inventory: str | None) -> Listed:
 
 def live_runs(base: Path, inventory: str | None) -> tuple[str, ...]:
     """Return the ids of the runs that have not been seen to end, oldest first."""
-    return tuple(row.id for row in listed(base, inventory).rows if row.state in LIVE)
+    return tuple(row.id for row in listed(base, inventory).rows if row.state not in ENDED)
 
 
 def is_local(record: RunRecord) -> bool:

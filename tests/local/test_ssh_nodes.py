@@ -140,3 +140,24 @@ def open_to_others(base: Path) -> list[str]:
     assert base.is_dir()
     found = [path for path in (base, *base.rglob("*")) if path.stat().st_mode & 0o077]
     return [str(path.relative_to(base.parent)) for path in found]
+
+
+def test_a_node_that_does_not_answer_fails_the_run_before_it_begins(orch: Orch, site: Site) -> None:
+    path = site.state / "nodes/far.json"
+    recorded = json.loads(path.read_text())
+    recorded["connection"]["port"] = "9"
+    path.write_text(json.dumps(recorded))
+    done = orch("train", "own.py", *WHERE, *RANKS)
+    assert done.returncode == 1
+    assert "error: far does not answer" in done.stderr
+    assert "nothing was started" in done.stderr
+    assert "orch attach" not in done.stderr
+    assert [run["state"] for run in json.loads(orch("runs", "--json").stdout)["runs"]] == ["failed"]
+
+
+def test_an_unknown_host_key_is_named_and_nothing_is_started(orch: Orch, site: Site, tmp_path: Path) -> None:
+    (tmp_path / "ssh/known_hosts").write_text("")
+    done = orch("train", "own.py", *WHERE, *RANKS)
+    assert done.returncode == 1
+    assert "error: far: its host key is not known here; nothing was started." in done.stderr
+    assert "`orch provision` records the keys" in done.stderr

@@ -38,7 +38,17 @@ case $words in *"$2"*) kill -INT "$1";; esac"""
 TRY_TO_WRITE = f"""umask 077; head -c {disk.TRIED} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
 LARGEST_FOLDER = 1_000_000  # names
+UNKNOWN_HOST_KEY = "its host key is not known here"
+UNKNOWN_USER = "it does not let this key or user in"
+UNKNOWN_NAME = "its name is not known here"
 FETCH = "`orch fetch` brings the files of a run here, its logs among them."
+# What paramiko says of a connection that it could not open -> what it means.
+REFUSALS = (
+    ("not found in known_hosts", UNKNOWN_HOST_KEY),
+    ("uthentication", UNKNOWN_USER),
+    ("Name or service not known", UNKNOWN_NAME),
+    ("name resolution", UNKNOWN_NAME),
+)
 Result = TypeVar("Result")
 
 
@@ -101,6 +111,8 @@ class Ssh:
         except (OSError, EOFError, paramiko.SSHException) as error:
             kind = ExecuteError if self.connected(error) else ConnectionLost
             why = str(error) or type(error).__name__
+            if "connection" not in self.__dict__:
+                raise ConnectionLost(describe_refusal(self.node, why)) from None
             hint = "" if kind is ConnectionLost else self.look
             raise kind(f"{self.node}: could not {what}: {why}", hint=hint) from None
         except UnicodeError:
@@ -305,6 +317,14 @@ def notice_silence(transport: paramiko.Transport) -> None:
     if isinstance(transport.sock, socket.socket):  # not where a ProxyCommand stands between
         milliseconds = int(SILENCE_SECONDS * 1000)
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def describe_refusal(node: str, reason: str) -> str:
+    """Return why there is no connection to a node, from what paramiko says."""
+    for signature, description in REFUSALS:
+        if signature in reason:
+            return f"{node}: {description}"
+    return f"{node} does not answer ({reason})"
 
 
 def trust_known_hosts_only(connection: Any) -> None:
