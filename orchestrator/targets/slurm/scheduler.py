@@ -74,7 +74,7 @@ class Scheduler:
         names = (*step_variables(step), *job_variables(os.environ))
         self.cluster = option_of(step, "clusters")
         unset = ("env", *(word for name in names for word in ("-u", name)))
-        words = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path)
+        words = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
         try:
             answer = self.ask(*unset, *words)
         except ExecuteError:  # Slurm may have accepted the job although its answer is lost
@@ -143,7 +143,7 @@ class Scheduler:
         Raises:
             ControllerAway: if Slurm does not answer.
         """
-        result = self.ask("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
+        result = self.ask("squeue", "--noheader", "--all", "--steps", f"--jobs={job}", "--format=%i|%j")
         if result.code != 0 and UNKNOWN not in result.err:
             raise ControllerAway(f"{SILENT}: {said(result)}")
         fields = (line.strip().split("|", 1) for line in result.out.splitlines() if "|" in line)

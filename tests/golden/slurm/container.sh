@@ -41,6 +41,11 @@ ssh -- login1 'umask 077 && mkdir -p /shared/alice/runs/20260102-030405-bert-qa-
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the image has)
 set -eu
 umask 077
+# orch passes the path of this file. A node that does not see it does not share the folder of the run.
+if [ -n "${1-}" ] && [ ! -e "$1" ]; then
+    echo "error: ${SLURMD_NODENAME-this node} does not see $1. Choose a folder that all nodes share: --runs-dir" >&2
+    exit 1
+fi
 mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd
 cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_FILE'
 {

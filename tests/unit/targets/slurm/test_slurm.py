@@ -426,6 +426,21 @@ def test_submit_looks_the_job_up_by_its_name(first: Answer) -> None:
     assert f"--name=orch-{SITE.run_id}" in scheduler.host.asked[-1]
 
 
+@pytest.mark.parametrize("case", ["srun", "array"])
+def test_a_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case: str, tmp_path: Path) -> None:
+    scheduler = submit(Answer(code=0, out="12\n", err=""))
+    assert isinstance(scheduler.host, Host)
+    script, argument = scheduler.host.asked[-1][-2:]
+    assert script == argument, "the job learns where its script is"
+    site = tmp_path / "runs"
+    text = script_of(case).replace("/shared/alice/runs", str(site))
+    command = ["bash", "-c", text, "job.sh", str(site / "job.sh")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SLURMD_NODENAME": "n1"})
+    assert done.returncode == 1
+    assert f"n1 does not see {site}/job.sh. Choose a folder that all nodes share: --runs-dir" in done.stderr
+    assert not site.exists()
+
+
 @pytest.mark.parametrize(
     "answers",
     [
