@@ -204,6 +204,23 @@ def test_the_log_of_a_channel_is_limited(tmp_path: Path, monkeypatch: pytest.Mon
     assert channel.log.stat().st_size == 100
 
 
+FLOOD = "import sys; [print('flood', i, file=sys.stderr) for i in range(10000)]; print('the reason', file=sys.stderr)"
+
+
+def test_standard_error_of_a_node_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_agents, "LOG_BYTES", 1000)
+    command = [sys.executable, "-c", FLOOD + "; sys.stdin.read(1); print('gone', file=sys.stderr)"]
+    channel = supervisor_agents.Channel("n1", command, tmp_path / "n1.log")
+    channel.open(Pipes())
+    until(lambda: channel.problem() == "the reason", "the program has written all")
+    channel.shorten_log()
+    assert channel.log.stat().st_size == 1000
+    os.write(channel.stdin, b" ")
+    until(lambda: channel.problem() == "gone", "the log continues")
+    assert channel.log.stat().st_size == 1005
+    channel.kill()
+
+
 def test_an_agent_survives_sigterm_and_reports_it(run_dir: Path, gathering: Gathering) -> None:
     """Slurm sends it to all steps of a job that it preempts, some time before it ends them."""
     gathering.all(60.0)

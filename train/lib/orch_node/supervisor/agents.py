@@ -35,7 +35,7 @@ SEND_SECONDS = 2.0
 # A longer pause between two looks means that this process stood still: its job was suspended, or
 # its machine was frozen. Then no answer could be read either.
 STANDSTILL_SECONDS = 5.0
-LOG_BYTES = 1 << 20  # of a node's lines that are not answers
+LOG_BYTES = 1 << 20  # of a node's lines that are not answers, and of its standard error
 SKEW_SECONDS = 5.0  # that a node's clock may be off; preflight has the same limit
 A = TypeVar("A", bound=Answer)
 
@@ -99,6 +99,14 @@ class Channel:
         if line:
             with open(self.log, "ab", opener=private) as log:
                 log.write(line)
+
+    def shorten_log(self) -> None:
+        """Cut the log to its limit: standard error goes there directly."""
+        try:
+            if self.log.stat().st_size > LOG_BYTES:
+                os.truncate(self.log, LOG_BYTES)
+        except OSError:  # there is none yet
+            pass
 
     def answer(self, kind: type[Question], wanted: type[A]) -> A | None:
         """The answer to the last question of this kind, once it is here."""
@@ -199,6 +207,7 @@ class Agents:
             self.pinged = now
             for channel in self.living:
                 channel.ask(Ping())
+                channel.shorten_log()
         for channel in self.living:
             if now - channel.heard > (LOST_SECONDS if channel.answered else CONNECT_SECONDS):
                 self.lose(channel, f"no answer for {now - channel.heard:.0f} s")
