@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from orch_node.standalone import facts
+
+from orchestrator.errors import RequestError
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
 from orchestrator.planning.request import TrainRequest
@@ -15,9 +18,18 @@ from orchestrator.targets.interface import RunHandle
 
 def plan(request: TrainRequest) -> Plan:
     """Read the files, decide. Touches no host. Raises PlanError for what the target refuses."""
+    check_cpu_isa()
     target = registry.named(request.on)
     check_refused(request, target.refuses)
     return target.plan(request)
+
+
+def check_cpu_isa() -> None:
+    """Raise RequestError for an unknown ORCH_CPU_ISA, also if this machine is no node of the run."""
+    try:
+        facts.isa_variables()
+    except ValueError as error:
+        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or lower it.") from None
 
 
 def left_out(request: TrainRequest) -> Iterator[str]:

@@ -337,8 +337,9 @@ def test_a_bad_request_is_one_clear_message(orch: Orch, tmp_path: Path, case: st
     assert not (tmp_path / "runs").exists(), "nothing half-written"
 
 
-def test_an_unknown_isa_override_is_one_clear_message(orch: Orch, tmp_path: Path) -> None:
-    done = orch("train", "bert-qa", "--dry-run", env={"ORCH_CPU_ISA": "avx3"})
+@pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")], ids=["here", "k8s"])
+def test_an_unknown_isa_override_is_one_clear_message(orch: Orch, tmp_path: Path, target: tuple[str, ...]) -> None:
+    done = orch("train", "bert-qa", "--dry-run", *target, env={"ORCH_CPU_ISA": "avx3"})
     assert done.returncode == 2
     assert "ORCH_CPU_ISA=avx3: expected one of avx2" in done.stderr
     assert "Traceback" not in done.stderr
