@@ -102,7 +102,8 @@ def problem(events: Sequence[Event], pods: Sequence[PodState], job: JobState, fa
     if stalled := [one.text for one in events if isinstance(one, Stalled)]:
         return "; ".join(stalled)
     ended_pods = [pod for pod in pods if pod.state == "failed" or pod.lost]
-    causes = [pod for pod in ended_pods if not pod.words.startswith(CONSEQUENCES)]
+    oom = failure.oom if failure else None  # the failure says so already
+    causes = [pod for pod in ended_pods if not pod.words.startswith(CONSEQUENCES) and pod.words != oom]
     if failure and not causes:
         return None
     if job.gone and not causes:

@@ -300,6 +300,15 @@ def test_a_pod_killed_for_memory_names_its_rank() -> None:
         assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
 
 
+def test_a_pod_killed_for_memory_is_reported_once() -> None:
+    events = [told("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
+    killed = PodState(pod="p", node="worker-1", state="failed", words="killed for memory", oom=True, code=137)
+    result = ended(events, killed)
+    assert (result.first_failure is not None, result.problem) == (True, None)
+    evicted = PodState(pod="q", node="worker-0", state="failed", words="evicted: disk pressure")
+    assert ended(events, killed, evicted).problem == "worker-0: evicted: disk pressure"
+
+
 def test_what_is_said_where_no_rank_failed() -> None:
     assert ended([]).problem == "backoff"
     refused = told("refused", -1, 1.0, text="worker-0: no BF16")
