@@ -126,6 +126,16 @@ def test_a_queue_that_does_not_exist_is_refused(api: Api, orch: Orch, tmp_path: 
     assert api.names("jobs") == api.names("configmaps") == []
 
 
+def test_a_queue_on_a_cluster_without_kueue_is_refused_as_that(api: Api, orch: Orch, tmp_path: Path) -> None:
+    del api.state.groups["kueue.x-k8s.io"]
+    queue = findings(orch(*CHECK, *QUEUE))["queue"]
+    assert (queue["state"], "has no Kueue" in queue["words"]) == ("miss", True)
+    done = orch("train", own_script(tmp_path), *ANY, "--launcher", "job", "--detach", *QUEUE)
+    assert done.returncode == 2
+    assert "has no Kueue" in done.stderr
+    assert "kubectl get localqueues" not in done.stderr
+
+
 def test_a_kind_that_kueue_does_not_manage_is_a_miss(api: Api, orch: Orch) -> None:
     api.put("localqueues", {"metadata": {"name": "team-a"}, "spec": {"clusterQueue": "cpu"}})
     api.state.queued_kinds = {"Job"}

@@ -69,14 +69,22 @@ def describe_unmanaged(cluster: Kube, job: Object) -> str:
 def check_queue(cluster: Kube, queue: str) -> None:
     """Raise RequestError if the namespace has no such LocalQueue, or the cluster no Kueue."""
     try:
-        cluster.job(GROUP, version(cluster), "localqueues", queue)
+        kueue_version = version(cluster)
+    except NotThere:
+        raise RequestError(
+            f"--k8s queue={queue}: the cluster has no Kueue.", hint="Leave it out, or ask its administrator for Kueue."
+        ) from None
+    except OrchError:  # without the right, Kueue reports it on the Workload
+        return
+    try:
+        cluster.job(GROUP, kueue_version, "localqueues", queue)
     except NotThere:
         queues = existing_queues(cluster)
         raise RequestError(
             f"There is no LocalQueue '{queue}' in namespace {cluster.namespace}.",
             hint=did_you_mean(queue, queues) if queues else NO_QUEUES,
         ) from None
-    except OrchError:  # without the right, Kueue reports it on the Workload
+    except OrchError:
         pass
 
 
