@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from orchestrator.targets.kubernetes import image_probe
 from orchestrator.targets.kubernetes.checks import Finding
 from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.status import PodState
 from tests.kube_api import Api, client_of
 from tests.local.test_kube import api
 
@@ -62,6 +65,18 @@ def test_a_pod_without_a_node_is_no_fault_of_the_image(api: Api, monkeypatch: py
     finding, _ = probe(api, UNSCHEDULABLE)
     assert "waits for a node: 0/3 nodes are available" in finding.words
     assert "The image was not tried" in finding.cure
+
+
+def test_waiting_ends_also_if_the_reasons_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = itertools.cycle(["cannot be made: no space", "FailedCreatePodSandBox: no network"])
+    monkeypatch.setattr(image_probe, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(image_probe, "PULL_SECONDS", 0.5)
+    monkeypatch.setattr(
+        image_probe, "pod_state", lambda pod, events: PodState(pod="p", node="p", state="waiting", words=next(texts))
+    )
+    cluster = SimpleNamespace(get=lambda path: {}, events_of=lambda name: [])
+    finding = image_probe.await_pull(cluster, "pods/p", SETTINGS, lambda line: None)  # type: ignore[arg-type]
+    assert finding.state == "miss"
 
 
 def test_waiting_ends_long_before_the_time_for_a_pull() -> None:

@@ -124,7 +124,8 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Tell) -
     node.py prints its usage and exits with code 2 when it has no arguments, which proves that the
     image has it.
     """
-    trouble, since, reported = NOT_STARTED, time.monotonic(), ""
+    began = time.monotonic()
+    trouble, since, reported = NOT_STARTED, began, ""
     while True:
         state = pod_state(cluster.get(path), cluster.events_of(PROBE))
         if state.code == 2:
@@ -136,7 +137,8 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Tell) -
             return Finding(topic="image", state="miss", words=words, cure=cure)
         if (seen := trouble_of(state.words)) != trouble:
             trouble, since = seen, time.monotonic()
-        if time.monotonic() - since >= trouble.seconds:
+        now = time.monotonic()
+        if now - since >= trouble.seconds or now - began >= PULL_SECONDS:  # reasons may alternate
             words = state.words or "the pod did not start in time"
             return Finding(topic="image", state="miss", words=words, cure=trouble.cure)
         if state.words and state.words != reported:
