@@ -39,8 +39,16 @@ class ConnectionLost(ExecuteError):
     advice = "What runs there goes on. Try again when it can be reached; `orch attach` follows a run."
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known word, or else all of them."""
+def did_you_mean(name: str, known: Iterable[str], *, listing: str = "") -> str:
+    """Return a hint with the known name that is most similar, or else with all of them.
+
+    Args:
+        name: The unknown name.
+        known: The known names.
+        listing: What the hint says instead if no name is similar; for many names.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(names)}."
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    return listing or f"There are: {', '.join(names)}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -56,11 +56,11 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:  # its class is typer's or click's, by their version
             if all(parameter.name != SCRIPT for parameter in self.params):
-                raise
+                raise_usage_error(ctx, error)
             if getattr(getattr(error, "param", None), "name", "") == RECIPE:
                 raise RequestError("Name what to train: a recipe or a script.", hint=WHAT_TO_TRAIN) from None
             if not hasattr(error, "possibilities"):
-                raise
+                raise_usage_error(ctx, error)
             option = getattr(error, "option_name", "")
             near = difflib.get_close_matches(option, error.possibilities or (), 1, LIKE_A_TYPO)
             raise RequestError(
@@ -68,9 +68,39 @@ class Command(TyperCommand):
             ) from None
 
 
+def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:
+    """Raise an error of the command line in the form of all other errors.
+
+    Raises:
+        RequestError: if it is an error that typer would print in a box of its own.
+    """
+    is_help = type(error).__name__ == "NoArgsIsHelpError"
+    if is_help or not hasattr(error, "format_message"):
+        raise error
+    raise RequestError(
+        f"{error.format_message().rstrip('.')}.", hint=f"`{ctx.command_path} --help` shows what it takes."
+    ) from None
+
+
 class Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return shape(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raise RequestError for an option that the group does not know."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # its class is typer's or click's, by their version
+            raise_usage_error(ctx, error)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Raise RequestError for a command that the group does not know."""
+        try:
+            return super().resolve_command(ctx, args)
+        except RequestError:
+            raise
+        except Exception as error:  # its class is typer's or click's, by their version
+            raise_usage_error(ctx, error)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Raises RequestError for the name of a thing where a command is due."""

@@ -10,7 +10,7 @@ from orchestrator.load.docker import docker
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
 from orchestrator.load.mpi import mpi_flavours
-from orchestrator.load.recipes import check_module, recipe, recipe_folders, settings
+from orchestrator.load.recipes import check_module, check_syntax, recipe, recipe_folders, settings
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "agreed_docker",
     "all_stacks",
     "check_module",
+    "check_syntax",
     "cluster",
     "docker",
     "image_file",

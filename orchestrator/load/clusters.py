@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from orchestrator.paths import INVENTORY
 from orchestrator.state import State
 
 NO_HOSTS = "Write them below all: hosts: node1: {ansible_host: 10.0.0.1}."
+
+INIT_FOLDER = Path("inventory")  # where `orch init` writes
 
 
 def cluster(
@@ -55,15 +58,31 @@ def cluster(
 
 
 def find_inventory(name: str) -> Path:
-    """A bare name is one of those that travel with orch: what lies in the current folder, and may
-    be a program that Ansible runs, is named by its path. Raises RequestError."""
+    """Return the path of an inventory by its path, or by a bare name.
+
+    A bare name is one of those that travel with orch, or that `orch init NAME` has written here. What else lies in the
+    current folder may be a program that Ansible runs, and is named by its path.
+
+    Raises:
+        RequestError: if there is no such inventory.
+    """
     bare = "/" not in name
     path = INVENTORY / name if bare else Path(name)
     if not name.isprintable():  # it goes into comments of files, and into the names of others
         raise RequestError(f"{name!r} is no name of an inventory.", hint="Give its path: inventory/prod, ./hosts.yml.")
     if name and name not in (".", "..") and path.exists():
         return path
+    if bare and is_written_by_init(name):
+        return INIT_FOLDER / name
     raise RequestError(f"There is no inventory '{name}'.", hint=way_to_inventory(name))
+
+
+def is_written_by_init(name: str) -> bool:
+    """Return whether inventory/NAME is a folder with hosts.yml, and with no program that Ansible would run."""
+    folder = INIT_FOLDER / name
+    if name in ("", ".", "..") or not (folder / "hosts.yml").is_file():
+        return False
+    return not any(path.is_file() and os.access(path, os.X_OK) for path in folder.rglob("*"))
 
 
 def way_to_inventory(name: str) -> str:

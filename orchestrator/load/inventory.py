@@ -48,6 +48,7 @@ KNOWN_VARIABLES = (
     "orch_root",
     "orch_secrets",
 )
+UNPARSED = "Completely failed to parse inventory source"  # as Ansible reports it
 # Of these only that they are there, under this name.
 PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 HAS_PASSWORD = "has_become_password"
@@ -148,6 +149,11 @@ def ask_ansible(source: Path) -> Listing:
             f"{program()} could not be started: {error.strerror}.", hint="It comes with orch: install orch again."
         ) from None
     if done.returncode != 0:
+        if UNPARSED in done.stderr and source.is_dir() and not AT_LINE.search(done.stderr):
+            raise RequestError(
+                f"{source} is a folder without an inventory.",
+                hint="Name an inventory's file, or the folder that `orch init NAME HOST...` wrote: inventory/NAME.",
+            )
         words = reason(done.stderr, source)
         hints = {
             "vault": "Name the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE.",

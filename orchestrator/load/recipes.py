@@ -6,12 +6,15 @@ import difflib
 import importlib.metadata
 import importlib.util
 import subprocess
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import read_toml
 from orchestrator.load.recipe_file import RecipeFile
+from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.paths import RECIPES, TRAIN
 
@@ -86,6 +89,11 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
         return recipe_from(*named(script.resolve()))
     if script.is_file():
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
+    if script.is_dir() and "/" in name:
+        raise RequestError(
+            f"{name} is a folder without recipe.toml.",
+            hint="Name a script in it, or give it a recipe.toml: `orch recipes new NAME` writes a recipe.",
+        )
     if script.suffix == ".py" or "/" in name:
         near = difflib.get_close_matches(name, map(str, script.parent.glob("*.py")), n=1)
         raise RequestError(
@@ -95,6 +103,33 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
             else "A script is named by its path; `orch recipes` lists the recipes.",
         )
     raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
+
+
+def check_syntax(script: str, python: str) -> None:
+    """Check that Python can compile a script, unless its ranks have a newer Python than this one.
+
+    Args:
+        script: The path of the script.
+        python: The version of the ranks' Python.
+
+    Raises:
+        RequestError: with the line of a syntax error.
+    """
+    major, _, rest = python.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > sys.version_info[:2]:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = f": {error.text.strip()}" if error.text else ""
+        raise RequestError(
+            one_line(f"{script}, line {error.lineno}: {error.msg}{line}"), hint="Nothing was started."
+        ) from None
+    except (OSError, ValueError):  # the ranks report it
+        return
 
 
 def module_recipe(name: str) -> Recipe:

@@ -14,6 +14,8 @@ from orchestrator.load.files import StrictModel, read_toml
 from orchestrator.paths import STACKS
 from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Parity, Stack
 
+LISTING = "`orch stacks` lists them; the default is current."
+
 
 class BindingsTable(StrictModel):
     version: str
@@ -83,7 +85,7 @@ def age(stack: Stack) -> tuple[bool, list[int]]:
 def stack(name: str) -> Stack:
     """Raises RequestError for a name that is not there."""
     if name not in stack_names():
-        raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, stack_names()))
+        raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, stack_names(), listing=LISTING))
     return stack_from(STACKS / f"{name}.toml")
 
 

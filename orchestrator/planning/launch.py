@@ -30,14 +30,14 @@ def choose_mpi(cluster: Cluster, stack: Stack, asked: str | None) -> Decision:
     return Decision(topic="mpi", value=value, reason=why)
 
 
+MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # other names of one program
+
+
 def check_launcher(name: str, options: AccelerateOptions | None, mpi: str | None) -> None:
     """Raises PlanError for one that is not there, that does not read accelerate's file, or that
     starts no MPI where the flag asks for one."""
     if name not in LAUNCHERS:
-        raise PlanError(
-            f"There is no launcher '{name}'.",
-            hint=did_you_mean(name, LAUNCHERS) or f"Known are {', '.join(LAUNCHERS)}.",
-        )
+        raise PlanError(f"There is no launcher '{name}'.", hint=did_you_mean(MPI_LAUNCHERS.get(name, name), LAUNCHERS))
 
     if options and name not in WITH:
         raise PlanError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +86,8 @@ def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> N
         own_folder(folder)
         write_json(folder / PLAN, value)
     except OSError as error:
-        raise ExecuteError(
-            f"The run directory {disk.words(folder, error)}.", hint="--runs-dir names another place."
-        ) from None
+        kind = RequestError if error.errno in NO_FOLDER else ExecuteError
+        raise kind(f"The run directory {disk.words(folder, error)}.", hint="--runs-dir names another place.") from None
 
 
 def load(folder: Path) -> Run:
@@ -141,6 +141,8 @@ def recorded(base: Path) -> Recorded:
     return Recorded(runs=tuple(runs), damaged=tuple(damaged))
 
 
+NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
+LISTING = "`orch runs` lists the runs."
 Tell = Callable[[str], None]
 
 
@@ -185,7 +187,9 @@ def match_id(name: str, ids: Sequence[str], location: str) -> str:
         raise RequestError(
             f"{len(matches)} runs {location} begin with '{name}'.", hint=f"The newest of them is {matches[-1]}."
         )
-    raise RequestError(f"There is no run '{name}' {location}.", hint=did_you_mean(name, ids[-10:]) if ids else "")
+    raise RequestError(
+        f"There is no run '{name}' {location}.", hint=did_you_mean(name, ids, listing=LISTING) if ids else ""
+    )
 
 
 def newest(found: Recorded) -> Run:

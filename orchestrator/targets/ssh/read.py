@@ -45,6 +45,8 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
     cluster = read_cluster(request)
     if recipe.module and docker is None and cluster.nodes[:1] and cluster.nodes[0].local:
         load.check_module(cluster.nodes[0].python, recipe.script)
+    if recipe.own_script and not recipe.module and docker is None and cluster.nodes:
+        load.check_syntax(recipe.script, cluster.nodes[0].facts.python)
     inputs = Inputs(
         cluster=cluster,
         recipe=recipe,
