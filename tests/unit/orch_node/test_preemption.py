@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from orch_node import stack_signal
 from orch_node.preemption import Agreement
+from orch_node.protocol.agent import MakingRoom
 from orch_node.reach import BY_STEP
+from orch_node.supervisor.making_room import Room
 
 from orchestrator.paths import TRAIN
 
@@ -59,3 +63,21 @@ def test_sigterm_of_slurm_is_a_request_for_a_checkpoint(variables: dict[str, str
         assert wrapper.stdout.readline() == "listening\n"
         os.killpg(wrapper.pid, signal.SIGTERM)
         assert wrapper.stdout.read() == output
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        pytest.param({}, "no agent of its nodes answers", id="agents-have-died"),
+        pytest.param({"n1": MakingRoom(ranks=())}, "the script does not ask for it", id="script-does-not-listen"),
+    ],
+)
+def test_a_preemption_without_a_checkpoint_names_the_reason(
+    tmp_path: Path, answers: dict[str, MakingRoom], reason: str
+) -> None:
+    agents = SimpleNamespace(ask=lambda question, wanted, seconds: answers)
+    room = Room(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
+    tracker = SimpleNamespace(making_room=lambda: False, checkpoints={})
+    ending = room.look(tracker)  # type: ignore[arg-type]
+    assert ending is not None
+    assert reason in (ending.problem or "")
