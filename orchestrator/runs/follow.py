@@ -12,6 +12,7 @@ from typing import Protocol
 from orch_node import disk, supervisor_state
 from orch_node.protocol import files
 from orch_node.protocol.events import Event
+from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs.events import events_in, whole_lines
@@ -51,8 +52,7 @@ class LocalRun:
         pass
 
     def said(self) -> str:
-        log = self.folder / files.SUPERVISOR_LOG
-        if log.exists() and (words := log.read_text(errors="replace")[-LAST_WORDS:].strip()):
+        if words := last_text(self.folder / files.SUPERVISOR_LOG, LAST_WORDS).strip():
             return words
         refused = disk.refusal(self.folder)
         return disk.words(self.folder, refused) if refused else ""

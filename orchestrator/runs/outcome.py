@@ -10,6 +10,7 @@ from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import Decided, Event, Joined, Launched, Progress, Result, ScriptEnded
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.record import Decision
+from orch_node.tail import last_text
 
 from orchestrator.runs import accounting
 from orchestrator.runs.accounting import Accounting
@@ -156,7 +157,7 @@ def words(run: Run, failure: Failure | None) -> str:
     """What the launcher and the failing rank (or every rank) have said."""
     ranks = "*" if failure is None else str(failure.rank)
     logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
-    texts = [path.read_text(errors="replace")[-LOG_CHARACTERS:] for path in logs if path.exists()]
+    texts = [last_text(path, LOG_CHARACTERS) for path in logs]
     told = [failure.describe(), failure.text] if failure else []
     if run.outcome and run.outcome.problem:
         told.append(run.outcome.problem)

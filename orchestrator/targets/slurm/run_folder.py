@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from orch_node import whole_files
 from orch_node.protocol import files, record, slurm
 from orch_node.protocol.record import RunRecord
+from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import write_whole
@@ -70,7 +71,7 @@ class SeenFolder:
 
     def said(self) -> str:
         logs = sorted(self.folder.glob("slurm-*.out"))
-        return logs[-1].read_text(errors="replace")[-LAST_WORDS:].strip() if logs else ""
+        return last_text(logs[-1], LAST_WORDS).strip() if logs else ""
 
     def take_logs(self, ranks: Iterable[int]) -> None:
         """They are here."""

@@ -14,6 +14,7 @@ from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import Place, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
+from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
@@ -276,9 +277,7 @@ class JobWatch:
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
 
     def launcher_output(self) -> str:
-        log = self.folder / files.LAUNCHER_LOG
-        text = log.read_text(errors="replace") if log.exists() else ""
-        return text[-follow.LAST_WORDS :]
+        return last_text(self.folder / files.LAUNCHER_LOG, follow.LAST_WORDS)
 
     def before(self) -> Outcome | None:
         """What the job has put aside as it went back into the queue, where nothing came after."""

@@ -6,13 +6,18 @@ import io
 import json
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.events import Progress, Result
+from orch_node.tail import last_text
 
 from orchestrator.runs import events
+from orchestrator.runs.outcome import words
+from orchestrator.runs.store import Run
 
 
 def make_log(path: Path, lines: int) -> None:
@@ -86,3 +91,25 @@ def test_blocks_of_lines_add_up_to_the_log(tmp_path_factory: pytest.TempPathFact
             lines += block
             offset += sum(len(line) + 1 for line in block)
     assert lines == content.split(b"\n")[:-1]
+
+
+@pytest.mark.parametrize("content", [b"", b"short\n", "\u00e9".encode() * 3000 + b"\r\nend\n", b"\xff" * 9000])
+def test_the_end_of_a_file_is_that_of_its_text(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "launcher.log"
+    path.write_bytes(content)
+    assert last_text(path, 2000) == path.read_text(errors="replace")[-2000:]
+    assert last_text(tmp_path / "missing", 2000) == ""
+
+
+def test_of_a_long_log_only_the_end_is_read(tmp_path: Path) -> None:
+    run = SimpleNamespace(folder=tmp_path, outcome=None)
+    with (tmp_path / "launcher.log").open("wb") as log:
+        log.truncate(1 << 25)
+        log.seek(0, io.SEEK_END)
+        log.write(b"\nno space left\n")
+    tracemalloc.start()
+    text = words(cast(Run, run), None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert text.endswith("\nno space left\n")
+    assert peak < 1 << 24

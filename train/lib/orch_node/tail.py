@@ -1,10 +1,13 @@
-"""A file that grows, read in whole lines."""
+"""A file that grows, read in whole lines; the end of a long file."""
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 
 CHUNK = 1 << 18
+MAX_CHARACTER_BYTES = 4  # of UTF-8
 
 
 class Tail:
@@ -42,3 +45,18 @@ class Tail:
 def last_state(line: str) -> str:
     """Return what a terminal finally shows of a line that a progress bar overwrites with `\\r`."""
     return line.rstrip("\r").rpartition("\r")[2]
+
+
+def last_text(path: Path, characters: int) -> str:
+    """Return the end of a file as text, without reading what is before it; '' if there is no file.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - MAX_CHARACTER_BYTES * (characters + 1)))
+            return text.read()[-characters:]
+    except FileNotFoundError:
+        return ""

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from orch_node.agent.processes import has_children
 from orch_node.supervisor.rank_tracker import RankTracker
+from orch_node.tail import last_text
 
 TELL_SECONDS = 20.0
 BARREN_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 LAST_WORDS = 300  # characters
+LAST_CHARACTERS = 20_000  # of the log, in which the last line is searched
 # They start each rank by a process of their own: ssh, srun or a proxy.
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
 
@@ -51,7 +53,7 @@ class Silence:
 
     def last_words(self) -> str:
         try:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
+            lines = last_text(self.log, LAST_CHARACTERS).strip().splitlines()
         except OSError:
             return ""
         return f"; the launcher's last words: {lines[-1][:LAST_WORDS]}" if lines else ""
