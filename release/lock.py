@@ -18,7 +18,7 @@ from orchestrator import load
 from orchestrator.operations.setup import OF_CUDA, TOOLS
 from orchestrator.provisioning.lock import LOCKS, UNLOCKED, LockedPackage, parse_lock
 from orchestrator.provisioning.wheelhouse import UV
-from orchestrator.stacks.matrix import own_bindings
+from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import MPI_WHEELS, Stack
 
 HEADER = """\
@@ -86,7 +86,7 @@ def render(package: LockedPackage) -> str:
 
 
 if __name__ == "__main__":
-    stacks = [stack for stack in load.all_stacks() if own_bindings(stack)]
+    stacks = [stack for stack in load.all_stacks() if builds_bindings(stack)]
     paths = [write_lock(stack) for stack in stacks]
     refer_to_equal_locks(paths)
     print(*paths, sep="\n")

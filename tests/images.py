@@ -16,7 +16,7 @@ from orchestrator import load
 from orchestrator.operations import image as operation
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.plan import Platform
-from orchestrator.stacks.image import GLIBC, image_of
+from orchestrator.stacks.image import GLIBC, make_image
 from orchestrator.stacks.stack import Stack
 
 HERE = Path(__file__).parent
@@ -57,7 +57,7 @@ def with_stack(folder: Path) -> str:
     settings = run("bash", "-c", "cd cluster && . ./common && apt_settings")
     (base / "apt-settings").write_text(settings)
     run("docker", "build", "--network", "host", "--tag", BASE, str(base))
-    image = image_of(stack(), tag=BUILT, base=BASE, engine="docker")
+    image = make_image(stack(), tag=BUILT, base=BASE, engine="docker")
     context = folder / "context"
     operation.lay_out(image, context, (), "3.11", print)
     for wheel in (context / "wheels").rglob("*.whl"):

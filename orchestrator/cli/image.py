@@ -43,11 +43,11 @@ def build(
     from orchestrator.errors import RequestError
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.stacks.image import image_of
+    from orchestrator.stacks.image import make_image
 
     if dry_run and as_json:
         raise RequestError("--json is not for --dry-run, which prints the Dockerfile.", hint="Leave --json out.")
-    made = image_of(load.stack(stack), tag=tag, base=base, engine=engine)
+    made = make_image(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
         say(made.dockerfile(), nl=False, program=True)
         return
@@ -70,9 +70,9 @@ def save(
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.stacks.image import image_of
+    from orchestrator.stacks.image import make_image
 
-    made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
+    made = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.save(made, path)
     value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
     say(json.dumps(value) if as_json else f"{path} sha256:{digest}")
@@ -84,9 +84,9 @@ def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.stacks.image import image_of
+    from orchestrator.stacks.image import make_image
 
-    made = image_of(load.stack(stack), tag=tag, base=None, engine=engine)
+    made = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.push(made)
     value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
     say(json.dumps(value) if as_json else f"{made.tag} {digest}")

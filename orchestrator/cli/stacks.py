@@ -28,14 +28,9 @@ ForBackend = Annotated[
 
 
 @app.callback()
-def stacks(
-    context: typer.Context,
-    as_json: AsJson = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/reference/stacks.md.")] = False,
-) -> None:
+def stacks(context: typer.Context, as_json: AsJson = False) -> None:
     """List the stacks: what is in them, and what they need on this machine."""
     from orchestrator import load
-    from orchestrator.errors import RequestError
     from orchestrator.operations import stacks as operation
     from orchestrator.report import listing
     from orchestrator.report import stacks as report
@@ -43,13 +38,7 @@ def stacks(
     if context.invoked_subcommand:
         check_subcommand(context)
         return
-    if markdown and as_json:
-        raise RequestError("--markdown and --json are two formats.", hint="Take one of them.")
-    found = load.all_stacks()
-    if markdown:
-        say(report.markdown(found))
-        return
-    here = operation.here()
+    found, here = load.all_stacks(), operation.here()
     rows = [report.row(stack, here) for stack in found]
     say(listing.as_json("stacks", rows) if as_json else report.listing(found, here))
 
@@ -76,11 +65,11 @@ def find(
     from orchestrator import load
     from orchestrator.operations import stacks as operation
     from orchestrator.report import stacks as report
-    from orchestrator.stacks.matrix import Mix, describe, resolve_mix
+    from orchestrator.stacks.matrix import VersionRequest, describe_stack, find_stack
 
-    mix = Mix(torch=torch, ipex=ipex, bindings=bindings)
-    stack = resolve_mix(load.all_stacks(), mix)
-    say(report.as_json(stack, operation.here()) if as_json else describe(stack))
+    request = VersionRequest(torch=torch, ipex=ipex, bindings=bindings)
+    stack = find_stack(load.all_stacks(), request)
+    say(report.as_json(stack, operation.here()) if as_json else describe_stack(stack))
 
 
 @app.command()
@@ -150,14 +139,14 @@ def fetch(
     from orchestrator import load
     from orchestrator.operations import wheels as operation
     from orchestrator.report import listing
-    from orchestrator.stacks.downloads import Places
+    from orchestrator.stacks.downloads import WheelSources
 
     stack = load.stack(name)
     hashes = operation.fetch(
-        stack.with_own_backend(backend) if backend else stack,
+        stack.for_listed_backend(backend) if backend else stack,
         to,
         stacks=load.all_stacks(),
-        places=Places(find_links=tuple(find_links or ()), index_url=index_url),
+        sources=WheelSources(find_links=tuple(find_links or ()), index_url=index_url),
         python=python_version,
         any_torch=any_torch,
         tell=lambda words: say(words, err=True),
@@ -177,7 +166,7 @@ def requirements(
     """Print a stack's packages as a requirements file for pip."""
     from orchestrator import load
 
-    stack = load.stack(name).with_own_backend(backend) if backend else load.stack(name)
+    stack = load.stack(name).for_listed_backend(backend) if backend else load.stack(name)
     for package, version in stack.requirements.items():
         if (package in stack.without_dependencies) == without_dependencies:
             say(f"{package}=={version}")

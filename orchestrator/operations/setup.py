@@ -29,8 +29,7 @@ from orchestrator.provisioning import own_bindings
 from orchestrator.provisioning.lock import locked_packages, pip_options
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
-from orchestrator.stacks.matrix import index_of
-from orchestrator.stacks.matrix import own_bindings as is_our_own
+from orchestrator.stacks.matrix import builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 
 TOOLS = ("setuptools>=77", "numpy", "ninja")  # what building against torch wants
@@ -114,7 +113,7 @@ def install_requirements(stack: Stack) -> None:
 def need_own_stack(stack: Stack) -> None:
     """Raises PlanError for those of which others have built the bindings: they want indexes, and
     Pythons, of their own."""
-    if not is_our_own(stack):
+    if not builds_bindings(stack):
         raise PlanError(
             f"`orch setup` installs the stacks that orch builds, and '{stack.name}' is none.",
             hint=f"`orch provision --stack {stack.name}` brings it to nodes; for this machine "
@@ -191,7 +190,7 @@ def check(stack: Stack) -> None:
 
 def install_torch(stack: Stack) -> None:
     """The CPU build where its index has it, else what pip finds by itself; none where torch is."""
-    index = index_of(stack, TORCH)
+    index = index_for(stack, TORCH)
     if not same_version(packages().get(TORCH), stack.torch):
         say("installing PyTorch")
         if not (index and install_small(index, stack.torch)):

@@ -14,22 +14,22 @@ from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.model.cluster import Node
 from orchestrator.paths import STANDALONE
-from orchestrator.stacks.compatibility import Mismatch, mismatches, wanted_stack
+from orchestrator.stacks.compatibility import Mismatch, mismatches, reference_stack
 from orchestrator.stacks.installed import Environment, Shell
-from orchestrator.stacks.matrix import Here, stack_like
+from orchestrator.stacks.matrix import Platform, nearest_to_torch
 from orchestrator.stacks.stack import TORCH, Stack
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD_LIBRARY_PATH")
 
 
-def here() -> Here:
-    return Here(python=platform.python_version(), system=platform.system(), machine=platform.machine())
+def here() -> Platform:
+    return Platform(python=platform.python_version(), system=platform.system(), machine=platform.machine())
 
 
 def asked_stack(name: str | None, backend: str | None) -> Stack | None:
     if name is None:
         return None
-    return load.stack(name).with_own_backend(backend) if backend else load.stack(name)
+    return load.stack(name).for_listed_backend(backend) if backend else load.stack(name)
 
 
 def check(
@@ -43,7 +43,7 @@ def check(
 def nearest_stack(environment: Environment, stacks: Sequence[Stack]) -> Stack:
     """That of its torch; without torch, that of its IPEX or bindings."""
     torch = environment.version(TORCH)
-    return stack_like(stacks, torch.public) if torch else wanted_stack(environment, stacks)
+    return nearest_to_torch(stacks, torch.public) if torch else reference_stack(environment, stacks)
 
 
 def environment_of(python: str, *, shell: bool) -> Environment:

@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError
 from orchestrator.files import PUBLIC, sha256, write_whole
 from orchestrator.provisioning.pip import command, without_passwords
-from orchestrator.stacks.downloads import Download, Places, obstacle, plan_downloads
+from orchestrator.stacks.downloads import Download, WheelSources, explain_failure, plan_downloads
 from orchestrator.stacks.stack import Stack
 
 HASHES = "hashes.json"
@@ -24,7 +24,7 @@ def fetch(
     folder: Path,
     *,
     stacks: Sequence[Stack],
-    places: Places,
+    sources: WheelSources,
     python: str | None = None,
     any_torch: bool = False,
     tell: Callable[[str], None] = print,
@@ -39,9 +39,9 @@ def fetch(
         raise ExecuteError(
             f"{folder} cannot be made: {error.strerror}.", hint="Name a folder that you may write."
         ) from None
-    plan = plan_downloads(stack, str(folder), places=places, python=python, any_torch=any_torch)
+    plan = plan_downloads(stack, str(folder), sources=sources, python=python, any_torch=any_torch)
     for download in plan:
-        tell(f"fetching {', '.join(download.wanted)}")
+        tell(f"fetching {', '.join(download.packages)}")
         run_pip(stack, download, stacks)
     hashes = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
     value = {"schema": 1, "stack": stack.name, "sha256": hashes}
@@ -53,10 +53,10 @@ def run_pip(stack: Stack, download: Download, stacks: Sequence[Stack]) -> None:
     """pip's own words go to standard error; its log says more, and serves the error."""
     with tempfile.TemporaryDirectory(prefix="orch-pip-") as folder:
         log = Path(folder) / "pip.log"
-        arguments, secrets = without_passwords([*download.arguments, *download.wanted])
+        arguments, secrets = without_passwords([*download.arguments, *download.packages])
         asked = command("download", f"--log={log}", *arguments)
         done = subprocess.run(asked, stdout=sys.stderr, env=os.environ | secrets)
         if done.returncode != 0:
             words = log.read_text(errors="replace") if log.exists() else ""
-            found = obstacle(stack, download, words, stacks)
+            found = explain_failure(stack, download, words, stacks)
             raise ExecuteError(found.message, hint=found.hint)

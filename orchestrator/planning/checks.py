@@ -101,4 +101,4 @@ def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> N
             hint="Leave --ipex out. A recipe whose script takes that flag says `ipex = true` in its recipe.toml.",
         )
     precision = BF16 if precision == AUTO else precision  # the ranks may choose it
-    stack.check_ipex(precision=precision, through="accelerate", world_size=ranks)
+    stack.check_ipex(precision=precision, world_size=ranks)

@@ -122,7 +122,8 @@ def check_lock(path: Path, packages: list[LockedPackage], stack: Stack) -> None:
             continue
         if specifier is None or not specifier.contains(version, prereleases=True):
             raise RequestError(
-                f"{path} has {name}{specifier or ' not at all'}, stack '{stack.name}' requires {version}.",
+                f"{path} has {f'{name}{specifier}' if specifier else f'no {name}'}, stack '{stack.name}' requires "
+                f"{version}.",
                 hint="Write the lock again with `make locks`.",
             )
 

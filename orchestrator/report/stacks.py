@@ -10,43 +10,43 @@ from typing import Any
 from orchestrator.report.listing import SCHEMA, table
 from orchestrator.stacks.compatibility import Mismatch
 from orchestrator.stacks.installed import Environment
-from orchestrator.stacks.matrix import Here, part_of, state
+from orchestrator.stacks.matrix import Platform, component_version, status
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")
 Checked = tuple[Environment, Stack, tuple[Mismatch, ...]]
 
 
-def row(stack: Stack, here: Here) -> dict[str, Any]:
+def row(stack: Stack, platform: Platform) -> dict[str, Any]:
     return {
         "name": stack.name,
         "torch": stack.torch,
         "ipex": stack.ipex or "-",
-        "bindings": part_of(stack, "bindings") or "-",
+        "bindings": component_version(stack, "bindings") or "-",
         "backends": list(stack.backends),
         "python": stack.python,
-        "state": list(state(stack, here)),
+        "state": list(status(stack, platform)),
         "summary": stack.summary,
     }
 
 
-def listing(stacks: Sequence[Stack], here: Here) -> str:
-    rows = [{**row(stack, here), "state": "; ".join(state(stack, here))} for stack in stacks]
+def listing(stacks: Sequence[Stack], platform: Platform) -> str:
+    rows = [{**row(stack, platform), "state": "; ".join(status(stack, platform))} for stack in stacks]
     return table(rows, COLUMNS)
 
 
-def as_json(stack: Stack, here: Here) -> str:
+def as_json(stack: Stack, platform: Platform) -> str:
     value = asdict(stack)
     if stack.end_of_life:
         value["end_of_life"]["since"] = stack.end_of_life.since.isoformat()
     value["parity"] = [{**one, "date": one["date"].isoformat()} for one in value["parity"]]
-    value["state"] = list(state(stack, here))
+    value["state"] = list(status(stack, platform))
     return json.dumps({"schema": SCHEMA, "kind": "stack", "stack": value}, indent=1)
 
 
-def story(stack: Stack, here: Here) -> str:
+def story(stack: Stack, platform: Platform) -> str:
     """All that is known of a stack, each fact with its source."""
-    facts = [*head(stack, here), *packages(stack), *bindings(stack), *indexes(stack)]
+    facts = [*head(stack, platform), *packages(stack), *bindings(stack), *indexes(stack)]
     facts += parity(stack)
     lines = [f"{stack.name}: {stack.summary}"]
     for name, value, key in facts:
@@ -59,8 +59,8 @@ def story(stack: Stack, here: Here) -> str:
 Fact = tuple[str, str, str]  # name, value, key of its source
 
 
-def head(stack: Stack, here: Here) -> Iterator[Fact]:
-    yield "state here", "; ".join(state(stack, here)), ""
+def head(stack: Stack, platform: Platform) -> Iterator[Fact]:
+    yield "state here", "; ".join(status(stack, platform)), ""
     yield "python", stack.python, "python"
     yield "backends", ", ".join(stack.backends), ""
     yield "flags it honours", ", ".join(stack.flags) or "-", "flags"
@@ -117,48 +117,3 @@ def verdict(names: str, stack: str, found: tuple[Mismatch, ...]) -> str:
         return f"{names}: no mismatch (looked at as stack '{stack}')"
     count = f"{len(found)} mismatch{'es' * (len(found) != 1)}"
     return "\n".join([f"{names}: {count} (looked at as stack '{stack}')", *(m.describe() for m in found)])
-
-
-def markdown(stacks: Sequence[Stack]) -> str:
-    """The tables of docs/reference/stacks.md."""
-    return f"{version_table(stacks)}\n\n{parity_table(stacks)}"
-
-
-def parity_table(stacks: Sequence[Stack]) -> str:
-    """What was measured of BF16 with IPEX."""
-    lines = [
-        "| stack | way | ranks | largest deviation | loss of step 30: bf16 | bf16 --ipex | on |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for stack in stacks:
-        lines += [
-            f"| `{stack.name}` | {one.way} | {one.ranks} | {one.worst_percent} % "
-            f"| {one.last_loss} | {one.last_loss_ipex} | {one.date} |"
-            for one in stack.parity
-        ]
-    return "\n".join(lines)
-
-
-def version_table(stacks: Sequence[Stack]) -> str:
-    lines = [
-        "| stack | Python | torch | IPEX | oneccl_bind_pt | oneCCL | module | transformers, "
-        "accelerate | bindings from | end of life |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    return "\n".join([*lines, *(f"| {' | '.join(cells(stack))} |" for stack in stacks)])
-
-
-def cells(stack: Stack) -> list[str]:
-    ours, end = stack.bindings, stack.end_of_life
-    huggingface = f"{stack.requirements['transformers']}, {stack.requirements['accelerate']}"
-    origin = next((i.url for i in stack.indexes if BINDINGS in i.serves), "-")
-    return [
-        f"`{stack.name}`",
-        stack.python,
-        stack.torch,
-        stack.ipex or "-",
-        *([ours.version, ours.oneccl, f"`{ours.module}`"] if ours else ["-", "-", "-"]),
-        huggingface,
-        "bindings/ of this repository" if ours and ours.built_by == "orch" else origin,
-        str(end.since) if end else "-",
-    ]

@@ -1,1 +1,1 @@
-"""Stacks as data, what fits what, and where wheels come from."""
+"""Stacks: versions that fit together, and where their wheels come from."""

@@ -1,5 +1,6 @@
-"""What does not fit in an environment, in words. `pip check` finds none of it: these wheels do
-not declare their torch. Rules from packages and variables to mismatches; they look at nothing.
+"""Rules that find packages and variables which do not fit together.
+
+`pip check` finds none of these mismatches, because the wheels do not declare their torch.
 """
 
 from __future__ import annotations
@@ -9,24 +10,25 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from orchestrator.stacks.installed import Environment, Shell, gpu_wheel, is_ours
-from orchestrator.stacks.matrix import describe, fits_torch, stack_like
+from orchestrator.stacks.installed import Environment, Shell, built_by_orch, is_gpu_wheel
+from orchestrator.stacks.matrix import bindings_fit_torch, component_version, describe_stack, nearest_to_torch
 from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_version
 
-# transformers -> the oldest accelerate that its metadata takes.
-ACCELERATE_FOR = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))
+# transformers -> the oldest accelerate that its metadata allows.
+OLDEST_ACCELERATE = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """What does not fit, why that matters, and how to mend it."""
+    """A package or variable that does not fit."""
 
     package: str
-    what: str
-    why: str
-    cure: str
+    what: str  # the mismatch
+    why: str  # its effect
+    cure: str  # how to fix it
 
     def describe(self) -> str:
+        """Return the mismatch as text of several lines."""
         return f"{self.what}\n  why: {self.why}\n  cure: {self.cure}"
 
 
@@ -34,147 +36,151 @@ Rule = Callable[[Environment, Sequence[Stack]], Iterator[Mismatch]]
 
 
 def mismatches(environment: Environment, stacks: Sequence[Stack], stack: Stack | None = None) -> tuple[Mismatch, ...]:
-    """All that does not fit; with a stack also where the environment differs from it."""
-    found = [mismatch for rule in RULES for mismatch in rule(environment, stacks)]
+    """Return all mismatches of an environment; with a stack, also the differences from it."""
+    violations = [mismatch for rule in RULES for mismatch in rule(environment, stacks)]
     if stack is None:
-        return (*no_torch(environment, stacks), *found)
-    named = {mismatch.package for mismatch in found}
-    rest = [m for m in differences(environment, stack) if m.package not in named]
-    return (*found, *rest)
+        return (*missing_torch(environment, stacks), *violations)
+    reported = {mismatch.package for mismatch in violations}
+    return (*violations, *(m for m in differences(environment, stack) if m.package not in reported))
 
 
-def no_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def missing_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+    """Yield a mismatch if torch is not installed."""
     if TORCH not in env.packages:
-        like = wanted_stack(env, stacks)
         yield Mismatch(
             package=TORCH,
-            what="there is no torch",
-            why="nothing can be trained in this environment",
-            cure="`orch setup` installs a stack beside orch; elsewhere `orch stacks requirements "
-            f"{like.name}` prints it for pip",
+            what="torch is not installed",
+            why="no training can run in this environment",
+            cure="`orch setup` installs a stack in orch's environment; for others `orch stacks requirements "
+            f"{reference_stack(env, stacks).name}` prints it for pip",
         )
 
 
 def ipex_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+    """Yield a mismatch if IPEX and torch differ in their minor versions."""
     torch, ipex = env.version(TORCH), env.version(IPEX)
     if ipex is None or torch is None or ipex.release[:2] == torch.release[:2]:
         return
-    wants = ".".join(map(str, ipex.release[:2]))
+    required = ".".join(map(str, ipex.release[:2]))
     yield Mismatch(
         package=IPEX,
         what=f"IPEX {ipex} with torch {torch}",
-        why=f"IPEX {wants} is built for torch {wants}; from 1.12 on, importing it ends the "
-        f"program (exit 127): 'needs to work with PyTorch {wants}.*, but PyTorch {torch} is found'",
-        cure=cure_for_torch(stacks, torch, IPEX),
+        why=f"IPEX {required} is built for torch {required}; from 1.12 on, importing it ends the "
+        f"program (exit 127): 'needs to work with PyTorch {required}.*, but PyTorch {torch} is found'",
+        cure=replacement_for_torch(stacks, torch, IPEX),
     )
 
 
 def bindings_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+    """Yield a mismatch if the oneCCL bindings were built for another torch."""
     torch, bindings = env.version(TORCH), env.version(BINDINGS)
-    if bindings is None or torch is None or gpu_wheel(bindings):
+    if bindings is None or torch is None or is_gpu_wheel(bindings):
         return
-    if is_ours(bindings):
+    if built_by_orch(bindings):
         fits = minor(str(bindings)) == minor(str(torch))
-        why = "importing them under another torch than they were built for is an ImportError"
+        effect = "importing them with any other torch raises ImportError"
     else:
-        fits = fits_torch(stacks, str(bindings), str(torch))
-        why = "without a check of theirs, importing them ends in 'undefined symbol'"
+        fits = bindings_fit_torch(stacks, str(bindings), str(torch))
+        effect = "they do not check it, and importing them with any other torch fails with 'undefined symbol'"
     if not fits:
         yield Mismatch(
             package=BINDINGS,
             what=f"oneccl_bind_pt {bindings} with torch {torch}",
-            why=f"the bindings are C++ built against one torch: {why}",
-            cure=cure_for_torch(stacks, torch, BINDINGS),
+            why=f"the bindings are C++ built against one torch: {effect}",
+            cure=replacement_for_torch(stacks, torch, BINDINGS),
         )
 
 
 def gpu_bindings(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+    """Yield a mismatch if the oneCCL bindings are a GPU wheel."""
     bindings = env.version(BINDINGS)
-    if bindings is not None and gpu_wheel(bindings):
+    if bindings is not None and is_gpu_wheel(bindings):
         torch = env.version(TORCH)
-        fitting = stack_like(stacks, torch.public if torch else bindings.public)
-        right = fitting.bindings.version if fitting.bindings else "of another stack"
+        stack = nearest_to_torch(stacks, torch.public if torch else bindings.public)
+        cpu_version = stack.bindings.version if stack.bindings else "of another stack"
         yield Mismatch(
             package=BINDINGS,
             what=f"oneccl_bind_pt {bindings} is the wheel for Intel GPUs",
-            why="it bears the same name as the CPU wheel and needs SYCL and a GPU build of torch",
-            cure=f"pip install oneccl_bind_pt=={right}; ask for +cpu, from Intel's cpu index",
+            why="it has the same name as the CPU wheel and needs SYCL and a GPU build of torch",
+            cure=f"pip install oneccl_bind_pt=={cpu_version}, the +cpu wheel from Intel's cpu index",
         )
 
 
 def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+    """Yield a mismatch if torch is a GPU build."""
     torch = env.version(TORCH)
     if torch is None or torch.local == "cpu":
         return
     nvidia = [name for name in env.packages if name.startswith("nvidia-")]
     if not (torch.local or "").startswith(("cu", "rocm", "xpu")) and not nvidia:
         return
-    public = torch.public
     yield Mismatch(
         package=TORCH,
         what=f"torch {torch} is a GPU build" + (f", with {len(nvidia)} CUDA packages" * bool(nvidia)),
-        why="it works on CPU nodes, but each of them carries several GB for nothing",
-        cure=f"pip install torch=={public}+cpu --index-url https://download.pytorch.org/whl/cpu, "
-        "and uninstall what starts with nvidia-",
+        why="it works on CPU nodes, but takes several GB on each of them",
+        cure=f"pip install torch=={torch.public}+cpu --index-url https://download.pytorch.org/whl/cpu, "
+        "and uninstall the packages that start with nvidia-",
     )
 
 
 def transformers_too_new(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
-    found, ipex, bindings = env.version("transformers"), env.version(IPEX), env.version(BINDINGS)
-    if found is None:
+    """Yield a mismatch if transformers ignores IPEX or does not accept Intel's ccl."""
+    transformers, ipex, bindings = env.version("transformers"), env.version(IPEX), env.version(BINDINGS)
+    if transformers is None:
         return
-    cure = f"pip install transformers=={wanted(env, stacks, 'transformers')}"
-    if ipex is not None and found >= Version("4.53"):
-        gone = found >= Version("4.57")
+    cure = install_command(env, stacks, "transformers")
+    if ipex is not None and transformers >= Version("4.53"):
         yield Mismatch(
             package="transformers",
-            what=f"transformers {found} does not use IPEX",
-            why="--use_ipex is an unknown argument from 4.57 on (TypeError)"
-            if gone
-            else "--use_ipex is taken but has had no effect since 4.53",
-            cure=f"{cure}, or leave --use_ipex out",
+            what=f"transformers {transformers} does not use IPEX",
+            why="--use_ipex is an unknown argument since 4.57 (TypeError)"
+            if transformers >= Version("4.57")
+            else "--use_ipex is accepted but has had no effect since 4.53",
+            cure=f"{cure}, or omit --use_ipex",
         )
-    elif bindings is not None and not is_ours(bindings) and found >= Version("5.1"):
+    elif bindings is not None and not built_by_orch(bindings) and transformers >= Version("5.1"):
         yield Mismatch(
             package="transformers",
-            what=f"transformers {found} no longer takes --ddp_backend ccl",
-            why="the value ended with 5.0 (argparse: exit 2)",
-            cure=f"{cure}, or start with `orch train`, which makes the process group beforehand",
+            what=f"transformers {transformers} does not accept --ddp_backend ccl",
+            why="5.0 was the last version with this value (argparse: exit 2)",
+            cure=f"{cure}, or start with `orch train`, which creates the process group beforehand",
         )
 
 
 def accelerate_does_not_fit(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
-    found = env.version("accelerate")
-    if found is None:
+    """Yield the first problem of accelerate with transformers, IPEX and the bindings."""
+    accelerate = env.version("accelerate")
+    if accelerate is None:
         return
-    for problem, why in accelerate_problems(env, found):
+    for problem, why in accelerate_problems(env, accelerate):
         yield Mismatch(
             package="accelerate",
-            what=f"accelerate {found} {problem}",
+            what=f"accelerate {accelerate} {problem}",
             why=why,
-            cure=f"pip install accelerate=={wanted(env, stacks, 'accelerate')}",
+            cure=install_command(env, stacks, "accelerate"),
         )
         return
 
 
-def accelerate_problems(env: Environment, found: Version) -> Iterator[tuple[str, str]]:
+def accelerate_problems(env: Environment, accelerate: Version) -> Iterator[tuple[str, str]]:
+    """Yield what accelerate does not do in this environment, and the effect."""
     transformers, bindings = env.version("transformers"), env.version(BINDINGS)
-    if bindings is not None and not is_ours(bindings):
-        if found >= Version("1.13"):
-            yield "no longer knows ccl", "it ended with 1.12; with 1.13 it is gloo, or a ValueError"
-        if bindings < Version("1.12") and found >= Version("1.8"):
+    if bindings is not None and not built_by_orch(bindings):
+        if accelerate >= Version("1.13"):
+            yield "does not know ccl", "1.12 was the last version that did; 1.13 uses gloo, or raises ValueError"
+        if bindings < Version("1.12") and accelerate >= Version("1.8"):
             yield (
                 f"does not import torch_ccl, the module of oneccl_bind_pt {bindings}",
-                "1.7 was the last that knew the old name",
+                "1.7 was the last version that knew the old name",
             )
-    if env.version(IPEX) is not None and found >= Version("1.8"):
-        yield ("no longer calls ipex.optimize", "the body was removed in 1.8: --use_ipex does nothing")
+    if env.version(IPEX) is not None and accelerate >= Version("1.8"):
+        yield "does not call ipex.optimize", "1.8 removed the call: --use_ipex does nothing"
     if transformers is None:
         return
-    oldest = next((old for tf, old in ACCELERATE_FOR if transformers >= Version(tf)), "0")
-    if found < Version(oldest):
-        yield f"is too old for transformers {transformers}", f"that one wants {oldest} or newer"
-    if Version("4.36") <= transformers < Version("4.38") and found >= Version("1.0"):
+    oldest = next((oldest for since, oldest in OLDEST_ACCELERATE if transformers >= Version(since)), "0")
+    if accelerate < Version(oldest):
+        yield f"is too old for transformers {transformers}", f"it requires {oldest} or newer"
+    if Version("4.36") <= transformers < Version("4.38") and accelerate >= Version("1.0"):
         yield (
             f"is too new for transformers {transformers}",
             "Accelerator() got an unexpected keyword argument 'dispatch_batches'",
@@ -182,19 +188,20 @@ def accelerate_problems(env: Environment, found: Version) -> Iterator[tuple[str,
 
 
 def old_module_name(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
-    """transformers and accelerate know both names; scripts that were written for one do not."""
+    """Yield a mismatch for bindings whose module has another name than scripts of today import."""
     bindings = env.version(BINDINGS)
     if bindings is None or bindings >= Version("1.12") or env.shell is None:
         return
     yield Mismatch(
         package=f"{BINDINGS} module",
         what=f"oneccl_bind_pt {bindings} is imported as torch_ccl",
-        why="the name oneccl_bindings_for_pytorch came with 1.12: importing that one fails here",
+        why="1.12 introduced the name oneccl_bindings_for_pytorch: importing it fails here",
         cure="import torch_ccl, and source env/setvars.sh in its folder",
     )
 
 
-def shell_lacks(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def shell_problems(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+    """Yield the variables and programs that ranks started by hand would not find."""
     shell, bindings = env.shell, env.version(BINDINGS)
     if shell is None:
         return
@@ -206,71 +213,72 @@ def shell_lacks(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]
             cure="export MASTER_ADDR=<address of node0>; `orch train` sets it",
         )
     if bindings is not None:
-        yield from shell_lacks_for_ccl(shell, bindings)
+        yield from ccl_shell_problems(shell, bindings)
 
 
-def shell_lacks_for_ccl(shell: Shell, bindings: Version) -> Iterator[Mismatch]:
+def ccl_shell_problems(shell: Shell, bindings: Version) -> Iterator[Mismatch]:
+    """Yield what the backend ccl needs and the shell does not provide."""
     count = shell.variables.get("CCL_WORKER_COUNT", "")
     if not count.isdigit() or int(count) < 1:
         yield Mismatch(
             package="CCL_WORKER_COUNT",
             what="CCL_WORKER_COUNT is not set to 1 or more",
-            why="accelerate up to 1.12 then takes gloo without a word, or says 'Your assigned "
+            why="accelerate up to 1.12 then silently uses gloo, or fails with 'Your assigned "
             "backend ccl is not avaliable, please use gloo'",
             cure="export CCL_WORKER_COUNT=1",
         )
-    if shell.mpirun is None or (shell.libmpi is None and not is_ours(bindings)):
+    if shell.mpirun is None or (shell.libmpi is None and not built_by_orch(bindings)):
         module = "torch_ccl" if bindings < Version("1.12") else "oneccl_bindings_for_pytorch"
-        lacks = "mpirun" if shell.mpirun is None else "libmpi.so.12"
+        missing = "mpirun" if shell.mpirun is None else "libmpi.so.12"
         yield Mismatch(
             package="setvars",
-            what=f"{lacks} is not found: setvars.sh was not sourced",
+            what=f"{missing} not found: setvars.sh was not sourced",
             why="'mpirun: command not found', or at the first collective 'could not open the library: libmpi.so.12'",
             cure=f". \"$(python -c 'import {module} as m; print(m.__path__[0])')/env/setvars.sh\"",
         )
 
 
 def differences(env: Environment, stack: Stack) -> Iterator[Mismatch]:
-    """Where the environment is not the stack."""
-    why = f"stack '{stack.name}' is locked: its versions are those that fit together"
+    """Yield each package in which the environment differs from the stack."""
     if not stack.runs_on_python(env.python):
         yield Mismatch(
             package="python",
-            what=f"Python {env.python}, where '{stack.name}' needs {stack.python}",
+            what=f"Python {env.python}, but '{stack.name}' requires {stack.python}",
             why="its wheels exist for these versions only",
-            cure=f"make the environment with a Python {stack.python}",
+            cure=f"create the environment with Python {stack.python}",
         )
     for package, version in stack.requirements.items():
-        found = env.packages.get(package)
-        if not same_version(found, version):
-            alone = " --no-deps" if package in stack.without_dependencies else ""
+        installed = env.packages.get(package)
+        if not same_version(installed, version):
+            no_deps = " --no-deps" if package in stack.without_dependencies else ""
             yield Mismatch(
                 package=package,
-                what=f"{package} is {found or 'missing'}, should be {version}",
-                why=why,
-                cure=f"pip install{alone} {package}=={version}",
+                what=f"{package} is {installed or 'missing'}, should be {version}",
+                why=f"stack '{stack.name}' is locked: its versions are known to fit together",
+                cure=f"pip install{no_deps} {package}=={version}",
             )
 
 
-def cure_for_torch(stacks: Sequence[Stack], torch: Version, package: str) -> str:
-    """What to install in place of a package that is of another torch."""
-    like = stack_like(stacks, torch.public)
-    has = {IPEX: like.ipex, BINDINGS: like.bindings.version if like.bindings else None}[package]
-    if minor(like.torch) != torch.release[:2]:
-        return f"no stack has torch {torch}; the nearest is {describe(like)}"
-    if has is None:
-        return f"pip uninstall {package}: there is none for torch {torch}, as in {describe(like)}"
-    return f"pip install {package}=={has}, as in {describe(like)}"
+def replacement_for_torch(stacks: Sequence[Stack], torch: Version, package: str) -> str:
+    """Return how to replace IPEX or the bindings with the version for this torch."""
+    stack = nearest_to_torch(stacks, torch.public)
+    version = component_version(stack, "ipex" if package == IPEX else "bindings")
+    if minor(stack.torch) != torch.release[:2]:
+        return f"no stack has torch {torch}; the nearest is {describe_stack(stack)}"
+    if version is None:
+        return f"pip uninstall {package}: there is none for torch {torch}, as in {describe_stack(stack)}"
+    return f"pip install {package}=={version}, as in {describe_stack(stack)}"
 
 
-def wanted(env: Environment, stacks: Sequence[Stack], package: str) -> str:
-    return wanted_stack(env, stacks).requirements[package]
+def install_command(env: Environment, stacks: Sequence[Stack], package: str) -> str:
+    """Return the command that installs the reference stack's version of a package."""
+    return f"pip install {package}=={reference_stack(env, stacks).requirements[package]}"
 
 
-def wanted_stack(env: Environment, stacks: Sequence[Stack]) -> Stack:
-    """The stack of this IPEX, else of these bindings, else of this torch."""
-    of = env.version(IPEX) or env.version(BINDINGS) or env.version(TORCH)
-    return stack_like(stacks, of.public if of else None)
+def reference_stack(env: Environment, stacks: Sequence[Stack]) -> Stack:
+    """Return the stack nearest to the environment's IPEX, else its bindings, else its torch."""
+    version = env.version(IPEX) or env.version(BINDINGS) or env.version(TORCH)
+    return nearest_to_torch(stacks, version.public if version else None)
 
 
 RULES: tuple[Rule, ...] = (
@@ -281,5 +289,5 @@ RULES: tuple[Rule, ...] = (
     transformers_too_new,
     accelerate_does_not_fit,
     old_module_name,
-    shell_lacks,
+    shell_problems,
 )

@@ -1,4 +1,4 @@
-"""The image of a stack: its Dockerfile, and the commands that build, save and push it. Pure."""
+"""A stack's container image: its Dockerfile, and the commands that build, save and push it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from orchestrator.errors import PlanError
 from orchestrator.model.command import Command
 from orchestrator.stacks.stack import Stack
 
-PYTHONS = ("3.13", "3.12", "3.11", "3.10", "3.9", "3.8", "3.7")
+# In order of preference: 3.11 is Debian bookworm's own.
+PYTHONS = ("3.11", "3.13", "3.12", "3.10", "3.9", "3.8", "3.7")
 NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")
-GLIBC = "2.36"  # of Debian bookworm, which the base images are made of
+GLIBC = "2.36"  # of Debian bookworm, on which the base images are built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What to build. `base`: an image with Python, by tag or pinned by digest."""
+    """An image to build."""
 
     stack: Stack
     tag: str
-    base: str
+    base: str  # an image with Python, by tag or pinned by digest
     engine: str = "docker"
     user: str = "mpiuser"
     uid: int = 1000
 
     def dockerfile(self) -> str:
-        import jinja2  # planning needs the names of images alone, and is quicker without it
+        """Return the text of the Dockerfile."""
+        import jinja2  # here, because planning a run reads only the names of images
 
         environment = jinja2.Environment(  # nosec B701
             loader=jinja2.PackageLoader("orchestrator"),
@@ -38,45 +40,56 @@ class Image:
         return template.render(stack=self.stack, base=self.base, user=self.user, uid=self.uid)
 
     def build(self, context: str) -> Command:
+        """Return the command that builds the image from a context folder."""
         return Command(argv=(self.engine, "build", "--tag", self.tag, context))
 
     def save(self, path: str) -> Command:
+        """Return the command that writes the image to a file."""
         return Command(argv=(self.engine, "save", "--output", path, self.tag))
 
     def push(self) -> Command:
+        """Return the command that pushes the image to its registry."""
         return Command(argv=(self.engine, "push", self.tag))
 
     def digest(self) -> Command:
-        """What a registry calls it, once it was pushed; its own id before that."""
+        """Return the command that prints the registry's digest, or the image's id before it was pushed."""
         form = "{{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}{{.Id}}{{end}}"
         return Command(argv=(self.engine, "image", "inspect", "--format", form, self.tag))
 
 
-def image_of(stack: Stack, *, tag: str | None, base: str | None, engine: str) -> Image:
-    """Raises PlanError for names that no engine takes."""
-    made = Image(
+def make_image(stack: Stack, *, tag: str | None, base: str | None, engine: str) -> Image:
+    """Return the image of a stack, with defaults for tag and base.
+
+    Raises:
+        PlanError: if tag or base is not the name of an image.
+    """
+    image = Image(
         stack=stack,
         tag=tag or f"orch:{stack.name}",
         base=base or f"python:{python_for(stack)}-slim-bookworm",
         engine=engine,
     )
-    for what, name in (("--tag", made.tag), ("--base", made.base)):
+    for option, name in (("--tag", image.tag), ("--base", image.base)):
         if not NAME.fullmatch(name):
             raise PlanError(
-                f"{what} {name!r} is no name of an image.", hint="Examples: orch:current, registry.example/team/orch:1."
+                f"{option} {name!r}: not a valid image name.",
+                hint="Examples: orch:current, registry.example/team/orch:1.",
             )
-    return made
+    return image
 
 
 def python_for(stack: Stack) -> str:
-    """3.11 where the stack takes it: Debian bookworm's own; else the newest that it takes."""
-    fitting = [one for one in ("3.11", *PYTHONS) if stack.runs_on_python(one)]
-    if not fitting:
-        raise PlanError(f"Stack '{stack.name}' wants Python {stack.python}.", hint="Give an image that has it: --base.")
-    return fitting[0]
+    """Return the preferred Python version among those that the stack runs on."""
+    for version in PYTHONS:
+        if stack.runs_on_python(version):
+            return version
+    raise PlanError(
+        f"Stack '{stack.name}' requires Python {stack.python}, and no default base image has it.",
+        hint="Name an image that has it: --base.",
+    )
 
 
 def python_of(base: str, stack: Stack) -> str:
-    """The Python of a base image, as its name says it."""
+    """Return the Python version that a base image's name states, else the preferred one."""
     match = re.search(r"(?:^|/)python:(3\.\d+)", base)
     return match.group(1) if match else python_for(stack)

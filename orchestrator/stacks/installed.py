@@ -1,4 +1,4 @@
-"""An environment as it was found: packages, and what a shell would give to ranks."""
+"""Installed packages, and the variables and programs that a shell would pass to ranks."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """What ranks started by hand would find: variables, and the paths of mpirun and libmpi."""
+    """The part of a shell's environment that ranks started by hand inherit."""
 
     variables: Mapping[str, str]
-    mpirun: str | None
-    libmpi: str | None
+    mpirun: str | None  # path
+    libmpi: str | None  # path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The packages beside an interpreter; `shell` where ranks are started without orch."""
+    """The packages that an interpreter can import."""
 
     name: str
-    python: str
-    packages: Mapping[str, str]
-    shell: Shell | None = None
+    python: str  # version
+    packages: Mapping[str, str]  # distribution -> version
+    shell: Shell | None = None  # if ranks are started without orch
 
     def version(self, package: str) -> Version | None:
-        """None also for what is no version (an unpacked source tree)."""
+        """Return a package's version, None if it is missing or has none (an unpacked source tree)."""
         try:
             return Version(self.packages[package])
         except (KeyError, InvalidVersion):
             return None
 
 
-def is_ours(bindings: Version) -> bool:
-    """Built from bindings/ of this repository: 2.13.0+orch.10."""
+def built_by_orch(bindings: Version) -> bool:
+    """Return whether these bindings were built from bindings/ of this repository (2.13.0+orch.10)."""
     return (bindings.local or "").startswith("orch")
 
 
-def gpu_wheel(bindings: Version) -> bool:
-    """Also where the name does not say so: some numbers were given to GPU wheels alone."""
-    if bindings.local == "cpu" or is_ours(bindings):
+def is_gpu_wheel(bindings: Version) -> bool:
+    """Return whether these bindings are a GPU wheel; some versions exist as such without a local part."""
+    if bindings.local == "cpu" or built_by_orch(bindings):
         return False
     return bindings.local in ("xpu", "gpu") or bindings.public in XPU_ONLY_BINDINGS

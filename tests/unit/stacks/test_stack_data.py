@@ -1,5 +1,3 @@
-"""The version matrix: what every stack's file has to hold, and what was settled in it."""
-
 from __future__ import annotations
 
 import datetime as dt
@@ -14,14 +12,15 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
 from orchestrator.paths import STACKS
 from orchestrator.planning.launch import ccl_of, choose_backend
-from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_of
+from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, PARITY_PERCENT, Stack, minor
+from release.stack_tables import parity_table, version_table
 
 STACKS_LOADED = load.all_stacks()
 INTEL = [stack for stack in STACKS_LOADED if stack.name.startswith(("intel-", "torch-ccl-"))]
 WITH_BINDINGS = [stack for stack in INTEL if stack.bindings]
 
-# torch -> (IPEX, oneccl_bind_pt, oneCCL), as the documents settle it.
+# torch -> (IPEX, oneccl_bind_pt, oneCCL), as the documents state them.
 MATRIX = {
     "1.10.0": ("1.10.100", "1.10.0", "2021.2.1"),
     "1.11.0": ("1.11.200", "1.11.0", "2021.5.2"),
@@ -47,23 +46,27 @@ def names(stack: Stack) -> str:
 
 
 def test_every_row_of_the_matrix_is_a_stack() -> None:
-    found = {
+    versions = {
         s.torch: (s.ipex, s.bindings.version.removesuffix("+cpu"), s.bindings.oneccl)
         for s in WITH_BINDINGS
         if s.bindings
     }
-    assert found == MATRIX
+    assert versions == MATRIX
 
 
 @pytest.mark.parametrize("minor_release", range(6, 16))
 def test_every_torch_that_the_bindings_build_for_has_a_stack(minor_release: int) -> None:
-    ours = [s for s in STACKS_LOADED if s.bindings and s.bindings.built_by == "orch"]
-    found = [s for s in ours if minor(s.torch) == (2, minor_release)]
-    assert [s.bindings.version for s in found if s.bindings] == [f"{found[0].torch}+orch.10"]
-    assert found[0].backends == ("ccl", "gloo")
+    (stack,) = [
+        s
+        for s in STACKS_LOADED
+        if s.bindings and s.bindings.built_by == "orch" and minor(s.torch) == (2, minor_release)
+    ]
+    assert stack.bindings is not None
+    assert stack.bindings.version == f"{stack.torch}+orch.10"
+    assert stack.backends == ("ccl", "gloo")
 
 
-def test_the_newest_comes_first() -> None:
+def test_stacks_are_sorted_from_newest_to_oldest() -> None:
     assert [s.name for s in STACKS_LOADED[:3]] == ["current", "torch-2.15", "torch-2.14"]
     assert STACKS_LOADED[-1].name == "torch-ccl-1.10"
 
@@ -78,21 +81,21 @@ def test_every_fact_has_its_source(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS_LOADED, ids=names)
-def test_what_is_not_on_pypi_has_an_index(stack: Stack) -> None:
+def test_packages_that_are_not_on_pypi_have_an_index(stack: Stack) -> None:
     if stack.ipex and Version(stack.ipex) < Version("2.6"):
-        assert index_of(stack, IPEX)
+        assert index_for(stack, IPEX)
     if stack in WITH_BINDINGS:
-        index = index_of(stack, BINDINGS)
+        index = index_for(stack, BINDINGS)
         assert index is not None
         assert index.only_there
         assert "xpu" not in index.url
-    torch = index_of(stack, "torch")
+    torch = index_for(stack, "torch")
     assert torch is not None
     assert torch.url == "https://download.pytorch.org/whl/cpu"
 
 
 @pytest.mark.parametrize("stack", WITH_BINDINGS, ids=names)
-def test_bindings_are_cpu_wheels_of_the_stacks_torch(stack: Stack) -> None:
+def test_intels_bindings_are_cpu_wheels_for_the_torch_of_the_stack(stack: Stack) -> None:
     assert stack.bindings is not None
     version, _, local = stack.bindings.version.partition("+")
     assert local == "cpu"
@@ -107,7 +110,7 @@ def test_bindings_are_cpu_wheels_of_the_stacks_torch(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("stack", INTEL, ids=names)
-def test_ipex_is_of_the_stacks_torch_and_has_ended(stack: Stack) -> None:
+def test_ipex_fits_torch_and_has_an_end_of_life(stack: Stack) -> None:
     assert stack.ipex is not None
     assert minor(stack.ipex) == minor(stack.torch)
     assert stack.end_of_life is not None
@@ -124,7 +127,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize("stack", STACKS_LOADED, ids=names)
-def test_flags_are_those_that_its_transformers_honours(stack: Stack) -> None:
+def test_flags_are_those_that_transformers_honours(stack: Stack) -> None:
     version = Version(stack.requirements["transformers"])
     honoured = [name for name, since, gone in FLAGS if Version(since) <= version < Version(gone)]
     if stack.bindings is None:
@@ -134,7 +137,7 @@ def test_flags_are_those_that_its_transformers_honours(stack: Stack) -> None:
         assert Version(stack.requirements["accelerate"]) < Version("1.8")
 
 
-def test_current_gets_its_bindings_with_the_backend_ccl(tmp_path: Path) -> None:
+def test_bindings_are_required_only_with_the_backend_ccl(tmp_path: Path) -> None:
     text = (STACKS / "current.toml").read_text()
     with_ccl = tmp_path / "current.toml"
     backends = text[text.index("backends = ") :].splitlines()[0]
@@ -144,77 +147,76 @@ def test_current_gets_its_bindings_with_the_backend_ccl(tmp_path: Path) -> None:
     assert BINDINGS not in stack_from(with_ccl).requirements
 
 
-def test_gloo_needs_no_bindings() -> None:
-    stack = load.stack("intel-2.7").for_backend("gloo")
-    assert BINDINGS not in stack.requirements
+def test_for_backend_keeps_the_bindings_for_ccl_only() -> None:
+    assert BINDINGS not in load.stack("intel-2.7").for_backend("gloo").requirements
     assert BINDINGS in load.stack("intel-2.7").for_backend("ccl").requirements
     with pytest.raises(PlanError, match="has ccl and gloo"):
-        load.stack("intel-2.7").with_own_backend("nccl")
+        load.stack("intel-2.7").for_listed_backend("nccl")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ("summary =", "sumary =", r"intel-2.7.toml, line 1: sumary: unknown key"),
         ('built_by = "Intel"', 'built_by = "me"', r"bindings.built_by: has the wrong type"),
         ("since = 2025-12-31", 'since = "soon"', r"end_of_life.since: has the wrong type"),
-        ("oneccl =", "onecl =", r"bindings.onecl: unknown key"),
-        ('option = "extra-index-url"', 'option = "index"', r"indexes.0.option: has the wrong type"),
     ],
+    ids=["unknown key", "value that is not allowed", "wrong type"],
 )
-def test_a_bad_stack_names_file_and_key(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_an_invalid_stack_file_is_rejected_with_its_key(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "intel-2.7.toml"
     path.write_text((STACKS / path.name).read_text().replace(old, new, 1))
-    with pytest.raises(RequestError, match=words):
+    with pytest.raises(RequestError, match=message):
         stack_from(path)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ipex_is_refused_where_it_was_not_seen_to_train_rightly(ranks: int) -> None:
-    stack = load.stack("intel-2.5")
-    with pytest.raises(PlanError, match=r"'intel-2.5'.* loss of 4\.68, .* 3\.03") as caught:
-        stack.check_ipex(precision="bf16", through="accelerate", world_size=ranks)
-    assert "--stack intel-2.8" in caught.value.hint
+def test_check_ipex_rejects_bf16_without_measured_parity(ranks: int) -> None:
+    with pytest.raises(PlanError, match=r"'intel-2.5'.* loss of 4\.68 .* 3\.03") as error:
+        load.stack("intel-2.5").check_ipex(precision="bf16", world_size=ranks)
+    assert "--stack intel-2.8" in error.value.hint
 
 
 @pytest.mark.parametrize("way", ["Trainer", "Accelerator"])
-def test_a_measured_loss_that_is_too_far_off_is_refused(way: str) -> None:
+def test_check_ipex_rejects_a_measured_loss_that_differs_too_much(way: str) -> None:
     stack = load.stack("intel-2.8")
-    stack.check_ipex(precision="bf16", through="accelerate", world_size=8)
-    bad = tuple(replace(p, worst_percent=2.1) if p.way == way else p for p in stack.parity)
-    with pytest.raises(PlanError, match="has not been seen to train rightly"):
-        replace(stack, parity=bad).check_ipex(precision="bf16", through="accelerate", world_size=8)
+    stack.check_ipex(precision="bf16", world_size=8)
+    parity = tuple(replace(p, worst_percent=2.1) if p.way == way else p for p in stack.parity)
+    with pytest.raises(PlanError, match="not known to train correctly"):
+        replace(stack, parity=parity).check_ipex(precision="bf16", world_size=8)
 
 
-@pytest.mark.parametrize("stack", [one for one in INTEL if one.parity], ids=names)
-def test_what_was_measured_of_ipex_is_whole_and_right(stack: Stack) -> None:
-    ways = ("Trainer", "Accelerator", "DistributedDataParallel")
-    assert [(one.way, one.ranks) for one in stack.parity] == [(w, r) for w in ways for r in (1, 2)]
-    assert all(one.worst_percent <= PARITY_PERCENT for one in stack.parity)
+@pytest.mark.parametrize(("precision", "world_size"), [("fp32", 4), ("bf16", 1)])
+def test_check_ipex_accepts_what_trains_correctly(precision: str, world_size: int) -> None:
+    load.stack("intel-2.7").check_ipex(precision=precision, world_size=world_size)
 
 
-def test_ranks_of_a_stack_with_ipex_keep_accelerate_from_moving_the_model() -> None:
+def test_check_ipex_rejects_a_stack_without_ipex() -> None:
+    with pytest.raises(PlanError, match="stack 'current' has no IPEX"):
+        load.stack("current").check_ipex(precision="fp32", world_size=1)
+
+
+@pytest.mark.parametrize("stack", [stack for stack in INTEL if stack.parity], ids=names)
+def test_parity_was_measured_for_each_wrapper_and_number_of_ranks(stack: Stack) -> None:
+    wrappers = ("Trainer", "Accelerator", "DistributedDataParallel")
+    assert [(m.way, m.ranks) for m in stack.parity] == [(w, ranks) for w in wrappers for ranks in (1, 2)]
+    assert all(m.worst_percent <= PARITY_PERCENT for m in stack.parity)
+
+
+def test_stacks_with_ipex_set_accelerates_device() -> None:
     with_ipex, without = load.stack("intel-2.8"), load.stack("current")
     assert ("ACCELERATE_TORCH_DEVICE", "cpu") in choose_backend(with_ipex, (), "gloo", {}).env
     assert "ACCELERATE_TORCH_DEVICE" not in dict(choose_backend(without, (), "gloo", {}).env)
 
 
-@pytest.mark.parametrize(
-    ("precision", "through", "world_size"), [("bf16", "ddp", 4), ("fp32", "accelerate", 4), ("bf16", "accelerate", 1)]
-)
-def test_ipex_is_taken_where_it_trains_rightly(precision: str, through: str, world_size: int) -> None:
-    stack = load.stack("intel-2.7")
-    stack.check_ipex(precision=precision, through=through, world_size=world_size)
-
-
-def test_a_stack_without_ipex_refuses_it() -> None:
-    with pytest.raises(PlanError, match="stack 'current' has no IPEX"):
-        load.stack("current").check_ipex(precision="fp32", through="ddp", world_size=1)
-
-
 def test_only_intels_bindings_have_their_setvars_sourced() -> None:
     for stack in STACKS_LOADED:
         if stack.bindings and "ccl" in stack.backends:
-            found = ccl_of(stack).setvars
-            ours = stack.bindings.built_by == "orch"
-            assert found == ("" if ours else f"{stack.bindings.module}/env/setvars.sh")
+            expected = "" if stack.bindings.built_by == "orch" else f"{stack.bindings.module}/env/setvars.sh"
+            assert ccl_of(stack).setvars == expected
+
+
+def test_reference_page_has_the_tables_of_all_stacks() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "stacks.md").read_text()
+    for table in (version_table(STACKS_LOADED), parity_table(STACKS_LOADED)):
+        assert table in page, "replace the tables by the output of `python -m release.stack_tables`"
