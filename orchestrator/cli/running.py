@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from orch_node.protocol.outcome import REFUSED
+from orch_node.protocol.outcome import DONE, REFUSED
 
 from orchestrator.cli import arrays
 from orchestrator.cli.options import RUNS_DIR
@@ -84,8 +84,10 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     screen.end()
     shown = screen.of_ranks if is_complete else "none"
     say(training.as_json(outcome) if as_json else training.text(outcome, shown=shown))
-    if not as_json and (more := way_on(outcome)):
-        say(more)
+    if not as_json:
+        for line in (output_line(handle, outcome), way_on(outcome)):
+            if line:
+                say(line)
     return outcome
 
 
@@ -96,9 +98,23 @@ def file_lines(handle: RunHandle) -> list[str]:
     return [line] if folder == run_dir else [f"files where the ranks run: {run_dir}", line]
 
 
+def output_line(handle: RunHandle, outcome: Outcome) -> str:
+    """Return where a run has written its model, and the command that fetches it; empty if it is unknown."""
+    output, node = handle.record.output_dir, handle.record.nodes[0]
+    if outcome.state != DONE or not output:
+        return ""
+    if not node.via and not handle.record.location:
+        return f"output: {output}" if Path(output).is_dir() else ""  # the script may write elsewhere
+    return f"output where the ranks ran: {output}; orch fetch {outcome.run_id}{runs_dir_option(outcome)} brings it here"
+
+
 def way_on(outcome: Outcome) -> str:
     """What tells more about a run that has ended."""
     words = {"done": "report", "failed": "logs"}.get(outcome.state)
+    return f"more about it: orch {words} {outcome.run_id}{runs_dir_option(outcome)}" if words else ""
+
+
+def runs_dir_option(outcome: Outcome) -> str:
+    """Return the option that names the folder of a run, or '' for the default."""
     base = outcome.folder.parent
-    where = "" if base == RUNS_DIR.absolute() else f" --runs-dir {shlex.quote(str(base))}"
-    return f"more about it: orch {words} {outcome.run_id}{where}" if words else ""
+    return "" if base == RUNS_DIR.absolute() else f" --runs-dir {shlex.quote(str(base))}"

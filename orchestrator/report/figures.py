@@ -49,7 +49,7 @@ def table_lines(outcome: Outcome) -> list[str]:
     sheet = paper(width=100)
     with sheet.capture() as capture:
         sheet.print(table)
-    title = f"{one_line(outcome.recipe)}: {outcome.run_id}"
+    title = f"done: {one_line(outcome.recipe)}"
     return [title, *(line.rstrip() for line in capture.get().splitlines() if line.strip())]
 
 

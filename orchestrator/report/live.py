@@ -25,7 +25,7 @@ from orch_node.protocol.events import (
 from orch_node.protocol.events import Progress as Told
 from orch_node.protocol.remaining import format_seconds, remaining_seconds
 from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from orchestrator.report.rank_lines import STATE_SECONDS, RankLines
@@ -118,9 +118,9 @@ class Screen:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TextColumn("{task.fields[detail]}", markup=False),
             console=self.console,
+            transient=True,
             disable=not sys.stderr.isatty() or self.console.is_dumb_terminal,
         )
         self.progress.rank_lines = self.rank_lines = RankLines(
@@ -185,6 +185,7 @@ class Screen:
         if not self.progress.disable:
             done, total = drawn(step), None if steps is None else drawn(steps)
             if phase not in self.tasks:
+                self.remove_bars()
                 self.tasks[phase] = self.progress.add_task(phase, total=total, detail="")
             self.progress.update(self.tasks[phase], completed=done, total=total, detail=detail)
         elif event.figures.get("printed") and self.of_ranks in ("0", "all"):
@@ -192,6 +193,12 @@ class Screen:
         elif worth_a_line(self.shown.get(phase), step, steps):
             self.shown[phase] = step
             self.note(f"{phase}: {step}/{steps or '?'} {detail}".rstrip())
+
+    def remove_bars(self) -> None:
+        """Remove the bars of earlier phases."""
+        for task in self.tasks.values():
+            self.progress.remove_task(task)
+        self.tasks.clear()
 
 
 def describe_steps(event: Told) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_node.protocol.events import Progress
 from typer.testing import CliRunner
 
 from orchestrator import screen
@@ -155,3 +156,13 @@ def printing(path: Path) -> set[str]:
 
 def test_text_goes_to_the_screen_in_one_place() -> None:
     assert [path for path in FILES if printing(path)] == [ROOT / "screen.py"]
+
+
+def test_a_finished_phase_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    shown = live.Screen()
+    for phase in ("train", "save"):
+        shown.show(Progress(rank=0, phase=phase, step=1, steps=1))
+    assert [task.description for task in shown.progress.tasks] == ["save"]
+    assert shown.progress.live.transient

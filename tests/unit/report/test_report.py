@@ -310,7 +310,9 @@ def test_the_name_of_a_run_is_one_line_however_narrow_its_table(tmp_path: Path) 
     name = "20260101-120000-a-script-with-a-long-name-0000"
     make_run(tmp_path, name, ranks=1, nodes=1, seconds=3)
     outcome = outcome_of(runs.find(tmp_path, name))
-    assert training.text(outcome).splitlines()[0] == f"qa: {name}"
+    lines = training.text(outcome).splitlines()
+    assert lines[0] == "done: qa"
+    assert f"files: {tmp_path}/{name}" in lines
 
 
 def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> None:
