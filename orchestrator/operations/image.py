@@ -15,7 +15,6 @@ from orchestrator.files import link_or_copy, sha256
 from orchestrator.model.command import Command
 from orchestrator.paths import STANDALONE, TRAIN
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.bytecode import NAME as BYTECODE
 from orchestrator.provisioning.plan import Platform
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
@@ -35,13 +34,11 @@ def lay_out(
     for line in wheelhouse.ahead(stack, target, find_links):
         tell(line)
     house = wheelhouse.prepare(stack, target, find_links)
-    # Byte code is compiled in the image: pip knows nothing of dates.
-    wheels = tuple(wheel for wheel in house.lock if wheel.name != BYTECODE)
-    lay_wheels(house.folder, wheels, context / "wheels")
+    lay_wheels(house.folder, house.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
     for name in SLIM:
         shutil.copyfile(STANDALONE / name, context / name)
-    (context / "sbom.json").write_text(json.dumps(sbom(image.tag, wheels), indent=1) + "\n")
+    (context / "sbom.json").write_text(json.dumps(sbom(image.tag, house.lock), indent=1) + "\n")
     (context / "Dockerfile").write_text(image.dockerfile())
 
 

@@ -23,7 +23,6 @@ from orch_node.standalone.slim import TESTS, UNUSED
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import link_or_copy, sha256, write_whole
-from orchestrator.provisioning.bytecode import INSTALLED
 from orchestrator.provisioning.wheelhouse import LOCK, Wheel, Wheelhouse, alone, read
 
 FORMAT = 1
@@ -90,7 +89,7 @@ def is_unused(name: str) -> bool:
     first = path.parts[0]
     if first.endswith(".dist-info"):
         return False
-    beside = first.endswith(".data") and not {*path.parts[1:2]} <= {*INSTALLED}
+    beside = first.endswith(".data") and not {*path.parts[1:2]} <= {"purelib", "platlib"}
     tests = not beside and not set(TESTS).isdisjoint(path.parts[:-1])
     return tests or any(path.match(pattern) for pattern in UNUSED)
 

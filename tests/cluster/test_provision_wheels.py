@@ -45,7 +45,7 @@ def test_nodes_fetch_from_an_index(site: Site, index: str) -> None:
     removed = f"{SITE}/accelerate {SITE}/oneccl_bindings_for_pytorch {ROOT}/bin/uv"
     on(site, "node1", "sh", "-c", f"rm -r {removed}")
     site.describe("node0", "node1", stack_index_url=index)
-    expected = {"accelerate", "oneccl-bind-pt", "orch-bytecode"}
+    expected = {"accelerate", "oneccl-bind-pt"}
     assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": expected}
     assert on(site, "node1", "ls", f"{SITE}/accelerate/__init__.py")
     assert site.orch("--check")["state"] == "done"

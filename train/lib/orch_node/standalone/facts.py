@@ -187,17 +187,13 @@ def system_library(name: str) -> str | None:
 
 
 def packages(prefix: Path) -> dict[str, str]:
-    """Distribution -> version in the environment, read from names: no import, no subprocess.
-
-    Not the bytecode of their modules: that differs with a node's Python, and changes no result.
-    """
+    """Distribution -> version in the environment, read from names: no import, no subprocess."""
     found = {}
     site = "lib/python3*/site-packages/*.dist-info"
     base = glob.escape(str(prefix))
     for path in glob.glob(f"{base}/{site}") + glob.glob(f"{base}/mpi/*/{site}"):
         name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
         found[re.sub(r"[-_.]+", "-", name).lower()] = version
-    found.pop("orch-bytecode", None)
     if "torch" in found:
         found["torch"] = torch_version(prefix) or found["torch"]
     return dict(sorted(found.items()))
