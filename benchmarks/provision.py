@@ -32,7 +32,7 @@ from typing import NamedTuple
 CHECKOUT = Path(__file__).resolve().parents[1]
 STATE = CHECKOUT / "cluster/.state"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orch/wheelhouses"
-PACKAGES = "numactl rsync openssh-client libhwloc15 libtcmalloc-minimal4 python3-venv"
+PACKAGES = "openssh-client libhwloc15 libtcmalloc-minimal4 python3-venv"
 PREPARE = (
     "sudo apt-get update -qq && sudo DEBIAN_FRONTEND=noninteractive apt-get install -qqy "
     f"--no-install-recommends {PACKAGES} && python3 -m venv manual"

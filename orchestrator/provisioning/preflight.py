@@ -24,8 +24,6 @@ class Problem:
 
 # Debian's package, and Red Hat's, of each program or library that the probe looks for.
 PACKAGES = {
-    "numactl": ("numactl", "numactl"),
-    "rsync": ("rsync", "rsync"),
     "ssh": ("openssh-client", "openssh-clients"),
     "dockerd": ("docker.io", "moby-engine"),
     "libhwloc.so.15": ("libhwloc15", "hwloc-libs"),

@@ -25,15 +25,7 @@ from orchestrator.load.node_values import (
 
 # What the module looks for, in its own words.
 Missable = Literal[
-    "numactl",
-    "rsync",
-    "ssh",
-    "dockerd",
-    "libhwloc.so.15",
-    "libtcmalloc_minimal.so.4",
-    "libibverbs.so.1",
-    "librdmacm.so.1",
-    "libmlx5.so.1",
+    "ssh", "dockerd", "libhwloc.so.15", "libtcmalloc_minimal.so.4", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"
 ]
 
 

@@ -20,7 +20,7 @@ author: [orch]
 """
 EXAMPLES = r"""
 - name: Install system packages
-  orch_packages: {names: [numactl, rsync]}
+  orch_packages: {names: [openssh-client, libhwloc15]}
 """
 UPDATE = ("apt-get", "update", "--quiet", "-o", "Acquire::Languages=none")
 INSTALL = ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends")

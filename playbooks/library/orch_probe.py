@@ -47,7 +47,7 @@ RETURN = r"""
 probe: {description: What was found., returned: always, type: dict}
 """
 
-PROGRAMS = ("numactl", "rsync", "ssh")
+PROGRAMS = ("ssh",)
 LIBRARIES = ("libhwloc.so.15", "libtcmalloc_minimal.so.4")
 # Of nodes with RDMA devices: libfabric's providers want them, and the stack does not bring them.
 RDMA = ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1")

@@ -32,7 +32,7 @@ def test_a_node_adds_nothing_to_its_record_and_runs_nothing(tmp_path: Path) -> N
         "orch_stack": "current",
         "orch_train": "/nowhere",
         "record_facts_script": str(tmp_path / "facts.py"),
-        "orch_nodes": {"node0": {"record": record, "missing": ["numactl"]}},
+        "orch_nodes": {"node0": {"record": record, "missing": ["ssh"]}},
     }
     (tmp_path / "variables").write_text(render(variables))
     tasks = [

@@ -73,7 +73,7 @@ def answer(**changes: Any) -> dict[str, Any]:
         "sudo": True,
         "disk_free": 1 << 40,
         "writable": True,
-        "missing": ["numactl"],
+        "missing": ["ssh"],
         "docker": False,
         "systemd": True,
         "host_keys": [key()],

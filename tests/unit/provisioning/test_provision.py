@@ -98,7 +98,7 @@ def test_good_nodes_have_no_problems() -> None:
         ({"facts": {**make_probe().facts, "shm_bytes": 64 << 20}}, "64 MiB free in /dev/shm"),
         ({"facts": {**make_probe().facts, "memory_bytes": GIB}}, "1.0 GiB of memory"),
         ({"facts": {**make_probe().facts, "flags": []}}, "no AVX2"),
-        ({"missing": ("numactl",), "sudo": False}, "may not install"),
+        ({"missing": ("ssh",), "sudo": False}, "may not install"),
     ],
 )
 def test_what_a_node_lacks_is_said(change: dict[str, Any], said: str) -> None:
