@@ -1,4 +1,4 @@
-"""The blocks of README and docs/, with their marks."""
+"""Read the fenced blocks of README and docs/, with the marks above them."""
 
 from __future__ import annotations
 
@@ -16,50 +16,59 @@ MARK = re.compile(r"<!-- (.*?) -->")
 
 @dataclass(frozen=True)
 class Block:
-    """`line`: of the page, from 1. `mark`: the comment right above."""
+    """A fenced block of a page."""
 
-    line: int
-    mark: str
+    line: int  # of the opening fence, from 1
+    mark: str  # text of the comment above the block, or ""
     language: str
     text: str
 
     def commands(self) -> list[list[str]]:
-        """The words of each command; without comments."""
-        found = []
+        """Return the arguments of each command, without comments."""
+        commands = []
         for line in self.text.replace("\\\n", " ").splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&")
             lexer.whitespace_split = True
-            words: list[str] = []
-            for word in [*lexer, ";"]:
-                if set(word) <= set(";|&"):
-                    found += [words] if words else []
-                    words = []
+            arguments: list[str] = []
+            for token in [*lexer, ";"]:
+                if set(token) <= set(";|&"):
+                    commands += [arguments] if arguments else []
+                    arguments = []
                 else:
-                    words.append(word)
-        return found
+                    arguments.append(token)
+        return commands
+
+
+def block_id(value: object) -> str:
+    """Return the id of a test parameter: the path of a page, or the language and line of a block."""
+    if isinstance(value, Path):
+        return str(value.relative_to(ROOT))
+    return f"{value.language}-{value.line}" if isinstance(value, Block) else str(value)
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """All fenced blocks."""
+    """Yield all fenced blocks of a page."""
     lines = page.read_text().splitlines()
-    at, above = 0, ""
-    while at < len(lines):
-        if FENCE.match(lines[at]):
-            end = next(i for i in range(at + 1, len(lines)) if FENCE.match(lines[i]))
-            language, text = lines[at].strip().removeprefix("```"), "\n".join(lines[at + 1 : end])
-            yield Block(at + 1, above, language, text)
-            at, above = end, ""
-        mark = MARK.fullmatch(lines[at].strip())
-        above = mark[1] if mark else above if not lines[at].strip() else ""
-        at += 1
+    index, mark = 0, ""
+    while index < len(lines):
+        if FENCE.match(lines[index]):
+            end = next(i for i in range(index + 1, len(lines)) if FENCE.match(lines[i]))
+            language, text = lines[index].strip().removeprefix("```"), "\n".join(lines[index + 1 : end])
+            yield Block(index + 1, mark, language, text)
+            index, mark = end, ""
+        elif match := MARK.fullmatch(lines[index].strip()):
+            mark = match[1]
+        elif lines[index].strip():
+            mark = ""
+        index += 1
 
 
-def indented(page: Path) -> list[int]:
-    """Lines where a block begins that has no fence, and so no mark and no language."""
-    found, fenced, before = [], False, ""
+def indented_blocks(page: Path) -> list[int]:
+    """Return the lines where a block begins by indentation, which has neither a mark nor a language."""
+    line_numbers, fenced, previous = [], False, ""
     for number, line in enumerate(page.read_text().splitlines(), 1):
         fenced = fenced is not bool(FENCE.match(line))
-        if not fenced and line.startswith("    ") and not before.strip():
-            found.append(number)
-        before = line
-    return found
+        if not fenced and line.startswith("    ") and not previous.strip():
+            line_numbers.append(number)
+        previous = line
+    return line_numbers

@@ -1,4 +1,4 @@
-"""orch's commands and options as a page, from the code."""
+"""Create the reference page of the command line from the commands and their options."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from orchestrator.cli.main import app
 
 HEAD = """# Command line
 
-Made from the code: what `orch COMMAND --help` prints.
+This page lists all commands of orch with their options. You need it to look up an option without a terminal; `orch
+COMMAND --help` prints the same.
 """
 
 
 def page() -> str:
     command = typer.main.get_command(app)
-    return "\n".join([HEAD, *told(command, typer.Context(command, info_name="orch"))])
+    return "\n".join([HEAD, *describe_subcommands(command, typer.Context(command, info_name="orch"))])
 
 
-def told(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
-    """A command, then those below it."""
-    for name, one in sorted(getattr(command, "commands", {}).items()):
-        below = typer.Context(one, info_name=name, parent=context)
-        yield f"## {below.command_path}\n"
-        yield f"{(one.help or '').strip()}\n"
-        words = " ".join(one.collect_usage_pieces(below))
-        yield f"```text\n{below.command_path} {words}\n```\n"
-        yield from options(one, below)
-        yield from told(one, below)
+def describe_subcommands(group: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
+    """Yield the sections of all commands below a group, each followed by its own subcommands."""
+    for name, command in sorted(getattr(group, "commands", {}).items()):
+        subcontext = typer.Context(command, info_name=name, parent=context)
+        yield f"## {subcontext.command_path}\n"
+        yield f"{(command.help or '').strip()}\n"
+        usage = " ".join(command.collect_usage_pieces(subcontext))
+        yield f"```text\n{subcontext.command_path} {usage}\n```\n"
+        yield from option_table(command, subcontext)
+        yield from describe_subcommands(command, subcontext)
 
 
-def options(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
-    rows = [one.get_help_record(context) for one in command.params]
-    found = [row for row in rows if row and row[0] != "-h, --help"]
-    if found:
-        yield "| option | |\n| --- | --- |"
-        yield from (f"| <code>{cell(name)}</code> | {cell(words)} |" for name, words in found)
+def option_table(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
+    rows = [parameter.get_help_record(context) for parameter in command.params]
+    options = [row for row in rows if row and row[0] != "-h, --help"]
+    if options:
+        yield "| option | meaning |\n| --- | --- |"
+        yield from (f"| <code>{cell(name)}</code> | {cell(text)} |" for name, text in options)
         yield ""
 
 
 def cell(text: str) -> str:
-    """As HTML: a pipe would end the cell, in code too."""
+    """Escape text for a table cell; a plain pipe would end the cell, even in code."""
     return html.escape(" ".join(text.split()), quote=False).replace("|", "&#124;")

@@ -1,4 +1,4 @@
-"""For mkdocs: pages made from the code, and links to files that are not part of the site."""
+"""Add generated pages to the site of mkdocs, and show links to files outside of it as file names."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "train" / "lib")]
 
-from docs.tools import commands, events  # noqa: E402  only found with the path above
+from docs.tools import commands, events  # noqa: E402  needs the path above
 
 PAGES = {"reference/cli.md": commands.page, "reference/events.md": events.page}
-OUTSIDE = re.compile(r"\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
+RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the pages that are made from the code."""
-    for path, made in PAGES.items():
-        files.append(File.generated(config, path, content=made()))
+    """Add the pages that are generated from the code."""
+    for path, generate in PAGES.items():
+        files.append(File.generated(config, path, content=generate()))
     return files
 
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
-    """A link out of docs/ becomes the file's name; raises PluginError if there is no such file."""
+    """Replace links that lead out of docs/ by the name of the file.
+
+    Raises:
+        PluginError: if there is no such file.
+    """
     folder = Path(page.file.src_uri).parent
 
-    def named(match: re.Match[str]) -> str:
+    def link_or_name(match: re.Match[str]) -> str:
         path = (ROOT / "docs" / folder / match.group(2)).resolve()
         if path.is_relative_to(ROOT / "docs"):
             return match.group(0)
@@ -39,4 +43,4 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
         name = path.relative_to(ROOT).as_posix()
         return f"`{name}`" if match.group(1) == name else f"{match.group(1)} (`{name}`)"
 
-    return OUTSIDE.sub(named, text)
+    return RELATIVE_LINK.sub(link_or_name, text)

@@ -1,4 +1,4 @@
-"""The blocks of docs/ that are marked `dry-run`: each command is planned, on this machine."""
+"""Plan the commands on pages that are marked `dry-run`, on this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ COMMANDS = [words for page in PAGES for block in blocks(page) if block.mark == "
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_it_can_be_planned(words: list[str], tmp_path: Path) -> None:
+def test_a_command_can_be_planned(words: list[str], tmp_path: Path) -> None:
     command = [*words, "--dry-run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "run_" in done.stdout, "a script that starts the recipe's"
-    assert list(tmp_path.iterdir()) == [], "nothing is written"
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "run_" in result.stdout, "the script starts the recipe"
+    assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"

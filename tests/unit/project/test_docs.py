@@ -1,10 +1,11 @@
-"""The pages for users: the site builds, and what they tell a reader to type is understood.
+"""Check the pages for users: the site builds, and orch accepts the commands that the pages show.
 
-Each block is fenced, and marked in a comment above it. Commands (sh): `tested by: FILE`, `dry-run`
-(tests/local/test_docs.py plans it), or `not run: WHY`; those of `orch` alone need no mark: here
-each of their lines is parsed by the real command line, and the verbs have tests of their own.
-Files (toml, yaml): `checked as: READER`, by test_files_on_pages.py, which also reads each python
-block. Text: `shown: WHAT`.
+Every block is fenced and has a mark, a comment above it:
+
+- Commands (sh): `tested by: FILE`, `dry-run` (tests/local/test_docs.py plans it), or `not run: REASON`. A block
+  of `orch` commands needs no mark: its lines are parsed here by the real command line.
+- Files (toml, yaml): `checked as: READER`, by test_files_on_pages.py, which also reads each python block.
+- Text: `shown: DESCRIPTION`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+import yaml
 from orch_node.protocol import files
 from typer.core import TyperGroup
 
+from docs.tools import commands, events
 from orchestrator.cli.main import EXAMPLES, app
 from orchestrator.load.inventory import KNOWN_VARIABLES
-from tests.pages import PAGES, ROOT, Block, blocks, indented
+from tests.pages import PAGES, ROOT, Block, block_id, blocks, indented_blocks
 
 COMMANDS = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
 FILES = re.compile(r"tested by: (?P<file>\S+)|checked as: \S.*|not run: \S.*", re.DOTALL)
@@ -33,110 +38,17 @@ MARKS = {
     "text": re.compile(r"shown: \S.*", re.DOTALL),
 }
 ALL = [(page, block) for page in PAGES for block in blocks(page)]
-CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
-
-
-def named(value: object) -> str:
-    """A test's name: the page, and the line of the block."""
-    if isinstance(value, Path):
-        return value.name
-    return f"{value.language}-{value.line}" if isinstance(value, Block) else str(value)
-
-
-def complaint(words: list[str]) -> str:
-    """What orch would say of words that it does not know; nothing of those that it would follow."""
-    try:
-        parse(words)
-    except (typer.Exit, SystemExit):  # what only prints: --version, --help
-        return ""
-    except Exception as error:
-        return str(getattr(error, "message", "")) or repr(error)
-    return ""
-
-
+DOCS = ROOT / "docs"
+CONFIGURATION = DOCS / "reference" / "configuration.md"
+GENERATED = {"reference/cli.md": commands.HEAD, "reference/events.md": events.HEAD}
 COMMAND = typer.main.get_command(app)
-
-
-def parse(words: list[str]) -> None:
-    """Down to the last subcommand, as orch does."""
-    command = COMMAND
-    context = command.make_context("orch", words, resilient_parsing=False)
-    while isinstance(command, TyperGroup):
-        left = [*context._protected_args, *context.args]
-        if not left:
-            return
-        name, found, left = command.resolve_command(context, left)
-        assert found is not None
-        command, context = found, found.make_context(name, left, parent=context)
-
-
-@pytest.mark.parametrize(("page", "block"), ALL, ids=named)
-def test_a_block_says_how_it_is_checked(page: Path, block: Block) -> None:
-    where = f"{page.name}:{block.line}"
-    assert block.language in MARKS, f"{where}: no such language: {block.language!r}"
-    mark = MARKS[block.language].fullmatch(block.mark)
-    if block.language == "sh" and not block.mark:
-        assert {words[0] for words in block.commands()} == {"orch"}, f"{where}: needs a mark"
-        return
-    assert mark, f"{where}: no such mark for {block.language}: {block.mark!r}"
-    if file := mark.groupdict().get("file"):
-        assert (ROOT / file).exists(), where
-
-
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_a_page_has_no_block_without_a_fence(page: Path) -> None:
-    assert indented(page) == []
-
-
 COMMAND_LINES = [
     (page, words) for page, block in ALL if block.language == "sh" for words in block.commands() if words[0] == "orch"
 ]
-
-
-def test_what_a_page_tells_to_type_is_understood() -> None:
-    assert len(COMMAND_LINES) > 60
-    said = {f"{page.name}: {' '.join(words)}": complaint(words[1:]) for page, words in COMMAND_LINES}
-    assert {command: words for command, words in said.items() if words} == {}
-
-
-PROSE = re.compile(r"`orch ([^`]+)`")
-
-
-def test_what_a_page_names_in_a_sentence_is_there() -> None:
-    """Commands and options; a sentence may leave the rest of a command out."""
-    named = {text for page in PAGES for text in PROSE.findall(page.read_text())}
-    assert len(named) > 30
-    said = {text: complaint(text.replace("|", " ").split()) for text in named}
-    assert {text: words for text, words in said.items() if words.startswith("No such")} == {}
-
-
-def test_the_examples_of_the_help_are_understood() -> None:
-    assert [complaint(one.split()[1:]) for one in EXAMPLES] == [""] * len(EXAMPLES)
-
-
-def test_a_wrong_option_is_found() -> None:
-    assert "No such option: --nod" in complaint(["train", "bert-qa", "--nod"])
-    assert "No such command" in complaint(["runs", "no-such-verb"])
-    assert complaint(["runs", "show", "last"]) == ""
-
-
-def test_every_variable_of_the_inventory_is_told() -> None:
-    """Those that the code and the roles read of an inventory."""
-    read = {*KNOWN_VARIABLES, "stack_index_url"}
-    for path in (ROOT / "orchestrator" / "load").glob("*.py"):
-        read |= set(re.findall(r'^VARIABLE = "(orch_\w+)"', path.read_text(), re.MULTILINE))
-    text = CONFIGURATION.read_text()
-    assert {name for name in read if f"`{name}`" not in text} == set()
-
-
-def test_every_file_of_a_run_is_told() -> None:
-    text = (CONFIGURATION.parent / "files.md").read_text()
-    names = {value for name, value in vars(files).items() if name.isupper() and name != "SECRETS"}
-    assert len(names) > 10
-    assert {name for name in names if isinstance(name, str) and f"`{name}" not in text} == set()
-
-
-# What orch's own processes say to each other, or to its build.
+INLINE_COMMAND = re.compile(r"`orch ([^`]+)`")
+# A link to a file, without its anchor.
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
+# Variables that orch's processes, tests or build set for each other; users do not set them.
 INTERNAL = {
     "ORCH_ADDRESS",
     "ORCH_BY_STEP",
@@ -156,31 +68,143 @@ INTERNAL = {
 }
 
 
-def test_every_variable_of_the_environment_is_told() -> None:
+def usage_error(words: list[str]) -> str:
+    """Return the error of orch's command line for these arguments, or ""."""
+    try:
+        parse(words)
+    except (typer.Exit, SystemExit):  # --version and --help only print
+        return ""
+    except Exception as error:
+        return str(getattr(error, "message", "")) or repr(error)
+    return ""
+
+
+def parse(words: list[str]) -> None:
+    """Parse arguments down to the last subcommand, as orch does."""
+    command = COMMAND
+    context = command.make_context("orch", words, resilient_parsing=False)
+    while isinstance(command, TyperGroup):
+        remaining = [*context._protected_args, *context.args]
+        if not remaining:
+            return
+        name, subcommand, remaining = command.resolve_command(context, remaining)
+        assert subcommand is not None
+        command, context = subcommand, subcommand.make_context(name, remaining, parent=context)
+
+
+def nav_entries(items: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield title and path of each page in the navigation of mkdocs.yml."""
+    for item in items:
+        for title, value in item.items():
+            if isinstance(value, str):
+                yield title, value
+            else:
+                yield from nav_entries(value)
+
+
+@pytest.mark.parametrize(("page", "block"), ALL, ids=block_id)
+def test_a_block_has_a_mark_of_its_language(page: Path, block: Block) -> None:
+    where = f"{page.name}:{block.line}"
+    assert block.language in MARKS, f"{where}: unknown language: {block.language!r}"
+    mark = MARKS[block.language].fullmatch(block.mark)
+    if block.language == "sh" and not block.mark:
+        assert {words[0] for words in block.commands()} == {"orch"}, f"{where}: needs a mark"
+        return
+    assert mark, f"{where}: unknown mark for {block.language}: {block.mark!r}"
+    if file := mark.groupdict().get("file"):
+        assert (ROOT / file).exists(), where
+
+
+def test_every_block_is_fenced() -> None:
+    lines = {str(page.relative_to(ROOT)): indented_blocks(page) for page in PAGES}
+    assert {page: numbers for page, numbers in lines.items() if numbers} == {}
+
+
+def test_navigation_titles_equal_page_titles() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    titles = {path: title for title, path in nav_entries(nav)}
+    texts = GENERATED | {str(page.relative_to(DOCS)): page.read_text() for page in PAGES[1:]}
+    assert titles == {path: text.splitlines()[0].removeprefix("# ") for path, text in texts.items()}
+
+
+@pytest.mark.parametrize("page", [*PAGES[1:], *GENERATED], ids=block_id)
+def test_a_page_begins_with_two_sentences(page: Path | str) -> None:
+    text = page.read_text() if isinstance(page, Path) else GENERATED[page]
+    paragraph = text.split("\n\n")[1]
+    assert len(re.findall(r"[.:](?:\s|$)", paragraph)) >= 2, "say what the page helps with, and when it is needed"
+
+
+def test_orch_accepts_every_command_in_a_block() -> None:
+    assert len(COMMAND_LINES) > 60
+    errors = {f"{page.name}: {' '.join(words)}": usage_error(words[1:]) for page, words in COMMAND_LINES}
+    assert {command: error for command, error in errors.items() if error} == {}
+
+
+def test_commands_and_options_in_sentences_exist() -> None:
+    """A sentence may omit required arguments of a command."""
+    texts = {text for page in PAGES for text in INLINE_COMMAND.findall(page.read_text())}
+    assert len(texts) > 30
+    errors = {text: usage_error(text.replace("|", " ").split()) for text in texts}
+    assert {text: error for text, error in errors.items() if error.startswith("No such")} == {}
+
+
+def test_orch_accepts_the_examples_of_its_help() -> None:
+    assert {example: error for example in EXAMPLES if (error := usage_error(example.split()[1:]))} == {}
+
+
+def test_usage_error_reports_unknown_options_and_commands() -> None:
+    assert "No such option: --nod" in usage_error(["train", "bert-qa", "--nod"])
+    assert "No such command" in usage_error(["runs", "no-such-verb"])
+    assert usage_error(["runs", "show", "last"]) == ""
+
+
+def test_configuration_page_lists_every_inventory_variable() -> None:
+    names = {*KNOWN_VARIABLES, "stack_index_url"}
+    for path in (ROOT / "orchestrator" / "load").glob("*.py"):
+        names |= set(re.findall(r'^VARIABLE = "(orch_\w+)"', path.read_text(), re.MULTILINE))
+    text = CONFIGURATION.read_text()
+    assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_configuration_page_lists_every_environment_variable() -> None:
     sources = [
         path
-        for top in ("orchestrator", "train/lib", "bindings")
-        for kind in ("py", "cpp")
-        for path in (ROOT / top).rglob(f"*.{kind}")
+        for folder in ("orchestrator", "train/lib", "bindings")
+        for suffix in ("py", "cpp")
+        for path in (ROOT / folder).rglob(f"*.{suffix}")
     ]
-    read = {name for path in sources for name in re.findall(r"\bORCH_[A-Z0-9_]+", path.read_text())}
+    names = {name for path in sources for name in re.findall(r"\bORCH_[A-Z0-9_]+", path.read_text())}
     text = CONFIGURATION.read_text()
-    assert {name for name in read - INTERNAL if f"`{name}`" not in text} == set()
+    assert {name for name in names - INTERNAL if f"`{name}`" not in text} == set()
 
 
-def test_the_site_builds_and_no_link_is_broken(tmp_path: Path) -> None:
+def test_files_page_lists_every_file_of_a_run() -> None:
+    text = (DOCS / "reference" / "files.md").read_text()
+    names = {value for name, value in vars(files).items() if name.isupper() and name != "SECRETS"}
+    assert len(names) > 10
+    assert {name for name in names if isinstance(name, str) and f"`{name}" not in text} == set()
+
+
+def test_the_site_builds_without_broken_links(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     options = (tmp_path / "reference" / "cli.html").read_text()
     assert "<code>--show RANK|all|none</code>" in options.replace("&#124;", "|")
-    assert "&amp;lt;" not in options, "no angle bracket is escaped twice"
+    assert "&amp;lt;" not in options, "an angle bracket is escaped twice"
     assert "first_step" in (tmp_path / "reference" / "events.html").read_text()
 
 
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
+@pytest.mark.parametrize(
+    "page", [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md")], ids=block_id
+)
+def test_links_outside_the_site_lead_to_files(page: Path) -> None:
+    assert [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=named)
-def test_the_doors_links_lead_somewhere(page: Path) -> None:
-    assert [to for to in LINK.findall(page.read_text()) if not (page.parent / to).exists()] == []
+def test_paths_in_the_map_of_the_code_exist() -> None:
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    paths = re.findall(r"`([\w./*-]+/[\w./*-]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    inside = [path for path in paths if path.split("/")[0] in folders]
+    assert len(inside) > 40
+    assert [path for path in inside if not list(ROOT.glob(path.rstrip("/")))] == []

@@ -1,4 +1,4 @@
-"""The pages tell to install what is ours, or what our stacks and options name: nobody else's."""
+"""Check that pages only install orch's distribution and packages that its stacks and extras require."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -27,42 +26,43 @@ PAGES = sorted(
     for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "*/README.md")
     for path in CHECKOUT.glob(pattern)
 )
-SAID = re.compile(r"\b(?:pip|pipx|uv tool|uv pip) install +([^`#|\n]+)")
-WITH_VALUE = ("--python", "--index-url", "--extra-index-url", "--find-links", "-r", "--prefix")
+INSTALL = re.compile(r"\b(?:pip|pipx|uv tool|uv pip) install +([^`#|\n]+)")
+OPTIONS_WITH_VALUE = ("--python", "--index-url", "--extra-index-url", "--find-links", "-r", "--prefix")
 
 
-def project() -> dict[str, list[str]]:
+def dependency_groups() -> dict[str, list[str]]:
     table = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert table["name"] == DISTRIBUTION
     return {"dependencies": table["dependencies"], **table["optional-dependencies"]}
 
 
-def known() -> set[str]:
-    asked = (Requirement(one).name for group in project().values() for one in group)
-    stacks = (name for stack in load.all_stacks() for name in stack.requirements)
-    return {canonicalize_name(one) for one in (DISTRIBUTION, "pipx", "uv", *asked, *stacks)}
+def known_packages() -> set[str]:
+    dependencies = (Requirement(text).name for group in dependency_groups().values() for text in group)
+    requirements = (name for stack in load.all_stacks() for name in stack.requirements)
+    return {canonicalize_name(name) for name in (DISTRIBUTION, "pipx", "uv", *dependencies, *requirements)}
 
 
-def installed(text: str) -> Iterator[str]:
-    """Names of packages in the commands of a page; files and folders are no names."""
-    for said in SAID.findall(text):
-        words = iter(shlex.split(said.replace("\\", " ")))
+def installed_packages(text: str) -> Iterator[str]:
+    """Yield the package names in the install commands of a page, without files and folders."""
+    for arguments in INSTALL.findall(text):
+        words = iter(shlex.split(arguments.replace("\\", " ")))
         for word in words:
-            if word in WITH_VALUE:
+            if word in OPTIONS_WITH_VALUE:
                 next(words, None)
             elif not word.startswith(("-", ".", "/")) and "/" not in word and ".whl" not in word:
                 yield canonicalize_name(Requirement(word).name)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(CHECKOUT)))
-def test_a_page_names_no_strangers_package(path: Path) -> None:
-    assert sorted(set(installed(path.read_text())) - known()) == []
+def test_pages_install_only_known_packages() -> None:
+    known = known_packages()
+    unknown = {str(path.relative_to(CHECKOUT)): set(installed_packages(path.read_text())) - known for path in PAGES}
+    assert {page: names for page, names in unknown.items() if names} == {}
 
 
-def test_a_stranger_would_be_seen() -> None:
+def test_an_unknown_package_is_found() -> None:
     text = "    pip install -U 'orch[k8s]' ./bindings\n`uv tool install --python 3.12 orch-train`\n"
-    assert sorted(set(installed(text)) - known()) == ["orch"]
+    assert set(installed_packages(text)) - known_packages() == {"orch"}
 
 
-def test_what_is_installed_here_bears_the_name() -> None:
+def test_the_installed_distribution_has_the_documented_name() -> None:
     assert version(DISTRIBUTION)
