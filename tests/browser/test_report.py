@@ -1,4 +1,4 @@
-"""The page of `orch report` in a real browser: it draws, complains of nothing and can be read."""
+"""Open the page of `orch report` in Chromium: it draws, is readable, and logs no errors."""
 
 from __future__ import annotations
 
@@ -24,83 +24,83 @@ SCHEMES = {"dark": "0", "light": "1"}
 CASES: dict[str, dict[str, Any]] = {
     "eight ranks, one slow": {"straggler": 5},
     "many ranks, one failed": {"ranks": 64, "nodes": 16, "straggler": 37, "fails": 12},
-    "more ranks than have room": {"ranks": 160, "nodes": 10, "straggler": 150, "seconds": 30},
+    "more ranks than rows": {"ranks": 160, "nodes": 10, "straggler": 150, "seconds": 30},
     "one rank": {"ranks": 1, "nodes": 1, "seconds": 12},
     "before the first step": {"ranks": 2, "nodes": 1, "seconds": 6},
     "some hours": {"ranks": 2, "nodes": 1, "seconds": 20_000},
 }
-# Looks at the drawn page as a reader would: at places and colours on the screen; then toggles a
-# line, zooms and exports. It runs under the page's own policy, to which its hash is added.
-LOOK = """
+# This script checks positions and colours on the drawn page, then toggles a line, zooms and exports. It runs
+# under the page's content security policy, to which its hash is added.
+INSPECT_SCRIPT = """
 (() => {
-  const level = text => {
+  const luminance = text => {
     const [r, g, b] = text.match(/[0-9.]+/g).map(Number).map(c => c / 255)
       .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const contrast = (a, b) => {
-    const [low, high] = [level(a), level(b)].sort((x, y) => x - y);
+    const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y);
     return (high + 0.05) / (low + 0.05);
   };
-  const look = () => {
-    const found = {charts: 0, overlaps: [], outside: [], faint: [], empty: [], texts: [],
+  const inspect = () => {
+    const result = {charts: 0, overlaps: [], outside: [], faint: [], empty: [], texts: [],
                    elements: document.querySelectorAll(".chart img, .chart a[href], h1 i").length};
-    const paper = getComputedStyle(document.body).backgroundColor;
+    const background = getComputedStyle(document.body).backgroundColor;
     for (const chart of document.querySelectorAll(".chart")) {
-      found.charts += 1;
+      result.charts += 1;
       const title = chart.getAttribute("aria-label");
-      if (!chart.querySelector(".js-line, .js-fill, .point path")) found.empty.push(title);
+      if (!chart.querySelector(".js-line, .js-fill, .point path")) result.empty.push(title);
       const texts = [...chart.querySelectorAll("text")].filter(t => t.textContent.trim())
         .map(t => [t, t.getBoundingClientRect()]);
       texts.forEach(([text, box], index) => {
         const name = title + ": " + text.textContent;
-        found.texts.push(text.textContent);
-        if (box.left < 0 || box.right > innerWidth) found.outside.push(name);
-        if (!text.matches(".bartext") && contrast(getComputedStyle(text).fill, paper) < 4.5)
-          found.faint.push(name);
-        for (const [other, at] of texts.slice(index + 1))
-          if (box.left < at.right - 1 && at.left < box.right - 1
-              && box.top < at.bottom - 1 && at.top < box.bottom - 1)
-            found.overlaps.push(name + " / " + other.textContent);
+        result.texts.push(text.textContent);
+        if (box.left < 0 || box.right > innerWidth) result.outside.push(name);
+        if (!text.matches(".bartext") && contrast(getComputedStyle(text).fill, background) < 4.5)
+          result.faint.push(name);
+        for (const [neighbour, area] of texts.slice(index + 1))
+          if (box.left < area.right - 1 && area.left < box.right - 1
+              && box.top < area.bottom - 1 && area.top < box.bottom - 1)
+            result.overlaps.push(name + " / " + neighbour.textContent);
       });
     }
-    found.scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-    found.width = innerWidth;
-    found.wide = document.documentElement.scrollWidth - innerWidth;
-    return found;
+    result.scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    result.width = innerWidth;
+    result.overflow = document.documentElement.scrollWidth - innerWidth;
+    return result;
   };
-  const act = async () => {
+  const interact = async () => {
     const chart = document.querySelector(".chart");
-    const shown = () => chart.querySelectorAll(".scatterlayer .trace").length;
-    const before = shown();
+    const visibleTraces = () => chart.querySelectorAll(".scatterlayer .trace").length;
+    const before = visibleTraces();
     const click = type => new MouseEvent(type, {bubbles: true, view: window});
     const toggles = chart.querySelectorAll(".legendtoggle");
     if (toggles.length) for (const type of ["mousedown", "mouseup"])
       toggles[toggles.length - 1].dispatchEvent(click(type));
     await new Promise(done => setTimeout(done, 1000));
-    const toggled = before - shown();
+    const toggled = before - visibleTraces();
     await Plotly.relayout(chart, {"xaxis.range": [1, 2]});
     return {legend: toggles.length > 0, toggled, zoomed: chart.layout.xaxis.range, buttons:
             [...chart.querySelectorAll(".modebar-btn")].map(b => b.dataset.title),
             picture: (await Plotly.toImage(chart)).slice(0, 22)};
   };
-  const drawn = async () => {
+  const inspectWhenDrawn = async () => {
     while (!document.body.dataset.drawn) await new Promise(done => setTimeout(done, 20));
-    const found = look();
-    if (found.charts) Object.assign(found, await act());
-    parent.postMessage(JSON.stringify(found), "*");
+    const result = inspect();
+    if (result.charts) Object.assign(result, await interact());
+    parent.postMessage(JSON.stringify(result), "*");
   };
-  drawn();
+  inspectWhenDrawn();
 })();
 """
-# A window has a least width, a frame has none.
+# A window has a minimum width, a frame has none.
 FRAME = """<!doctype html><body style="margin:0">
 <iframe src="{page}" style="border:0" width="{width}" height="2600"></iframe>
 <script>addEventListener("message", event => {{
-  const note = document.createElement("pre");
-  note.id = "seen";
-  note.textContent = event.data;
-  document.body.append(note);
+  const output = document.createElement("pre");
+  output.id = "result";
+  output.textContent = event.data;
+  document.body.append(output);
 }});</script>"""
 
 Browser = Callable[..., subprocess.CompletedProcess[str]]
@@ -113,7 +113,7 @@ def browser(tmp_path: Path) -> Browser:
         pytest.fail("no Chromium: `make test` installs the Debian package where it may")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        sandbox = ["--no-sandbox"] if os.getuid() == 0 else []  # it refuses to sandbox root
+        sandbox = ["--no-sandbox"] if os.getuid() == 0 else []  # Chromium cannot sandbox root
         command = [
             program,
             "--headless=new",
@@ -127,97 +127,94 @@ def browser(tmp_path: Path) -> Browser:
             "--window-size=1300,2600",
             *arguments,
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done
+        process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert process.returncode == 0, process.stderr
+        return process
 
     return run
 
 
-def made(folder: Path, *names: str) -> Path:
-    """The page of the newest of the runs in `folder`, or of those named."""
+def make_page(folder: Path, *names: str) -> Path:
+    """Write the page of these runs in a folder, by default of the newest one."""
     return report(folder, names or ["last"], inventory=None, output=folder / "page.html", tell=print)
 
 
-def looked_at(browser: Browser, page: Path, *, scheme: str = "light", width: int = 1300) -> Any:
-    """What LOOK has found, of the page under its own policy."""
-    digest = base64.b64encode(hashlib.sha256(LOOK.encode()).digest()).decode()
+def inspect_page(browser: Browser, page: Path, *, scheme: str = "light", width: int = 1300) -> Any:
+    """Return what INSPECT_SCRIPT finds on a page under the page's content security policy."""
+    digest = base64.b64encode(hashlib.sha256(INSPECT_SCRIPT.encode()).digest()).decode()
     text = page.read_text()
     assert text.count("script-src ") == 1
     text = text.replace("script-src ", f"script-src 'sha256-{digest}' ")
-    copy = page.with_name("looked-at.html")
-    copy.write_text(text.replace("</body>", f"<script>{LOOK}</script></body>"))
+    copy = page.with_name("inspected.html")
+    copy.write_text(text.replace("</body>", f"<script>{INSPECT_SCRIPT}</script></body>"))
     frame = page.with_name("frame.html")
     frame.write_text(FRAME.format(page=copy.as_uri(), width=width))
     option = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
-    done = browser(option, "--virtual-time-budget=20000", "--dump-dom", frame.as_uri())
-    assert "CONSOLE" not in done.stderr, done.stderr
-    match = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert match, done.stderr
+    process = browser(option, "--virtual-time-budget=20000", "--dump-dom", frame.as_uri())
+    assert "CONSOLE" not in process.stderr, process.stderr
+    match = re.search(r'<pre id="result">(.*?)</pre>', process.stdout, re.DOTALL)
+    assert match, process.stderr
     return json.loads(unescape(match.group(1)))
 
 
-def check(seen: Any, scheme: str, width: int) -> None:
-    assert seen["charts"] >= 2
-    assert (seen["scheme"], seen["width"]) == (scheme, width)
+def check_readable(result: Any, scheme: str, width: int) -> None:
+    assert result["charts"] >= 2
+    assert (result["scheme"], result["width"]) == (scheme, width)
     for fault in ("overlaps", "outside", "faint", "empty"):
-        assert seen[fault] == [], fault
-    assert seen["wide"] <= 0, "nothing sticks out of the page"
-    assert seen["toggled"] == seen["legend"], "a click in the legend takes a line away"
-    assert seen["zoomed"] == [1, 2]
-    assert seen["picture"].startswith("data:image/png;base64,")
-    assert not any("cloud" in title.lower() for title in seen["buttons"])
+        assert result[fault] == [], fault
+    assert result["overflow"] <= 0, "the page is wider than the window"
+    assert result["toggled"] == result["legend"], "a click on the legend hides a line"
+    assert result["zoomed"] == [1, 2]
+    assert result["picture"].startswith("data:image/png;base64,")
+    assert not any("cloud" in title.lower() for title in result["buttons"])
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 400)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 400)], ids=["light-wide", "dark-narrow"])
 @pytest.mark.parametrize("case", CASES)
-def test_it_can_be_read(browser: Browser, tmp_path: Path, case: str, scheme: str, width: int) -> None:
+def test_a_run_is_readable(browser: Browser, tmp_path: Path, case: str, scheme: str, width: int) -> None:
     make_run(tmp_path, **CASES[case])
-    check(looked_at(browser, made(tmp_path), scheme=scheme, width=width), scheme, width)
+    check_readable(inspect_page(browser, make_page(tmp_path), scheme=scheme, width=width), scheme, width)
 
 
-def test_several_runs_can_be_read(browser: Browser, tmp_path: Path) -> None:
+def test_several_runs_are_readable(browser: Browser, tmp_path: Path) -> None:
     for ranks in (2, 4, 8):
         make_run(tmp_path, f"20260101-120000-qa-000{ranks}", ranks=ranks, seconds=30)
     names = sorted(path.name for path in tmp_path.iterdir())
-    seen = looked_at(browser, made(tmp_path, *names), width=400)
-    assert seen["charts"] == 3
-    check(seen, "light", 400)
+    result = inspect_page(browser, make_page(tmp_path, *names), width=400)
+    assert result["charts"] == 3
+    check_readable(result, "light", 400)
 
 
-def test_what_a_node_sends_stays_text(browser: Browser, tmp_path: Path) -> None:
-    """In a title, a legend, a bar and a table; plotly knows tags of its own."""
-    evil = "</script><b>x</b><img src=x onerror=alert(1)><a href='javascript:alert(1)'>y</a>&lt;z"
-    folder = make_run(tmp_path, recipe=f"<i>{evil}</i>", ranks=2, nodes=1, seconds=30)
+def test_markup_from_a_node_stays_text(browser: Browser, tmp_path: Path) -> None:
+    """Markup appears as text in a title, a legend, a bar and a table, although plotly interprets some tags."""
+    markup = "</script><b>x</b><img src=x onerror=alert(1)><a href='javascript:alert(1)'>y</a>&lt;z"
+    folder = make_run(tmp_path, recipe=f"<i>{markup}</i>", ranks=2, nodes=1, seconds=30)
     path = folder / "events.jsonl"
-    path.write_text(path.read_text().replace('"phase": "train"', f'"phase": {json.dumps(evil)}'))
+    path.write_text(path.read_text().replace('"phase": "train"', f'"phase": {json.dumps(markup)}'))
     plan = folder / "plan.json"
     plan.write_text(plan.read_text().replace('"node": "node0", "local', '"node": "<b>n", "local'))
-    seen = looked_at(browser, made(tmp_path))
-    assert seen["elements"] == 0
-    assert "rank 0 on <b>n" in seen["texts"]
+    result = inspect_page(browser, make_page(tmp_path))
+    assert result["elements"] == 0
+    assert "rank 0 on <b>n" in result["texts"]
 
 
-def test_it_needs_nothing_else_and_complains_of_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_loads_nothing_and_logs_no_errors(browser: Browser, tmp_path: Path) -> None:
     make_run(tmp_path, straggler=5)
-    page = made(tmp_path)
+    page = make_page(tmp_path)
     picture = tmp_path / "page.png"
-    done = browser("--virtual-time-budget=5000", f"--screenshot={picture}", page.as_uri())
-    assert "CONSOLE" not in done.stderr, "not even a refused request"
+    process = browser("--virtual-time-budget=5000", f"--screenshot={picture}", page.as_uri())
+    assert "CONSOLE" not in process.stderr, "a refused request would be logged, too"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000, "an empty page compresses to almost nothing"
-    assert not re.search(r"""<[^>]* (src|href)=["'](?!data:)""", outside_scripts(page))
+    markup = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
+    assert not re.search(r"""<[^>]* (src|href)=["'](?!data:)""", markup)
 
 
-def outside_scripts(page: Path) -> str:
-    return re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
-
-
-def test_the_browser_would_complain(browser: Browser, tmp_path: Path) -> None:
-    """The test above can fail: a script that is not the page's own does not run, and is told."""
+def test_a_foreign_script_is_refused_and_logged(browser: Browser, tmp_path: Path) -> None:
+    """Show that the test above can fail."""
     make_run(tmp_path)
-    page = made(tmp_path)
+    page = make_page(tmp_path)
     page.write_text(page.read_text().replace("</body>", "<script>nowhere()</script></body>"))
-    done = browser(f"--screenshot={tmp_path / 'page.png'}", page.as_uri())
-    assert "CONSOLE" in done.stderr
-    assert "Content Security Policy" in done.stderr
+    process = browser(f"--screenshot={tmp_path / 'page.png'}", page.as_uri())
+    assert "CONSOLE" in process.stderr
+    assert "Content Security Policy" in process.stderr
