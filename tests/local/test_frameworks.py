@@ -145,10 +145,15 @@ def run(ground: Ground, folder: Path, text: str, *options: str) -> matrix.Cell:
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_ranks_that_only_send_and_receive_train_together(one: Ground, tmp_path: Path, backend: str) -> None:
-    cell = run(one, tmp_path, PIPELINE, "--backend", backend)
+@pytest.mark.parametrize("before", ["", "dist.barrier()"], ids=["no-collective", "barrier-first"])
+def test_ranks_that_only_send_and_receive_train_together(
+    one: Ground, tmp_path: Path, before: str, backend: str
+) -> None:
+    text = PIPELINE.replace("rank = dist.get_rank()", f"rank = dist.get_rank()\n{before}")
+    cell = run(one, tmp_path, text, "--backend", backend)
     assert cell.code == 0, cell.report
     assert [cell.said("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
+    assert "trains alone" not in cell.logs[0]
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
+import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 LOCK = threading.Lock()  # held while groups are looked at, and while they are destroyed
+
+
+def replace_lock() -> None:
+    """Make a new lock: in a forked child nobody would release one that another thread held."""
+    global LOCK
+    LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=replace_lock)
 
 
 @dataclass
@@ -18,11 +29,14 @@ class Counts:
 
     Attributes:
         point_to_point: sends and receives of all groups.
+        numbered: group -> its sends and receives that its backends number like collectives, as gloo
+            does. Ranks may begin different numbers of them.
         destroyed: collectives of groups that were destroyed.
         destroyed_world: the part of those that every rank had to take part in.
     """
 
     point_to_point: int = 0
+    numbered: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     destroyed: int = 0
     destroyed_world: int = 0
 
@@ -38,17 +52,22 @@ def begin(torch: ModuleType) -> None:
     if not torch.distributed.is_available():
         return
     for name in ("send", "recv", "recv_anysource"):
-        count_calls(torch.distributed.ProcessGroup, name)
+        count_calls(torch, name)
     keep_counts(torch)
 
 
-def count_calls(group_type: type, name: str) -> None:
+def count_calls(torch: ModuleType, name: str) -> None:
+    group_type = torch.distributed.ProcessGroup
     original = getattr(group_type, name)
 
     @functools.wraps(original)
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def counted(group: Any, *args: Any, **kwargs: Any) -> Any:
+        before = sequence_numbers(torch, group)
+        result = original(group, *args, **kwargs)
         COUNTS.point_to_point += 1
-        return original(*args, **kwargs)
+        if numbered := sequence_numbers(torch, group) - before:
+            COUNTS.numbered[group] = COUNTS.numbered.get(group, 0) + numbered
+        return result
 
     setattr(group_type, name, counted)
 
@@ -71,6 +90,11 @@ def keep_counts(torch: ModuleType) -> None:
 
     torch.distributed.destroy_process_group = destroy_process_group
     torch.distributed.distributed_c10d.destroy_process_group = destroy_process_group
+
+
+def operations(torch: ModuleType) -> int:
+    """Return how many collectives, sends and receives this rank has begun."""
+    return collectives(torch) + COUNTS.point_to_point
 
 
 def collectives(torch: ModuleType) -> int:
@@ -108,6 +132,10 @@ def sum_of(torch: ModuleType, groups: Iterable[Any]) -> int:
 
 def collectives_of(torch: ModuleType, group: Any) -> int:
     """Return the collectives of one group, 0 if its backends do not count them."""
+    return sequence_numbers(torch, group) - COUNTS.numbered.get(group, 0)
+
+
+def sequence_numbers(torch: ModuleType, group: Any) -> int:
     return sum(sequence_number(backend) for backend in backends(torch, group))
 
 

@@ -89,7 +89,7 @@ def main(argv: list[str]) -> None:
         callbacks.append(StepProgress(lambda: metrics.steps).look)
     heartbeat.begin(torch, lambda: metrics.steps, callbacks)
     agreement = preemption.AGREEMENT  # its own collectives train nothing
-    learning.begin(torch, lambda: communication.collectives(torch) - agreement.collectives)
+    learning.begin(torch, lambda: communication.operations(torch) - agreement.collectives)
     frameworks.note_losses()
     if run_script(argv, lambda: heartbeat.current(torch, metrics.steps)):
         count = communication.world_collectives(torch)

@@ -136,7 +136,7 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
 def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Placement) -> None:
     """Stop a script at its first optimizer step if a framework in it has other numbers of ranks
     than the run, or if the ranks have not communicated at all: then each trains alone."""
-    at_start = operations(torch)
+    at_start = communication.operations(torch)
 
     steps: list[None] = []
 
@@ -145,7 +145,7 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
             return
         steps.append(None)
         frameworks.check_numbers(layout, placement)
-        silent = operations(torch) == at_start
+        silent = communication.operations(torch) == at_start
         if silent and torch.distributed.is_initialized() and not other_groups(torch):
             raise RankError(
                 "the script trains alone on every rank: it made an optimizer step before the ranks "
@@ -155,10 +155,6 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
 
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(check)
-
-
-def operations(torch: ModuleType) -> int:
-    return communication.collectives(torch) + communication.COUNTS.point_to_point
 
 
 def other_groups(torch: ModuleType) -> bool:
