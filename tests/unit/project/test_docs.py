@@ -68,6 +68,24 @@ INTERNAL = {
     "ORCH_STACK",
 }
 
+# Fragments of orch's output that blocks marked `shown` quote. If a message changes, change the page and this list.
+QUOTED_OUTPUT = (
+    "(-v: why)",
+    "Compute and all-reduce on all nodes at once",
+    "Install the stack",
+    "Look at the node",
+    "files where the ranks run",
+    "has no BF16 instructions",
+    "joined on",
+    "more about it",
+    "no drift",
+    "no progress for",
+    "nodes are as they should be",
+    "ranks wait in collective",
+    "start again with the same command to go on",
+    "the fastest of those proved",
+)
+
 
 def usage_error(words: list[str]) -> str:
     """Return the error of orch's command line for these arguments, or ""."""
@@ -151,6 +169,15 @@ def test_commands_and_options_in_sentences_exist() -> None:
 
 def test_orch_accepts_the_examples_of_its_help() -> None:
     assert {example: error for example in EXAMPLES if (error := usage_error(example.split()[1:]))} == {}
+
+
+@pytest.mark.parametrize("fragment", QUOTED_OUTPUT)
+def test_quoted_output_is_what_orch_prints(fragment: str) -> None:
+    assert any(fragment in block.text for _, block in ALL if block.language == "text"), "no page quotes it"
+    sources = (path for folder in ("orchestrator", "train/lib", "playbooks") for path in (ROOT / folder).rglob("*"))
+    assert any(fragment in path.read_text() for path in sources if path.suffix in (".py", ".yml")), (
+        "orch no longer prints it"
+    )
 
 
 def test_usage_error_reports_unknown_options_and_commands() -> None:
