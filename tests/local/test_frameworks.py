@@ -92,15 +92,14 @@ def timeout():
     options = dist.group.WORLD._get_backend(torch.device("cpu")).options
     return int(options._timeout.total_seconds())
 
-accelerator = Accelerator(
-    kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=5000))]
-)
+handlers = [InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=5000))]
+accelerator = Accelerator(kwargs_handlers=handlers)
 print("FIRST", accelerator.num_processes, dist.get_backend(), timeout())
 accelerator.end_training()
 accelerator.state._reset_state(reset_partial_state=True)
-accelerator = Accelerator()
+accelerator = Accelerator(kwargs_handlers=handlers)
 total = int(accelerator.reduce(torch.ones(1)))
-print("SECOND", accelerator.num_processes, dist.get_backend(), total)
+print("SECOND", accelerator.num_processes, dist.get_backend(), total, timeout())
 accelerator.state._reset_state(reset_partial_state=True)
 from transformers import TrainingArguments
 arguments = TrainingArguments("out", ddp_timeout=7200)
@@ -181,7 +180,7 @@ def test_accelerators_without_cpu_true_train_on_all_ranks(one: Ground, tmp_path:
     assert cell.code == 0, cell.report
     for rank in (0, 1):
         assert cell.said("FIRST", rank) == "2 gloo 5000"
-        assert cell.said("SECOND", rank) == "2 gloo 2"
+        assert cell.said("SECOND", rank) == "2 gloo 2 5000"
         assert cell.said("THIRD", rank) == "2 7200"
 
 

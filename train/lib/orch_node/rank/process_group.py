@@ -118,7 +118,9 @@ def check_requested(distributed: ModuleType, requested: Mapping[str, Any]) -> No
 
 
 def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
-    """Give the default group the timeout that the script asks for."""
+    """Give the default group, if there is one, the timeout that the script asks for."""
+    if not distributed.is_initialized():  # the script has destroyed it, and asks for a new one
+        return
     torch = importlib.import_module("torch")
     group = distributed.distributed_c10d._get_default_group()
     for backend in communication.backends(torch, group):
