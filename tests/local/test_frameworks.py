@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from orch_node.rank import metrics
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests import matrix
 from tests.local.grounds import Ground
@@ -260,6 +261,11 @@ def test_few_nan_losses_are_no_warning(capsys: pytest.CaptureFixture[str], count
         losses.check(torch, [torch.tensor(1.0)])
         losses.check(torch, torch.ones(3))
     assert capsys.readouterr().err.count("warning") == (count == 10)
+
+
+def test_a_loss_without_a_value_does_not_end_the_training() -> None:
+    with FakeTensorMode():
+        metrics.NanLosses().check(torch, torch.ones(()))
 
 
 SLOW_TO_JOIN = """

@@ -143,7 +143,10 @@ class NanLosses:
             return
         if loss.device.type != "cpu" or loss.numel() != 1:
             return
-        value = loss.item()
+        try:
+            value = loss.item()
+        except Exception:  # a tensor without data; a check must not end a training
+            return
         self.in_a_row = self.in_a_row + 1 if value != value else 0
         if self.in_a_row == MOST_NAN_LOSSES:
             warn(f"the loss has been NaN in {MOST_NAN_LOSSES} backward passes in a row.")
