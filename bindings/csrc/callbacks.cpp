@@ -10,46 +10,46 @@
 namespace orch_ccl {
 namespace {
 
-class Callbacks {
+class CallbackThreads {
  public:
-  void add(std::function<void()> call) {
+  void add(std::function<void()> callback) {
     std::lock_guard<std::mutex> lock(mutex_);
-    calls_.push_back(std::move(call));
-    if (calls_.size() > idle_)
-      std::thread([this] { serve(); }).detach();
+    queue_.push_back(std::move(callback));
+    if (queue_.size() > idle_threads_)
+      std::thread([this] { run_thread(); }).detach();
     else
       wake_.notify_one();
   }
 
  private:
-  [[noreturn]] void serve() {
-    become_background_thread(kCallbackThreads);
-    give_way();
+  [[noreturn]] void run_thread() {
+    become_background_thread(kCallbackThreadName);
+    lower_priority();
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      ++idle_;
-      wake_.wait(lock, [this] { return !calls_.empty(); });
-      --idle_;
-      auto call = std::move(calls_.front());
-      calls_.pop_front();
+      ++idle_threads_;
+      wake_.wait(lock, [this] { return !queue_.empty(); });
+      --idle_threads_;
+      auto callback = std::move(queue_.front());
+      queue_.pop_front();
       lock.unlock();
-      call();
-      call = nullptr;
+      callback();
+      callback = nullptr;
       lock.lock();
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> calls_;
-  size_t idle_ = 0; // threads that wait, also those that were just woken
+  std::deque<std::function<void()>> queue_;
+  size_t idle_threads_ = 0; // including threads that were just woken
 };
 
 } // namespace
 
-void call_elsewhere(std::function<void()> call) {
-  static auto* instance = new Callbacks; // its threads outlive static destructors
-  instance->add(std::move(call));
+void run_on_callback_thread(std::function<void()> callback) {
+  static auto* instance = new CallbackThreads; // its threads outlive static destructors
+  instance->add(std::move(callback));
 }
 
 } // namespace orch_ccl

@@ -4,10 +4,11 @@
 
 namespace orch_ccl {
 
-constexpr const char* kCallbackThreads = "ccl-callback"; // their name
+constexpr const char* kCallbackThreadName = "ccl-callback"; // as `ps -L` shows them
 
-// Runs `call`, which may wait for another operation, on a thread that drives no operations: so those
-// go on beneath it. Calls do not wait for each other: where all such threads are busy, one more is started.
-void call_elsewhere(std::function<void()> call);
+// Runs a callback on a thread that drives no operations, because the callback may wait for another operation. Callbacks
+// do not wait for each other: if all callback threads are busy, another one is started. Called by the engine without
+// its lock.
+void run_on_callback_thread(std::function<void()> callback);
 
 } // namespace orch_ccl

@@ -9,7 +9,7 @@
 namespace orch_ccl {
 namespace {
 
-enum class BFloat16 : uint16_t {}; // its bits
+enum class BFloat16 : uint16_t {}; // the bits of a number
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -35,46 +35,46 @@ namespace avx512 {
 }
 #pragma GCC pop_options
 
-Vectors processor_vectors() {
+SimdLevel processor_simd_level() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    return Vectors::avx512;
-  return __builtin_cpu_supports("avx2") ? Vectors::avx2 : Vectors::none;
+    return SimdLevel::avx512;
+  return __builtin_cpu_supports("avx2") ? SimdLevel::avx2 : SimdLevel::none;
 }
 
-// torch's own variable, with torch's values. torch itself warns of a value that it does not know.
-Vectors allowed_vectors() {
+// ATEN_CPU_CAPABILITY is torch's variable; torch itself warns about unknown values.
+SimdLevel allowed_simd_level() {
   const char* value = getenv("ATEN_CPU_CAPABILITY");
   const std::string capability = value ? value : "";
   if (capability == "default")
-    return Vectors::none;
-  return capability == "avx2" ? Vectors::avx2 : Vectors::avx512;
+    return SimdLevel::none;
+  return capability == "avx2" ? SimdLevel::avx2 : SimdLevel::avx512;
 }
 
 } // namespace
 
-Vectors usable_vectors() {
-  static const Vectors usable = std::min(processor_vectors(), allowed_vectors());
+SimdLevel usable_simd_level() {
+  static const SimdLevel usable = std::min(processor_simd_level(), allowed_simd_level());
   return usable;
 }
 
-Combiner combiner_for(Number number, Combine by, Vectors vectors) {
-  switch (vectors) {
-    case Vectors::avx512: return avx512::find(number, by);
-    case Vectors::avx2: return number == Number::bfloat16 ? avx2::find_bfloat16(by) : avx2::find(number, by);
-    case Vectors::none: return plain::find(number, by);
+Combiner combiner_for(NumberType type, CombineOp op, SimdLevel simd_level) {
+  switch (simd_level) {
+    case SimdLevel::avx512: return avx512::find_combiner(type, op);
+    case SimdLevel::avx2: return type == NumberType::bfloat16 ? avx2::find_bfloat16_combiner(op) : avx2::find_combiner(type, op);
+    case SimdLevel::none: return plain::find_combiner(type, op);
   }
   return nullptr;
 }
 
-size_t size_of(Number number) {
-  switch (number) {
-    case Number::int8:
-    case Number::uint8: return 1;
-    case Number::bfloat16:
-    case Number::int16: return 2;
-    case Number::float64:
-    case Number::int64: return 8;
+size_t size_of(NumberType type) {
+  switch (type) {
+    case NumberType::int8:
+    case NumberType::uint8: return 1;
+    case NumberType::bfloat16:
+    case NumberType::int16: return 2;
+    case NumberType::float64:
+    case NumberType::int64: return 8;
     default: return 4;
   }
 }

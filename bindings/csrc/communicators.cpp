@@ -15,15 +15,15 @@
 namespace orch_ccl {
 namespace {
 
-struct Kept {
+struct ReturnedCommunicator {
   std::string id;
   std::shared_ptr<ccl::communicator> comm;
 };
 
-// Never destroyed, see the header.
+// Never destroyed: communicators must outlive static destructors.
 struct Pool {
   std::mutex mutex;
-  std::multimap<std::string, Kept> kept;
+  std::multimap<std::string, ReturnedCommunicator> returned;
   std::vector<std::shared_ptr<ccl::communicator>> all;
 };
 
@@ -40,25 +40,25 @@ bool transport_started() {
   return started;
 }
 
-void keep_communicator(const std::string& members, const std::string& id, std::shared_ptr<ccl::communicator> comm) {
+void return_communicator(const std::string& members, const std::string& id, std::shared_ptr<ccl::communicator> comm) {
   std::lock_guard<std::mutex> lock(pool().mutex);
-  pool().kept.emplace(members, Kept{id, std::move(comm)});
+  pool().returned.emplace(members, ReturnedCommunicator{id, std::move(comm)});
 }
 
-std::string kept_communicator(const std::string& members) {
+std::string find_returned_communicator(const std::string& members) {
   std::lock_guard<std::mutex> lock(pool().mutex);
-  const auto found = pool().kept.find(members);
-  return found == pool().kept.end() ? "" : found->second.id;
+  const auto match = pool().returned.find(members);
+  return match == pool().returned.end() ? "" : match->second.id;
 }
 
 std::shared_ptr<ccl::communicator> take_communicator(const std::string& members, const std::string& id) {
   std::lock_guard<std::mutex> lock(pool().mutex);
-  auto [first, last] = pool().kept.equal_range(members);
+  auto [first, last] = pool().returned.equal_range(members);
   for (auto it = first; it != last; ++it) {
     if (it->second.id != id)
       continue;
     auto comm = it->second.comm;
-    pool().kept.erase(it);
+    pool().returned.erase(it);
     return comm;
   }
   return nullptr;
@@ -73,11 +73,11 @@ std::shared_ptr<ccl::communicator> create_communicator(
   using Result = std::shared_ptr<ccl::communicator>;
   auto promise = std::make_shared<std::promise<Result>>();
   auto future = promise->get_future();
-  // oneCCL offers no timeout here. If a rank dies in the middle, this thread is left behind; the
-  // process itself can report and end.
+  // oneCCL has no timeout here. If a rank dies meanwhile, the thread keeps waiting, but this process can report the
+  // error and end.
   std::thread([=] {
     try {
-      start_oneccl();
+      initialize_oneccl();
       auto kvs = std::make_shared<StoreKvs>(store, deadline);
       started = true;
       promise->set_value(std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, kvs)));
@@ -89,8 +89,8 @@ std::shared_ptr<ccl::communicator> create_communicator(
     C10_THROW_ERROR(
         DistBackendError,
         "ccl: setting up " + group +
-            " timed out: every rank was there, but oneCCL could not connect them. With several network "
-            "interfaces per node set FI_TCP_IFACE to the one the nodes share.");
+            " timed out: all ranks have started, but oneCCL could not connect them. If the nodes have several network "
+            "interfaces, set FI_TCP_IFACE to the one that they share.");
   }
   Result comm;
   try {

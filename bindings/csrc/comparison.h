@@ -4,11 +4,12 @@
 
 namespace orch_ccl {
 
-// True if ORCH_CCL_CHECK is 1 in this process.
-bool comparing();
+// Returns whether ORCH_CCL_CHECK is 1, which must be the same on all ranks.
+bool call_checks_enabled();
 
-// The same operation after all ranks have told each other which one it is: if one of them calls another,
-// or the same with other sizes, it raises Disagreement instead of communicating.
-Operation compared(Operation operation);
+// Returns the operation with a check before it: all ranks first exchange descriptions of their calls. If a rank calls
+// another collective, or the same one with other sizes, the operation throws CollectiveMismatch or SizeMismatch instead
+// of communicating.
+Operation with_call_check(Operation operation);
 
 } // namespace orch_ccl

@@ -6,20 +6,21 @@
 
 #include <oneapi/ccl.hpp>
 
-#include "step.h"
+#include "pollable.h"
 
 namespace orch_ccl {
 
-// What an operation waits for: oneCCL's event, or a step of our own.
+// A part of an operation that completes later: an event of oneCCL or a transfer through shared memory. Used by the
+// thread that drives operations, under the engine's lock.
 class Event {
  public:
   Event(ccl::event event) : event_(std::move(event)) {}
-  Event(std::shared_ptr<Step> step) : step_(std::move(step)) {}
-  bool test(bool keen) { return step_ ? step_->test(keen) : event_->test(); }
+  Event(std::shared_ptr<Pollable> pollable) : pollable_(std::move(pollable)) {}
+  bool test(bool may_spin) { return pollable_ ? pollable_->test(may_spin) : event_->test(); }
 
  private:
   std::optional<ccl::event> event_;
-  std::shared_ptr<Step> step_;
+  std::shared_ptr<Pollable> pollable_;
 };
 
 using Events = std::vector<Event>;

@@ -7,61 +7,63 @@
 namespace orch_ccl {
 namespace {
 
-// Whole tensors this short are combined by every rank: one wait for the others instead of two.
-constexpr size_t kShort = 16 * 1024;
-// Messages of medium length are cut so that the ranks work at the same time.
-constexpr size_t kRoundsAtLeast = 4;
-// Where the system does not know the third-level cache.
-constexpr size_t kUsualCache = 32 * 1024 * 1024;
+// Every rank reduces the whole of a tensor up to this size, so that it waits for the others once instead of twice.
+constexpr size_t kMaxReplicatedBytes = 16 * 1024;
+// Tensors of medium size are divided into several rounds, so that the ranks work at the same time.
+constexpr size_t kMinRounds = 4;
+// Used if the system does not report the size of the third-level cache.
+constexpr size_t kDefaultCacheBytes = 32 * 1024 * 1024;
 
-// More than this, read and written by all ranks, is out of the cache before anybody reads the result.
+// If all ranks together read and write more than this, the result has left the cache before it is read.
 size_t cached_bytes() {
-  static const long known = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return known > 0 ? static_cast<size_t>(known) : kUsualCache;
+  static const long cache_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return cache_bytes > 0 ? static_cast<size_t>(cache_bytes) : kDefaultCacheBytes;
 }
 
-size_t divided(size_t bytes, size_t by) {
-  return (bytes + by - 1) / by;
+size_t divide_up(size_t bytes, size_t divisor) {
+  return (bytes + divisor - 1) / divisor;
 }
 
-size_t aligned(size_t bytes) {
-  return divided(bytes, kAligned) * kAligned;
+size_t align_up(size_t bytes) {
+  return divide_up(bytes, kCacheLine) * kCacheLine;
 }
 
 } // namespace
 
-bool reduces(const Exchange& exchange) {
+bool is_reduction(const Exchange& exchange) {
   return exchange.kind <= Exchange::reduce_scatter;
 }
 
-Pieces::Pieces(const Exchange& exchange, int ranks, size_t slot_bytes) : tensor_(exchange.bytes), piece_(slot_bytes) {
+Pieces::Pieces(const Exchange& exchange, int ranks, size_t slot_bytes)
+    : tensor_bytes_(exchange.bytes), max_piece_bytes_(slot_bytes) {
   const bool scatters = exchange.kind == Exchange::reduce_scatter;
   size_t length = exchange.bytes;
-  if (reduces(exchange)) {
-    together_ = !scatters && length <= std::min(kShort, piece_);
-    if (!together_) {
-      part_ = scatters ? length : aligned(divided(length, ranks));
-      tensor_ = scatters ? length * ranks : length;
-      length = part_;
-      piece_ /= ranks;
+  if (is_reduction(exchange)) {
+    replicated_ = !scatters && length <= std::min(kMaxReplicatedBytes, max_piece_bytes_);
+    if (!replicated_) {
+      part_bytes_ = scatters ? length : align_up(divide_up(length, ranks));
+      tensor_bytes_ = scatters ? length * ranks : length;
+      length = part_bytes_;
+      max_piece_bytes_ /= ranks;
     }
   }
-  const size_t cut = std::max(kShortestShare, aligned(divided(length, kRoundsAtLeast)));
-  piece_ = std::min(piece_, cut);
-  rounds_ = std::max<size_t>(1, divided(length, piece_));
-  streamed_ = (scatters || exchange.kind == Exchange::all_gather) && exchange.bytes * (ranks + 1) * ranks > cached_bytes();
+  const size_t balanced_bytes = std::max(kMinPieceBytes, align_up(divide_up(length, kMinRounds)));
+  max_piece_bytes_ = std::min(max_piece_bytes_, balanced_bytes);
+  rounds_ = std::max<size_t>(1, divide_up(length, max_piece_bytes_));
+  streamed_ =
+      (scatters || exchange.kind == Exchange::all_gather) && exchange.bytes * (ranks + 1) * ranks > cached_bytes();
 }
 
 Pieces::Piece Pieces::share(int rank, uint64_t round) const {
-  const size_t begin = rank * part_;
-  const size_t end = std::min(begin + part_, tensor_);
-  const size_t at = std::min(begin + round * piece_, std::max(begin, end));
-  return {at, end > at ? std::min(piece_, end - at) : 0};
+  const size_t begin = rank * part_bytes_;
+  const size_t end = std::min(begin + part_bytes_, tensor_bytes_);
+  const size_t offset = std::min(begin + round * max_piece_bytes_, std::max(begin, end));
+  return {offset, end > offset ? std::min(max_piece_bytes_, end - offset) : 0};
 }
 
-Pieces::Piece Pieces::whole(uint64_t round) const {
-  const size_t at = round * piece_;
-  return {at, std::min(piece_, tensor_ - at)};
+Pieces::Piece Pieces::piece_of_tensor(uint64_t round) const {
+  const size_t offset = round * max_piece_bytes_;
+  return {offset, std::min(max_piece_bytes_, tensor_bytes_ - offset)};
 }
 
 } // namespace orch_ccl

@@ -7,54 +7,55 @@
 
 namespace orch_ccl {
 
-// What a rank asks of the others on its host.
+// A collective among the ranks of one host, through shared memory.
 struct Exchange {
   enum Kind : uint8_t { all_reduce, reduce, reduce_scatter, all_gather, broadcast };
   static constexpr int kKinds = 5;
   Kind kind;
   const void* in = nullptr;
-  void* out = nullptr; // may be `in`, where they are of one size
-  size_t bytes = 0; // of the tensor; of reduce_scatter and all_gather, of each rank's part of it
+  void* out = nullptr; // may equal `in` if both have the same size
+  size_t bytes = 0; // of the tensor; for reduce_scatter and all_gather, of each rank's part
   int root = 0;
-  Number number = Number::uint8;
-  Combine by = Combine::sum;
+  NumberType number_type = NumberType::uint8;
+  CombineOp op = CombineOp::sum;
 };
 
-constexpr size_t kAligned = 64; // a cache line
-// Messages of medium length are cut into pieces no shorter than this: more waits for each other would cost more.
-constexpr size_t kShortestShare = 16 * 1024;
+constexpr size_t kCacheLine = 64; // bytes
+// Shorter pieces cost more, because the ranks wait for each other in each round.
+constexpr size_t kMinPieceBytes = 16 * 1024;
 
-// An exchange, cut into rounds, which are counted from 0.
+// Divides an exchange into rounds, which count from 0. Immutable.
 class Pieces {
  public:
   struct Piece {
-    size_t at = 0, bytes = 0; // in the tensor
+    size_t offset = 0, bytes = 0; // within the tensor
   };
 
-  // `slot_bytes`: what a rank can give to the others in a round.
+  // `slot_bytes`: how much a rank can pass to the others through its slot in one round.
   Pieces(const Exchange& exchange, int ranks, size_t slot_bytes);
 
   uint64_t rounds() const { return rounds_; }
-  // Of a rank's share in a round, or of the tensor where nothing is reduced.
-  size_t longest() const { return piece_; }
-  // So short that each rank combines all of it.
-  bool together() const { return together_; }
-  // So long that the result goes past the caches.
+  // The longest share() of a reduction, or piece_of_tensor() of another exchange.
+  size_t max_piece_bytes() const { return max_piece_bytes_; }
+  // The tensor is so short that each rank reduces all of it.
+  bool replicated() const { return replicated_; }
+  // The tensor is so long that the result bypasses the caches.
   bool streamed() const { return streamed_; }
-  // What a rank combines of a reduction.
+  // The piece that a rank reduces in a round.
   Piece share(int rank, uint64_t round) const;
-  // Where share() is in that rank's part of a reduce_scatter.
-  size_t in_part(int rank, const Piece& piece) const { return piece.at - rank * part_; }
-  Piece whole(uint64_t round) const;
+  // The offset of share() in that rank's part of a reduce_scatter.
+  size_t offset_in_part(int rank, const Piece& piece) const { return piece.offset - rank * part_bytes_; }
+  // The piece that a round moves if nothing is reduced, or if each rank reduces all of the tensor.
+  Piece piece_of_tensor(uint64_t round) const;
 
  private:
-  size_t part_ = 0; // bytes of the tensor that each rank reduces
-  size_t tensor_; // bytes of it
-  size_t piece_;
+  size_t part_bytes_ = 0; // how much of the tensor each rank reduces
+  size_t tensor_bytes_;
+  size_t max_piece_bytes_;
   uint64_t rounds_;
-  bool together_ = false, streamed_;
+  bool replicated_ = false, streamed_;
 };
 
-bool reduces(const Exchange& exchange);
+bool is_reduction(const Exchange& exchange);
 
 } // namespace orch_ccl

@@ -9,8 +9,8 @@
 namespace orch_ccl {
 namespace {
 
-// What is combined stays in the first-level cache until it is handed over.
-constexpr size_t kBlock = 8 * 1024;
+// A block of results stays in the first-level cache until it is copied to its targets.
+constexpr size_t kBlockBytes = 8 * 1024;
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0)
@@ -21,142 +21,144 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
 
 ExchangeData::ExchangeData(
     std::shared_ptr<Segment> segment, std::shared_ptr<const Heaps> heaps, int rank, const Exchange& exchange,
-    size_t place, uint64_t first)
+    size_t heap_offset, uint64_t first)
     : segment_(std::move(segment)),
       heaps_(std::move(heaps)),
       rank_(rank),
       ranks_(segment_->ranks()),
       exchange_(exchange),
       pieces_(exchange, ranks_, segment_->slot_bytes()),
-      place_(pieces_.together() ? kNowhere : place),
-      combine_(orch_ccl::reduces(exchange) ? combiner_for(exchange.number, exchange.by) : nullptr),
+      heap_offset_(pieces_.replicated() ? kNotInHeap : heap_offset),
+      combine_(orch_ccl::is_reduction(exchange) ? combiner_for(exchange.number_type, exchange.op) : nullptr),
       first_(first) {}
 
 Route ExchangeData::route_of(int rank, uint64_t round) const {
-  return segment_->of(rank).route[round % kSlots].load(std::memory_order_relaxed);
+  return segment_->progress_of(rank).route[round % kSlots].load(std::memory_order_relaxed);
 }
 
-size_t ExchangeData::place_of(int rank, uint64_t round) const {
-  return segment_->of(rank).place[round % kSlots].load(std::memory_order_relaxed);
+size_t ExchangeData::heap_offset_of(int rank, uint64_t round) const {
+  return segment_->progress_of(rank).heap_offset[round % kSlots].load(std::memory_order_relaxed);
 }
 
 size_t ExchangeData::bytes_in(uint64_t round) const {
-  return reduces() ? share(rank_, round).bytes : whole(round).bytes;
+  return is_reduction() ? share(rank_, round).bytes : piece_of_tensor(round).bytes;
 }
 
-// What another rank gives in a round: a piece of its tensor in its heap, or from `in_slot` on of its slot.
-const char* ExchangeData::given(int rank, uint64_t round, const Piece& piece, size_t in_slot) const {
-  const size_t place = place_of(rank, round);
-  return place == kNowhere ? slot(rank, round) + in_slot : in_heap_of(rank, place, piece);
+// Returns the address of another rank's data: `piece` of the tensor in its heap, or the offset `in_slot` in its slot.
+const char* ExchangeData::peer_data(int rank, uint64_t round, const Piece& piece, size_t in_slot) const {
+  const size_t heap_offset = heap_offset_of(rank, round);
+  return heap_offset == kNotInHeap ? slot(rank, round) + in_slot : in_heap_of(rank, heap_offset, piece);
 }
 
-// `place` was read from the segment once, so that what is checked is what is used.
-char* ExchangeData::in_heap_of(int rank, size_t place, const Piece& piece) const {
+// `heap_offset` is a copy of what the segment holds, so the checked value is the one that is used.
+char* ExchangeData::in_heap_of(int rank, size_t heap_offset, const Piece& piece) const {
   if (heaps_->empty())
-    throw InvalidPlace(rank);
-  // A share without bytes may begin beyond the tensor.
-  return heaps_->at(rank, place, piece.bytes > 0 ? piece.at : 0, piece.bytes);
+    throw InvalidHeapOffset(rank);
+  // An empty share may begin after the end of the tensor.
+  return heaps_->at(rank, heap_offset, piece.bytes > 0 ? piece.offset : 0, piece.bytes);
 }
 
-void ExchangeData::stage(uint64_t round, Route by) const {
+void ExchangeData::stage(uint64_t round, Route route) const {
   if (!in_heap())
-    fill_slot(round, by);
-  auto& mine = segment_->of(rank_);
-  mine.route[round % kSlots].store(by, std::memory_order_relaxed);
-  mine.place[round % kSlots].store(place_, std::memory_order_relaxed);
+    fill_slot(round, route);
+  auto& progress = segment_->progress_of(rank_);
+  progress.route[round % kSlots].store(route, std::memory_order_relaxed);
+  progress.heap_offset[round % kSlots].store(heap_offset_, std::memory_order_relaxed);
 }
 
-void ExchangeData::fill_slot(uint64_t round, Route by) const {
+void ExchangeData::fill_slot(uint64_t round, Route route) const {
   char* to = slot(rank_, round);
-  if (reduces() && !pieces_.together()) {
+  if (is_reduction() && !pieces_.replicated()) {
     for (int other = 0; other < ranks_; ++other)
       if (const auto piece = share(other, round); other != rank_)
-        hand_over(to + other * pieces_.longest(), in(piece.at), piece.bytes, by);
+        copy_by_route(to + other * pieces_.max_piece_bytes(), in(piece.offset), piece.bytes, route);
   } else if (exchange_.kind != Exchange::broadcast || rank_ == exchange_.root) {
-    const auto piece = whole(round);
-    hand_over(to, in(piece.at), piece.bytes, by);
+    const auto piece = piece_of_tensor(round);
+    copy_by_route(to, in(piece.offset), piece.bytes, route);
   }
 }
 
-void ExchangeData::deliver(char* to, const char* from, size_t bytes) const {
+void ExchangeData::write_result(char* to, const char* from, size_t bytes) const {
   if (to != from)
     pieces_.streamed() ? stream(to, from, bytes) : copy_bytes(to, from, bytes);
 }
 
-void ExchangeData::keep(uint64_t round) const {
-  const auto piece = whole(round);
-  deliver(out(rank_ * exchange_.bytes + piece.at), in(piece.at), piece.bytes);
+void ExchangeData::copy_own_part(uint64_t round) const {
+  const auto piece = piece_of_tensor(round);
+  write_result(out(rank_ * exchange_.bytes + piece.offset), in(piece.offset), piece.bytes);
 }
 
-// Where the others look for what this rank makes of its share, which is `piece` of the tensor.
-std::vector<char*> ExchangeData::takers(uint64_t round, const Piece& piece) const {
-  std::vector<char*> found;
-  bool slot_too = false;
+// Returns where the other ranks expect the result of this rank's share, `piece` of the tensor.
+std::vector<char*> ExchangeData::result_targets(uint64_t round, const Piece& piece) const {
+  std::vector<char*> targets;
+  bool any_in_slot = false;
   for (int other = 0; other < ranks_; ++other) {
     if (other == rank_)
       continue;
-    const size_t place = place_of(other, round);
-    if (place != kNowhere)
-      found.push_back(in_heap_of(other, place, piece));
+    const size_t heap_offset = heap_offset_of(other, round);
+    if (heap_offset != kNotInHeap)
+      targets.push_back(in_heap_of(other, heap_offset, piece));
     else
-      slot_too = true;
+      any_in_slot = true;
   }
-  if (slot_too)
-    found.push_back(slot(rank_, round) + rank_ * pieces_.longest());
-  return found;
+  if (any_in_slot)
+    targets.push_back(slot(rank_, round) + rank_ * pieces_.max_piece_bytes());
+  return targets;
 }
 
 void ExchangeData::combine(
-    const std::vector<const char*>& sources, char* result, const std::vector<char*>& takers, size_t bytes, Route by) const {
-  alignas(kAligned) char block[kBlock];
+    const std::vector<const char*>& sources, char* result, const std::vector<char*>& targets, size_t bytes,
+    Route route) const {
+  alignas(kCacheLine) char block[kBlockBytes];
   std::vector<const void*> from(ranks_);
-  for (size_t at = 0; at < bytes; at += kBlock) {
-    const size_t some = std::min(kBlock, bytes - at);
+  for (size_t at = 0; at < bytes; at += kBlockBytes) {
+    const size_t length = std::min(kBlockBytes, bytes - at);
     for (int rank = 0; rank < ranks_; ++rank)
       from[rank] = sources[rank] + at;
     char* to = pieces_.streamed() ? block : result + at;
-    combine_(from.data(), ranks_, to, some / size_of(exchange_.number));
+    combine_(from.data(), ranks_, to, length / size_of(exchange_.number_type));
     if (pieces_.streamed())
-      stream(result + at, block, some);
-    for (char* taker : takers)
-      hand_over(taker + at, to, some, by);
+      stream(result + at, block, length);
+    for (char* target : targets)
+      copy_by_route(target + at, to, length, route);
   }
 }
 
 void ExchangeData::reduce(uint64_t round) const {
-  const bool together = pieces_.together();
-  if (!reduces() || (together && !receives()))
+  const bool replicated = pieces_.replicated();
+  if (!is_reduction() || (replicated && !has_result()))
     return;
   std::vector<const char*> sources(ranks_);
-  const auto piece = together ? whole(round) : share(rank_, round);
-  const size_t in_slot = together ? 0 : rank_ * pieces_.longest();
+  const auto piece = replicated ? piece_of_tensor(round) : share(rank_, round);
+  const size_t in_slot = replicated ? 0 : rank_ * pieces_.max_piece_bytes();
   for (int rank = 0; rank < ranks_; ++rank)
-    sources[rank] = rank == rank_ ? in(piece.at) : given(rank, round, piece, in_slot);
-  const size_t at = exchange_.kind == Exchange::reduce_scatter ? pieces_.in_part(rank_, piece) : piece.at;
-  const bool taken = exchange_.kind == Exchange::all_reduce && !together;
+    sources[rank] = rank == rank_ ? in(piece.offset) : peer_data(rank, round, piece, in_slot);
+  const size_t at = exchange_.kind == Exchange::reduce_scatter ? pieces_.offset_in_part(rank_, piece) : piece.offset;
+  const bool peers_need_result = exchange_.kind == Exchange::all_reduce && !replicated;
   combine(
-      sources, receives() ? out(at) : slot(rank_, round) + in_slot,
-      taken ? takers(round, piece) : std::vector<char*>(), piece.bytes, route_of(rank_, round));
+      sources, has_result() ? out(at) : slot(rank_, round) + in_slot,
+      peers_need_result ? result_targets(round, piece) : std::vector<char*>(), piece.bytes, route_of(rank_, round));
 }
 
 void ExchangeData::copy(uint64_t round) const {
-  const auto piece = whole(round);
+  const auto piece = piece_of_tensor(round);
   switch (exchange_.kind) {
     case Exchange::all_gather:
       for (int other = 0; other < ranks_; ++other)
         if (other != rank_)
-          deliver(out(other * exchange_.bytes + piece.at), given(other, round, piece, 0), piece.bytes);
+          write_result(out(other * exchange_.bytes + piece.offset), peer_data(other, round, piece, 0), piece.bytes);
       break;
     case Exchange::broadcast:
       if (rank_ != exchange_.root)
-        copy_bytes(out(piece.at), slot(exchange_.root, round), piece.bytes);
+        copy_bytes(out(piece.offset), slot(exchange_.root, round), piece.bytes);
       break;
     case Exchange::reduce_scatter: break;
-    default: // in a tensor in its heap the others' shares are already
-      if (!pieces_.together() && receives() && !in_heap())
+    default: // the other ranks write their shares directly to a tensor in this rank's heap
+      if (!pieces_.replicated() && has_result() && !in_heap())
         for (int other = 0; other < ranks_; ++other)
-          if (const auto made = share(other, round); other != rank_)
-            copy_bytes(out(made.at), slot(other, round) + other * pieces_.longest(), made.bytes);
+          if (const auto peer_share = share(other, round); other != rank_)
+            copy_bytes(
+                out(peer_share.offset), slot(other, round) + other * pieces_.max_piece_bytes(), peer_share.bytes);
   }
 }
 

@@ -8,36 +8,36 @@
 
 namespace orch_ccl {
 
-// A mutex that one kind of thread takes again and again (a thread that drives operations), while others need it now and
-// then (the monitor, a caller). std::mutex is not enough: the driver takes it again before a thread that it has woken
-// gets a core, on a busy machine for minutes on end, so that a timeout or the death of a rank is not noticed.
+// A mutex for one kind of thread that locks it continuously (a thread that drives operations) and others that need it
+// rarely (the monitor, a caller). With std::mutex the driver locks it again before a thread that it has woken gets a
+// core; on a busy machine this goes on for minutes, in which a timeout or the death of a rank is not noticed.
 class FairMutex : public std::mutex {
  public:
-  // For all threads but the drivers.
+  // For all threads that do not drive operations.
   void lock() {
-    ++waiting_;
+    ++waiters_;
     std::mutex::lock();
-    --waiting_;
+    --waiters_;
   }
-  // For a thread that drives operations: lets those go first that wait in lock().
+  // For a thread that drives operations: lets the threads that wait in lock() go first.
   void lock_after_others() {
-    for (int tries = 0; waiting() > 0; ++tries)
-      give_way(tries);
+    for (int attempt = 0; waiters() > 0; ++attempt)
+      yield_or_sleep(attempt);
     std::mutex::lock();
   }
-  int waiting() const { return waiting_.load(std::memory_order_relaxed); }
+  int waiters() const { return waiters_.load(std::memory_order_relaxed); }
 
  private:
-  static void give_way(int tries) {
-    constexpr int yields = 16; // a thread on another core may need longer to wake up
-    constexpr timespec pause{0, 20'000};
-    if (tries < yields)
+  static void yield_or_sleep(int attempt) {
+    constexpr int max_yields = 16; // a thread on another core may need longer to wake up
+    constexpr timespec sleep_time{0, 20'000};
+    if (attempt < max_yields)
       sched_yield();
     else
-      nanosleep(&pause, nullptr);
+      nanosleep(&sleep_time, nullptr);
   }
 
-  std::atomic<int> waiting_{0};
+  std::atomic<int> waiters_{0};
 };
 
 // Holds the mutex as a driver until the end of the block.

@@ -30,17 +30,17 @@ std::string key_of(const char* what, int rank) {
   return std::string(what) + "/" + std::to_string(rank);
 }
 
-std::string joined(const std::vector<Identity>& members) {
+std::string join_identities(const std::vector<Identity>& members) {
   std::string out;
   for (const auto& member : members)
     out += member.text() + ";";
   return out;
 }
 
-// The store may outlive a group: under torchrun, init after destroy finds the old keys again, and torch
-// gives the new groups the old names. All members make their common groups in the same order, so the
-// count of groups with these members and this name tells the new keys from the old.
-std::string fresh_prefix(const GroupSpec& spec) {
+// The store may outlive a group: under torchrun, init after destroy finds the old keys, and torch reuses the names of
+// groups. All members create their common groups in the same order, so the number of earlier groups with the same
+// members and name distinguishes their keys.
+std::string unique_prefix(const GroupSpec& spec) {
   static std::mutex mutex;
   static auto* counts = new std::map<std::string, int>;
   std::string key = spec.name;
@@ -59,108 +59,112 @@ Group::Group(GroupSpec spec)
   if (spec_.global_ranks.empty())
     for (int i = 0; i < spec_.size; ++i)
       spec_.global_ranks.push_back(i);
-  if (alone()) {
+  if (has_one_rank()) {
     members_ = {Identity::of_this_process()};
     return;
   }
   const auto deadline = Clock::now() + spec_.timeout;
-  store_ = c10::make_intrusive<c10d::PrefixStore>(fresh_prefix(spec_), another_connection(*spec_.store));
-  meet(deadline);
+  store_ = c10::make_intrusive<c10d::PrefixStore>(unique_prefix(spec_), open_another_connection(*spec_.store));
+  exchange_identities(deadline);
   connect(deadline);
   if (sharing_allowed())
     sharing_ = share_memory(*store_, rank(), members_, deadline);
-  warn_of_fallback();
+  warn_about_fallback();
 }
 
 // All members note that it was reported, so that their later groups do not repeat it.
-void Group::warn_of_fallback() const {
+void Group::warn_about_fallback() const {
   static std::atomic<bool> reported{false};
-  if ((sharing_.trouble.empty() && sharing_.no_heaps.empty()) || reported.exchange(true) || rank() != 0)
+  if ((sharing_.failure_reason.empty() && sharing_.no_heaps_reason.empty()) || reported.exchange(true) || rank() != 0)
     return;
-  const std::string what = sharing_.trouble.empty()
-      ? " has no tensors in shared memory, and copies them: " + sharing_.no_heaps
-      : " does not use shared memory: " + sharing_.trouble;
+  const std::string what = sharing_.failure_reason.empty()
+      ? " has no tensors in shared memory and copies them: " + sharing_.no_heaps_reason
+      : " does not use shared memory: " + sharing_.failure_reason;
   TORCH_WARN(
       "ccl: ", describe(), what,
-      ". Collectives on this host take longer. Allow it, or set ORCH_CCL_SHARED_MEMORY=0 on all ranks to hide this warning.");
+      ". Collectives on this host take longer. Allow shared memory, or set ORCH_CCL_SHARED_MEMORY=0 on all ranks to hide "
+      "this warning.");
 }
 
 Group::~Group() {
-  // A broken communicator may have unmatched messages in it, as one on which a recv from any source
-  // still listens: nobody gets that one again, and what the transport may yet write to stays.
+  // A communicator with unmatched messages cannot be reused: that of a failed group, or one with a pending recv from
+  // any source. The mailbox is leaked in the latter case, because the transport may still write to its buffers.
   if (!mailbox_->idle())
     mailbox_.release();
   else if (comm_ && !broken())
-    keep_communicator(joined(members_), comm_id_, comm_);
+    return_communicator(join_identities(members_), comm_id_, comm_);
 }
 
-// Every rank tells who it is before oneCCL starts, because oneCCL would wait for a missing one for ever.
-void Group::meet(Clock::time_point deadline) {
-  const std::string about = std::string(BUILT_VERSION) + "|" + transport();
-  store_->set(key_of("hello", rank()), about + "|" + Identity::of_this_process().text());
+// Publishes this rank's identity and reads those of the others. This comes before oneCCL starts, because oneCCL waits
+// for a missing rank forever.
+void Group::exchange_identities(Clock::time_point deadline) {
+  const std::string build_and_transport = std::string(BUILT_VERSION) + "|" + transport();
+  store_->set(key_of("hello", rank()), build_and_transport + "|" + Identity::of_this_process().text());
   for (int rank = 0; rank < size(); ++rank) {
     const auto key = key_of("hello", rank);
-    const auto left = std::chrono::duration_cast<Millis>(deadline - Clock::now());
+    const auto remaining = std::chrono::duration_cast<Millis>(deadline - Clock::now());
     try {
-      store_->wait({key}, std::max(left, Millis(1)));
+      store_->wait({key}, std::max(remaining, Millis(1)));
     } catch (const std::exception&) {
       std::vector<int> missing;
-      for (int other = rank; other < size(); ++other)
-        if (!store_->check({key_of("hello", other)}))
-          missing.push_back(other);
+      for (int absent = rank; absent < size(); ++absent)
+        if (!store_->check({key_of("hello", absent)}))
+          missing.push_back(absent);
       C10_THROW_ERROR(
           DistBackendError,
           "ccl: setting up " + describe() + " timed out after " + std::to_string(spec_.timeout.count()) +
               " ms: no sign of " + name_ranks(missing) +
-              ". Either that process is gone, or it never reached this init_process_group/new_group.");
+              ". Either the process has ended, or it has not reached this init_process_group or new_group.");
     }
     const auto text = store_->get_to_str(key);
     const auto split = text.rfind('|');
-    if (text.substr(0, split) != about)
+    if (text.substr(0, split) != build_and_transport)
       C10_THROW_ERROR(
           DistBackendError,
-          "ccl: rank " + std::to_string(spec_.global_ranks[rank]) + " runs oneccl_bind_pt and transport '" +
-              text.substr(0, split) + "', this rank '" + about +
-              "'. All nodes need the same stack and the same CCL_ATL_TRANSPORT and ORCH_CCL_SHARED_MEMORY: run `orch provision`.");
+          "ccl: rank " + std::to_string(spec_.global_ranks[rank]) + " uses oneccl_bind_pt and transport '" +
+              text.substr(0, split) + "', this rank uses '" + build_and_transport +
+              "'. Install the same stack on all nodes (`orch provision`) and set CCL_ATL_TRANSPORT and "
+              "ORCH_CCL_SHARED_MEMORY to the same values.");
     members_.push_back(Identity::parse(text.substr(split + 1)));
   }
 }
 
-// What a member that has said hello tells next.
-std::string Group::wait_for(const std::string& key, int rank, Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<Millis>(deadline - Clock::now());
+// Returns the value of a key that a rank sets after it has published its identity.
+std::string Group::wait_for_key(const std::string& key, int rank, Clock::time_point deadline) {
+  const auto remaining = std::chrono::duration_cast<Millis>(deadline - Clock::now());
   try {
-    store_->wait({key}, std::max(left, Millis(1)));
+    store_->wait({key}, std::max(remaining, Millis(1)));
     return store_->get_to_str(key);
   } catch (const std::exception& error) {
-    const auto who = name_ranks({rank});
+    const auto rank_name = name_ranks({rank});
     C10_THROW_ERROR(
         DistBackendError,
         "ccl: setting up " + describe() +
-            (Clock::now() < deadline ? " failed as " + who + " was waited for: " + error.what()
-                                     : " timed out after " + std::to_string(spec_.timeout.count()) + " ms: " + who +
-                     " was there and then told no more") +
-            ". That process is gone or stands still, and its output says why; restart all ranks.");
+            (Clock::now() < deadline
+                 ? " failed while waiting for " + rank_name + ": " + error.what()
+                 : " timed out after " + std::to_string(spec_.timeout.count()) + " ms: " + rank_name +
+                     " had started but stopped responding") +
+            ". That process has ended or hangs; see its output for the reason, and restart all ranks.");
   }
 }
 
 void Group::connect(Clock::time_point deadline) {
-  const auto members = joined(members_);
-  const auto mine = kept_communicator(members);
-  store_->set(key_of("kept", rank()), mine.empty() ? "none" : mine);
-  bool all_kept = !mine.empty();
+  const auto members = join_identities(members_);
+  const auto own_id = find_returned_communicator(members);
+  store_->set(key_of("kept", rank()), own_id.empty() ? "none" : own_id);
+  bool all_same = !own_id.empty();
   for (int rank = 0; rank < size(); ++rank) {
-    const auto other = wait_for(key_of("kept", rank), rank, deadline);
-    all_kept = all_kept && other == mine;
+    const auto other_id = wait_for_key(key_of("kept", rank), rank, deadline);
+    all_same = all_same && other_id == own_id;
   }
-  if (all_kept) {
-    comm_id_ = mine;
-    comm_ = take_communicator(members, mine);
+  if (all_same) {
+    comm_id_ = own_id;
+    comm_ = take_communicator(members, own_id);
     return;
   }
   if (rank() == 0)
     store_->set("id", random_id());
-  comm_id_ = wait_for("id", 0, deadline);
+  comm_id_ = wait_for_key("id", 0, deadline);
   comm_ = create_communicator(
       rank(), size(), c10::make_intrusive<c10d::PrefixStore>("kvs", store_), deadline, describe());
 }
@@ -168,7 +172,7 @@ void Group::connect(Clock::time_point deadline) {
 std::string Group::describe() const {
   std::ostringstream out;
   out << "group '" << spec_.name << "' (" << size() << (size() == 1 ? " rank" : " ranks");
-  if (!alone()) {
+  if (!has_one_rank()) {
     out << ": world ranks ";
     for (int i = 0; i < size(); ++i) {
       if (i == 16 && size() > 20) {

@@ -20,32 +20,34 @@ namespace orch_ccl {
 using Clock = std::chrono::steady_clock;
 using Millis = std::chrono::milliseconds;
 
-// What a group was asked to be.
+// The arguments of a new group.
 struct GroupSpec {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
   int size = 1;
-  Millis timeout{0};
+  Millis timeout{0}; // of setting up the group and of each operation
   std::string name;
   std::vector<int64_t> global_ranks; // group rank -> rank in the world
 };
 
-// A live group: its communicator, its members, and the store through which they tell of themselves.
-// Works in flight share it, so that it outlives the ProcessGroup object while something is pending.
+// A process group: its communicator, its members, and the store through which they exchange their state. Pending
+// operations share it, so that it outlives the ProcessGroup object while they run. Its functions are thread-safe,
+// except mailbox(), which is used under the engine's lock.
 class Group {
  public:
+  // Blocks until all ranks have called it. Throws DistBackendError when spec.timeout expires.
   explicit Group(GroupSpec spec);
   ~Group();
   Group(const Group&) = delete;
 
   int rank() const { return spec_.rank; }
   int size() const { return spec_.size; }
-  bool alone() const { return spec_.size == 1; }
+  bool has_one_rank() const { return spec_.size == 1; }
   const ccl::communicator& comm() const { return *comm_; }
-  // Null where the ranks share no memory.
+  // Null if the ranks do not use shared memory.
   SharedExchanges* shared() const { return sharing_.exchanges.get(); }
-  // There are more ranks on this host than cores for them.
-  bool crowded() const { return sharing_.crowded; }
+  // There are more ranks on this host than cores for them, so a waiting rank must not spin.
+  bool oversubscribed() const { return sharing_.oversubscribed; }
   Millis timeout() const { return Millis(timeout_ms_.load()); }
   void set_timeout(Millis timeout) { timeout_ms_ = timeout.count(); }
   uint64_t next_sequence() { return ++sequence_; }
@@ -58,21 +60,21 @@ class Group {
   const Identity& member(int rank) const { return members_[rank]; }
   bool on_one_host() const { return orch_ccl::on_one_host(members_); }
 
-  // Null after release_store(): no more news from the other members.
+  // Null after release_store(); the state of the other members is unknown then.
   c10::intrusive_ptr<c10d::Store> store() const;
-  // The process group was destroyed: let go of the store, which may hold the rendezvous port.
+  // Called when the process group is destroyed, because the store may hold the rendezvous port.
   void release_store();
 
-  // A group that failed stays failed, because its members disagree on the next operation. The other
-  // ranks have stopped accessing this rank's tensors when it returns, so call it before the caller gets the error.
+  // Marks the group as failed, permanently, because its members disagree on the next operation. When this returns, the
+  // other ranks have stopped accessing this rank's tensors. Call it before the caller gets the error.
   void mark_broken(const std::string& reason);
   std::optional<std::string> broken() const;
 
  private:
-  void meet(Clock::time_point deadline);
-  std::string wait_for(const std::string& key, int rank, Clock::time_point deadline);
+  void exchange_identities(Clock::time_point deadline);
+  std::string wait_for_key(const std::string& key, int rank, Clock::time_point deadline);
   void connect(Clock::time_point deadline);
-  void warn_of_fallback() const;
+  void warn_about_fallback() const;
 
   GroupSpec spec_;
   std::vector<Identity> members_;
@@ -83,8 +85,8 @@ class Group {
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> receives_{0};
   std::unique_ptr<Mailbox> mailbox_;
-  mutable std::mutex mutex_;
-  c10::intrusive_ptr<c10d::Store> store_; // a connection of its own: the user's may be busy waiting
+  mutable std::mutex mutex_; // guards store_ and broken_
+  c10::intrusive_ptr<c10d::Store> store_; // a separate connection, because the user's may be blocked in a wait
   std::optional<std::string> broken_;
 };
 

@@ -12,7 +12,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* instance = new Registry; // used while the process exits
+  static auto* instance = new Registry; // never destroyed: it is used while the process exits
   return *instance;
 }
 

@@ -7,7 +7,7 @@
 
 namespace orch_ccl {
 
-// The groups of this process that were not destroyed yet.
+// The groups of this process that have not been destroyed. Any thread may call these functions.
 void register_group(const std::shared_ptr<Group>& group);
 std::vector<std::shared_ptr<Group>> living_groups();
 

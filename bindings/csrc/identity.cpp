@@ -26,7 +26,7 @@ Identity Identity::of_this_process() {
   gethostname(name, sizeof(name) - 1);
   self.hostname = name[0] ? name : "?";
   self.pid = getpid();
-  if (const auto stat = proc_stat("/proc/self"))
+  if (const auto stat = read_proc_stat("/proc/self"))
     self.start = stat->start;
   return self;
 }
@@ -45,12 +45,12 @@ Identity Identity::parse(const std::string& text) {
 }
 
 bool on_one_host(const std::vector<Identity>& members) {
-  return std::all_of(members.begin(), members.end(), [&](const auto& one) { return one.same_host(members[0]); });
+  return std::all_of(members.begin(), members.end(), [&](const auto& member) { return member.same_host(members[0]); });
 }
 
 bool Identity::alive() const {
   const auto folder = "/proc/" + std::to_string(pid);
-  const auto stat = proc_stat(folder);
+  const auto stat = read_proc_stat(folder);
   return stat && stat->start == start && stat->state != 'Z' && stat->state != 'X' && !is_dumping_core(folder);
 }
 

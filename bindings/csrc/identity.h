@@ -5,20 +5,20 @@
 
 namespace orch_ccl {
 
-// Who a rank is, beyond its number: enough to recognise the same process in a later group, and to see
-// from another process of the same host that it has died.
+// Identifies a rank's process: enough to recognise it in a later group, and to notice from another process of the same
+// host that it has died.
 struct Identity {
   std::string host; // boot id and pid namespace: two containers on one machine differ
   std::string hostname; // for messages
   long pid = 0;
-  unsigned long long start = 0; // clock ticks since boot; a recycled pid has another one
+  unsigned long long start = 0; // clock ticks since boot; differs if the pid is reused
 
   static Identity of_this_process();
-  // Raises std::runtime_error for any other text.
+  // Parses the result of text(). Throws std::runtime_error for anything else.
   static Identity parse(const std::string& text);
   std::string text() const;
   bool same_host(const Identity& other) const { return host == other.host; }
-  // Only meaningful for processes of this host. A zombie counts as dead, and so does a process that dumps core.
+  // Valid for processes of this host only. A zombie and a process that is writing a core dump count as dead.
   bool alive() const;
 };
 

@@ -12,38 +12,38 @@
 namespace orch_ccl {
 namespace {
 
-bool comes_from(const Receive& receive, int rank) {
+bool accepts(const Receive& receive, int rank) {
   return receive.source == kAnyPeer || receive.source == rank;
 }
 
-bool all_done(Events& events) {
-  while (!events.empty() && events.back().test(false))
+bool all_completed(Events& events) {
+  while (!events.empty() && events.back().test(/*may_spin=*/false))
     events.pop_back();
   return events.empty();
 }
 
-// Whether it fits. If not, arrived() will tell.
+// Returns whether the message has the expected size. If not, test_receive() will throw.
 bool fits(const Group& group, Receive& receive, int rank, size_t sent) {
-  const size_t room = bytes_of(receive.data);
-  if (sent != room)
-    receive.trouble = group.name_ranks({rank}) + " sent " + std::to_string(sent) +
-        " bytes, and this recv waits for " + std::to_string(room);
-  return sent == room;
+  const size_t expected = bytes_of(receive.data);
+  if (sent != expected)
+    receive.error = group.name_ranks({rank}) + " sent " + std::to_string(sent) +
+        " bytes, but this recv expects " + std::to_string(expected);
+  return sent == expected;
 }
 
 } // namespace
 
 void Mailbox::post(const std::shared_ptr<Receive>& receive) {
-  waiting_.push_back(receive);
+  posted_.push_back(receive);
 }
 
-bool Mailbox::arrived(const Group& group, const Receive& receive) {
-  for (int rank = 0; receive.from < 0 && rank < group.size(); ++rank)
-    if (rank != group.rank() && comes_from(receive, rank))
+bool Mailbox::test_receive(const Group& group, const Receive& receive) {
+  for (int rank = 0; receive.sender < 0 && rank < group.size(); ++rank)
+    if (rank != group.rank() && accepts(receive, rank))
       read_from(group, rank);
-  if (!receive.trouble.empty())
-    throw Disagreement(receive.trouble);
-  return receive.from >= 0;
+  if (!receive.error.empty())
+    throw SizeMismatch(receive.error);
+  return receive.sender >= 0;
 }
 
 bool Mailbox::idle() const {
@@ -52,92 +52,92 @@ bool Mailbox::idle() const {
   });
 }
 
-bool Mailbox::wanted(int rank) const {
+bool Mailbox::has_posted_receive(int rank) const {
   return std::any_of(
-      waiting_.begin(), waiting_.end(), [rank](const auto& receive) { return comes_from(*receive, rank); });
+      posted_.begin(), posted_.end(), [rank](const auto& receive) { return accepts(*receive, rank); });
 }
 
-std::shared_ptr<Receive> Mailbox::take_receiver(int rank, int64_t tag) {
-  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [=](const auto& receive) {
-    return comes_from(*receive, rank) && receive->tag == tag;
+std::shared_ptr<Receive> Mailbox::take_matching_receive(int rank, int64_t tag) {
+  const auto match = std::find_if(posted_.begin(), posted_.end(), [=](const auto& receive) {
+    return accepts(*receive, rank) && receive->tag == tag;
   });
-  if (found == waiting_.end())
+  if (match == posted_.end())
     return nullptr;
-  auto receive = *found;
-  waiting_.erase(found);
+  auto receive = *match;
+  posted_.erase(match);
   return receive;
 }
 
-// What was kept until now, and is wanted by now.
-void Mailbox::match_kept(const Group& group, int rank) {
-  auto& kept = senders_[rank].kept;
-  for (auto message = kept.begin(); message != kept.end();) {
-    const auto receive = take_receiver(rank, message->tag);
+// Passes stored messages to receives that were posted after them.
+void Mailbox::match_unexpected(const Group& group, int rank) {
+  auto& unexpected = senders_[rank].unexpected;
+  for (auto message = unexpected.begin(); message != unexpected.end();) {
+    const auto receive = take_matching_receive(rank, message->tag);
     if (!receive) {
       ++message;
       continue;
     }
     if (fits(group, *receive, rank, bytes_of(message->data))) {
       std::memcpy(receive->data.data_ptr(), message->data.data_ptr(), bytes_of(message->data));
-      receive->from = rank;
+      receive->sender = rank;
     }
-    message = kept.erase(message);
+    message = unexpected.erase(message);
   }
 }
 
 void Mailbox::read_from(const Group& group, int rank) {
   auto& sender = senders_[rank];
-  match_kept(group, rank);
-  while (sender.reading != Sender::nothing || wanted(rank)) {
+  match_unexpected(group, rank);
+  while (sender.reading != Sender::nothing || has_posted_receive(rank)) {
     if (sender.reading == Sender::nothing) {
-      wire::receive(group, sender.head.get(), sizeof(Envelope), rank, sender.events);
+      wire::receive(group, sender.header.get(), sizeof(Envelope), rank, sender.events);
       sender.reading = Sender::envelope;
     }
-    if (!all_done(sender.events))
+    if (!all_completed(sender.events))
       return;
     if (sender.reading == Sender::envelope)
-      open(group, rank);
-    if (read_more(group, rank))
+      start_data(group, rank);
+    if (read_data(group, rank))
       return;
-    hand_over(rank);
-    match_kept(group, rank);
+    deliver(rank);
+    match_unexpected(group, rank);
   }
 }
 
-// The envelope is there: where does its data belong?
-void Mailbox::open(const Group& group, int rank) {
+// The envelope has arrived: chooses the buffer for its data.
+void Mailbox::start_data(const Group& group, int rank) {
   auto& sender = senders_[rank];
-  const auto bytes = sender.head->bytes;
+  const auto bytes = sender.header->bytes;
   sender.reading = Sender::data;
   sender.read = 0;
-  sender.receiver = take_receiver(rank, sender.head->tag);
+  sender.receiver = take_matching_receive(rank, sender.header->tag);
   if (sender.receiver && !fits(group, *sender.receiver, rank, bytes))
     sender.receiver = nullptr;
-  sender.arriving = sender.receiver ? sender.receiver->data : at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+  sender.buffer = sender.receiver ? sender.receiver->data : at::empty({static_cast<int64_t>(bytes)}, at::kByte);
 }
 
-// False if there was nothing left to read.
-bool Mailbox::read_more(const Group& group, int rank) {
+// Returns true while data is still to come.
+bool Mailbox::read_data(const Group& group, int rank) {
   auto& sender = senders_[rank];
-  while (sender.read < sender.head->bytes) {
-    const size_t some = std::min(sender.head->bytes - sender.read, wire::most_elements());
-    auto* to = static_cast<char*>(sender.arriving.data_ptr()) + sender.read;
-    wire::receive(group, to, some, rank, sender.events);
-    sender.read += some;
-    if (!all_done(sender.events))
+  while (sender.read < sender.header->bytes) {
+    const size_t length = std::min(sender.header->bytes - sender.read, wire::max_elements_per_call());
+    auto* target = static_cast<char*>(sender.buffer.data_ptr()) + sender.read;
+    wire::receive(group, target, length, rank, sender.events);
+    sender.read += length;
+    if (!all_completed(sender.events))
       return true;
   }
   return false;
 }
 
-void Mailbox::hand_over(int rank) {
+void Mailbox::deliver(int rank) {
   auto& sender = senders_[rank];
   if (sender.receiver)
-    sender.receiver->from = rank;
+    sender.receiver->sender = rank;
   else
-    sender.kept.push_back({sender.head->tag, sender.arriving});
+    sender.unexpected.push_back({sender.header->tag, sender.buffer});
   sender.receiver = nullptr;
-  sender.arriving = at::Tensor();
+  sender.buffer = at::Tensor();
   sender.reading = Sender::nothing;
 }
 

@@ -2,12 +2,12 @@
 
 #include <deque>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "errors.h"
 #include "event.h"
 
 namespace orch_ccl {
@@ -16,37 +16,33 @@ class Group;
 
 constexpr int kAnyPeer = -1;
 
-// The ranks do not want the same.
-struct Disagreement : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// What goes before the data of every message, because oneCCL knows neither tags nor sizes and matches
-// what one rank sends to another by its order alone.
+// Precedes the data of every message, because oneCCL has neither tags nor sizes and matches the messages between two
+// ranks by their order.
 struct Envelope {
   int64_t tag = 0;
   uint64_t bytes = 0;
 };
 
-// A recv that waits for its message.
+// A recv that has not completed.
 struct Receive {
-  int source; // or kAnyPeer
+  int source; // the rank to receive from, or kAnyPeer
   int tag;
   at::Tensor data; // contiguous
-  int from = -1; // the rank it came from, once it is there
-  std::string trouble;
+  int sender = -1; // the rank that sent the message, once it has arrived
+  std::string error; // why the message does not fit, or empty
 };
 
-// The messages that come to this rank in one group. They are read in the order in which their sender
-// sent them; what nobody has asked for yet is kept until somebody does. Used under the engine's lock.
+// Receives the messages to this rank in one group. Messages are read in the order in which their sender sent them;
+// those without a matching recv are stored until one is posted (MPI's "unexpected messages"). Used under the engine's
+// lock.
 class Mailbox {
  public:
   explicit Mailbox(int ranks) : senders_(ranks) {}
 
   void post(const std::shared_ptr<Receive>& receive);
-  // Reads on. True once this one has its message; raises Disagreement if that has another size.
-  bool arrived(const Group& group, const Receive& receive);
-  // False if a message is being read, which would meet the next user of this communicator.
+  // Continues to read. Returns true once `receive` has its message. Throws SizeMismatch if that has another size.
+  bool test_receive(const Group& group, const Receive& receive);
+  // False while a message is being read, which the next user of this communicator would receive.
   bool idle() const;
 
  private:
@@ -56,23 +52,23 @@ class Mailbox {
   };
   struct Sender {
     enum { nothing, envelope, data } reading = nothing;
-    std::unique_ptr<Envelope> head = std::make_unique<Envelope>();
+    std::unique_ptr<Envelope> header = std::make_unique<Envelope>();
     Events events;
-    size_t read = 0; // bytes of the data
-    at::Tensor arriving;
-    std::shared_ptr<Receive> receiver; // null: nobody has asked for it yet
-    std::deque<Message> kept;
+    size_t read = 0; // bytes of the data that were requested
+    at::Tensor buffer; // of the receiver, or a new one
+    std::shared_ptr<Receive> receiver; // null: no matching recv has been posted
+    std::deque<Message> unexpected;
   };
   void read_from(const Group& group, int rank);
-  void match_kept(const Group& group, int rank);
-  void open(const Group& group, int rank);
-  bool read_more(const Group& group, int rank);
-  void hand_over(int rank);
-  bool wanted(int rank) const;
-  std::shared_ptr<Receive> take_receiver(int rank, int64_t tag);
+  void match_unexpected(const Group& group, int rank);
+  void start_data(const Group& group, int rank);
+  bool read_data(const Group& group, int rank);
+  void deliver(int rank);
+  bool has_posted_receive(int rank) const;
+  std::shared_ptr<Receive> take_matching_receive(int rank, int64_t tag);
 
   std::vector<Sender> senders_;
-  std::deque<std::shared_ptr<Receive>> waiting_; // in the order of their calls
+  std::deque<std::shared_ptr<Receive>> posted_; // in the order of their calls
 };
 
 } // namespace orch_ccl

@@ -22,14 +22,14 @@ namespace orch_ccl {
 namespace {
 
 constexpr const char* kName = "orch-ccl";
-// The size never changes, so an access below it always meets memory, and nobody adds a seal against writing.
+// The size cannot change, so an access below it never fails, and no other process can add a seal against writing.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-[[noreturn]] void fail(const std::string& what) {
+[[noreturn]] void throw_errno(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-void require(bool condition, const std::string& path, const char* reason) {
+void check(bool condition, const std::string& path, const char* reason) {
   if (!condition)
     throw std::runtime_error(path + " is not the group's memory: " + reason);
 }
@@ -39,16 +39,16 @@ uint64_t random_token() {
   return (uint64_t{device()} << 32 | device()) | 1;
 }
 
-// What the id of a file consists of, in this order.
-struct Id {
+// The parts of a file's id, in this order.
+struct FileId {
   long pid = 0;
   int file = -1;
   size_t bytes = 0;
   uint64_t token = 0;
 };
 
-Id parse_id(const std::string& text) {
-  Id id;
+FileId parse_id(const std::string& text) {
+  FileId id;
   std::istringstream in(text);
   in >> id.pid >> id.file >> id.bytes >> id.token;
   if (!in || !in.eof() || id.pid <= 0 || id.file < 0 || id.bytes < kPage || id.bytes % kPage != 0)
@@ -60,19 +60,19 @@ std::string descriptor_path(const std::string& process, int file) {
   return "/proc/" + process + "/fd/" + std::to_string(file);
 }
 
-// `file` may be opened with O_PATH. The seals are checked later, because they need a real descriptor.
+// `file` may be opened with O_PATH. The seals are checked later, because they need a full descriptor.
 void check_file(int file, const std::string& path, size_t bytes) {
   struct stat status;
   struct statfs filesystem;
   if (fstat(file, &status) != 0 || fstatfs(file, &filesystem) != 0)
-    fail(path);
-  require(status.st_uid == geteuid(), path, "another user owns it");
-  require(S_ISREG(status.st_mode) && filesystem.f_type == TMPFS_MAGIC, path, "not a memory file");
-  require(static_cast<size_t>(status.st_size) == bytes, path, "another size");
+    throw_errno(path);
+  check(status.st_uid == geteuid(), path, "it belongs to another user");
+  check(S_ISREG(status.st_mode) && filesystem.f_type == TMPFS_MAGIC, path, "not a memory file");
+  check(static_cast<size_t>(status.st_size) == bytes, path, "wrong size");
   char target[64] = "";
   const ssize_t length = readlink(descriptor_path("self", file).c_str(), target, sizeof(target));
   const auto expected = std::string("/memfd:") + kName;
-  require(length > 0 && std::string(target, length).compare(0, expected.size(), expected) == 0, path, "another name");
+  check(length > 0 && std::string(target, length).compare(0, expected.size(), expected) == 0, path, "wrong name");
 }
 
 // Closes a descriptor at the end of the block.
@@ -86,12 +86,12 @@ struct Descriptor {
 MemoryFile::MemoryFile(size_t bytes) : bytes_(bytes) {
   file_ = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file_ < 0)
-    fail("memfd_create");
+    throw_errno("memfd_create");
   try {
     if (ftruncate(file_, static_cast<off_t>(bytes)) != 0)
-      fail("ftruncate");
+      throw_errno("ftruncate");
     if (fcntl(file_, F_ADD_SEALS, kSeals) != 0)
-      fail("F_ADD_SEALS");
+      throw_errno("F_ADD_SEALS");
     reserve();
     map_to(kPage);
   } catch (...) {
@@ -114,33 +114,33 @@ MemoryFile::MemoryFile(const std::string& id, pid_t creator) : id_(id) {
 }
 
 void MemoryFile::open_checked(pid_t creator) {
-  const Id id = parse_id(id_);
+  const FileId id = parse_id(id_);
   const auto path = descriptor_path(std::to_string(id.pid), id.file);
-  require(id.pid == creator, path, "another process than the rank's");
-  // O_PATH has no side effects, whatever it is: opening a FIFO blocks, opening a device may change its state.
-  const Descriptor found{open(path.c_str(), O_PATH | O_CLOEXEC)};
-  if (found.file < 0)
-    fail(path);
-  check_file(found.file, path, id.bytes);
-  file_ = open(descriptor_path("self", found.file).c_str(), O_RDWR | O_CLOEXEC);
+  check(id.pid == creator, path, "it belongs to another process");
+  // O_PATH has no side effects on any type of file: opening a FIFO blocks, opening a device may change its state.
+  const Descriptor path_descriptor{open(path.c_str(), O_PATH | O_CLOEXEC)};
+  if (path_descriptor.file < 0)
+    throw_errno(path);
+  check_file(path_descriptor.file, path, id.bytes);
+  file_ = open(descriptor_path("self", path_descriptor.file).c_str(), O_RDWR | O_CLOEXEC);
   if (file_ < 0)
-    fail(path);
+    throw_errno(path);
   // Where vm.memfd_noexec is set, the kernel adds F_SEAL_EXEC.
-  require((fcntl(file_, F_GET_SEALS) & ~F_SEAL_EXEC) == kSeals, path, "other seals");
+  check((fcntl(file_, F_GET_SEALS) & ~F_SEAL_EXEC) == kSeals, path, "wrong seals");
   bytes_ = id.bytes;
   reserve();
   map_to(kPage);
-  require(token() == id.token, path, "another token");
+  check(token() == id.token, path, "wrong token");
 }
 
 void MemoryFile::reserve() {
   void* memory = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    fail("mmap");
+    throw_errno("mmap");
   memory_ = memory;
 }
 
-// The kernel joins neighbouring pieces into one mapping.
+// The kernel merges adjacent mappings.
 void MemoryFile::map_to(size_t end) {
   const size_t begin = mapped_;
   end = (end + kPage - 1) / kPage * kPage;
@@ -149,14 +149,14 @@ void MemoryFile::map_to(size_t end) {
   const size_t bytes = end - begin;
   constexpr int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED;
   if (mmap(at(begin), bytes, PROT_READ | PROT_WRITE, flags, file_, static_cast<off_t>(begin)) == MAP_FAILED)
-    fail("mmap");
+    throw_errno("mmap");
   madvise(at(begin), bytes, MADV_DONTDUMP);
   if (kept_from_children_)
     madvise(at(begin), bytes, MADV_DONTFORK);
   mapped_ = end;
 }
 
-void MemoryFile::keep_from_children() {
+void MemoryFile::exclude_from_children() {
   kept_from_children_ = true;
   madvise(memory_, bytes_, MADV_DONTFORK);
 }
@@ -164,7 +164,7 @@ void MemoryFile::keep_from_children() {
 void MemoryFile::detach() {
   constexpr int flags = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED;
   if (mmap(memory_, mapped_, PROT_READ | PROT_WRITE, flags, file_, 0) == MAP_FAILED)
-    mprotect(memory_, mapped_, PROT_READ); // crash rather than change the parent's tensors
+    mprotect(memory_, mapped_, PROT_READ); // crash instead of changing the parent's tensors
   madvise(memory_, mapped_, MADV_DONTDUMP);
 }
 

@@ -11,22 +11,25 @@ namespace orch_ccl {
 
 constexpr size_t kPage = 4096;
 
-// Memory that processes of one user and one pid namespace map together. It has no name in any file system, so nothing
-// is left behind and /dev/shm's size does not matter; other processes open it through /proc/PID/fd of its creator.
+// Memory that processes of one user and one pid namespace share. It has no name in any file system, so it leaves no
+// files and does not depend on the size of /dev/shm; other processes open it through /proc/PID/fd of its creator.
 //
-// The addresses of the whole file are reserved, but only what map_to() was called for is mapped: a core dump, mlockall()
-// or a debugger would otherwise allocate every page of a file that is as long as the machine's memory. Core dumps leave
-// out what is mapped. The first kHeaderBytes hold a random token; a page that nobody has touched takes no memory.
+// Addresses are reserved for the whole file, but only the part that was passed to map_to() is mapped. Otherwise a core
+// dump, mlockall() or a debugger would allocate every page of a file that is as long as the machine's memory. Core
+// dumps exclude the mapped part. The first kHeaderBytes hold a random token; a page that was never touched needs no
+// memory.
 //
-// In a forked child the destructor does nothing: the child may have mapped something else at these addresses.
+// Not thread-safe, except for id(), bytes() and at(). In a forked child the destructor does nothing, because the child
+// may have mapped something else at these addresses.
 class MemoryFile {
  public:
   static constexpr size_t kHeaderBytes = 64;
 
-  // Creates a file, with its first page mapped. Raises std::system_error.
+  // Creates a file and maps its first page. Throws std::system_error.
   explicit MemoryFile(size_t bytes);
-  // Opens the file that process `creator` calls `id`. `id` comes from the store, so everything about the file is checked:
-  // creator, owner, type, seals, size and token. Raises std::system_error or std::runtime_error.
+  // Opens the file that process `creator` has published as `id`. The id comes from the store and is not trusted: the
+  // creator, owner, type, seals, size and token of the file are checked. Throws std::system_error or
+  // std::runtime_error.
   MemoryFile(const std::string& id, pid_t creator);
   ~MemoryFile();
   MemoryFile(const MemoryFile&) = delete;
@@ -34,13 +37,13 @@ class MemoryFile {
   const std::string& id() const { return id_; }
   size_t bytes() const { return bytes_; }
   char* at(size_t offset) const { return static_cast<char*>(memory_) + offset; }
-  // Maps what lies before `end`, which is at most bytes(). One thread at a time. Raises std::system_error.
+  // Maps the file up to `end`, which is at most bytes(). Throws std::system_error.
   void map_to(size_t end);
-  // Closes the descriptor: nobody can open or map any more of it.
+  // Closes the descriptor: afterwards no process can open the file, and this one cannot map more of it.
   void close();
-  // A forked child gets none of it, neither of what is mapped already nor of what will be.
-  void keep_from_children();
-  // Called in a child that was just forked: what it writes stays its own.
+  // Excludes the memory, also what is mapped later, from forked children.
+  void exclude_from_children();
+  // Called in a forked child, directly after the fork: makes the mapping private to the child.
   void detach();
 
  private:
@@ -52,7 +55,7 @@ class MemoryFile {
   int file_ = -1;
   size_t bytes_ = 0;
   void* memory_ = nullptr;
-  std::atomic<size_t> mapped_{0}; // bytes, from the beginning
+  std::atomic<size_t> mapped_{0}; // bytes from the beginning of the file
   bool kept_from_children_ = false;
   std::string id_;
 };

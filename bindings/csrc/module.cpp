@@ -15,6 +15,8 @@ namespace {
 using orch_ccl::GroupSpec;
 using orch_ccl::Millis;
 
+constexpr auto kMaxPendingWait = Millis(5000); // for operations that are pending when the interpreter exits
+
 c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> create(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
@@ -34,26 +36,27 @@ c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> create(
   return c10::make_intrusive<orch_ccl::ProcessGroupCCL>(std::move(spec));
 }
 
-using ClassOfGroups = py::class_<orch_ccl::ProcessGroupCCL, c10::intrusive_ptr<orch_ccl::ProcessGroupCCL>>;
+using ProcessGroupClass = py::class_<orch_ccl::ProcessGroupCCL, c10::intrusive_ptr<orch_ccl::ProcessGroupCCL>>;
 
 c10::intrusive_ptr<orch_ccl::ProcessGroupCCL> construct(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::duration<float> timeout) {
   return create(store, rank, size, timeout, "unnamed", {});
 }
 
+// Called by Python's atexit, on the main thread, without the GIL.
 void before_interpreter_ends() {
   if (orch_ccl::in_forked_child() || !orch_ccl::transport_started())
     return;
-  orch_ccl::Engine::get().close(Millis(5000));
+  orch_ccl::Engine::get().close(kMaxPendingWait);
   orch_ccl::wait_for_last_callbacks();
-  orch_ccl::leave_before_others();
+  orch_ccl::run_exit_handler_first();
 }
 
 } // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.attr("version") = orch_ccl::BUILT_VERSION;
-  ClassOfGroups(module, "ProcessGroupCCL", py::module_::import("torch._C._distributed_c10d").attr("Backend"))
+  ProcessGroupClass(module, "ProcessGroupCCL", py::module_::import("torch._C._distributed_c10d").attr("Backend"))
       .def(
           py::init(&construct), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout") = std::chrono::minutes(30), py::call_guard<py::gil_scoped_release>())

@@ -11,36 +11,40 @@
 namespace orch_ccl {
 namespace {
 
-constexpr auto kTick = Millis(100);
-constexpr auto kStoreLimit = Millis(3000);
+constexpr auto kCheckInterval = Millis(100);
+constexpr auto kMaxStoreWait = Millis(3000);
+// A rank announces what it waits for after this time, or after a quarter of a short timeout.
+constexpr auto kAnnounceAfter = Millis(1000);
+// How often an operation that takes long is checked for members that have died.
+constexpr auto kFailureCheckInterval = Millis(1000);
 
-// The store's server may be gone or unreachable, and its client then blocks for minutes. What we ask it
-// here is only for a better message, so never wait long.
+// Runs a query of the store with a time limit. The server may be gone or unreachable, in which case its client blocks
+// for minutes. The results only improve messages.
 template <typename Result>
-Result ask(Result otherwise, std::function<Result()> question) {
+Result query_store(Result fallback, std::function<Result()> query) {
   auto promise = std::make_shared<std::promise<Result>>();
-  auto answer = promise->get_future();
-  std::thread([promise, otherwise, question = std::move(question)] {
+  auto result = promise->get_future();
+  std::thread([promise, fallback, query = std::move(query)] {
     try {
-      promise->set_value(question());
+      promise->set_value(query());
     } catch (...) {
-      promise->set_value(otherwise);
+      promise->set_value(fallback);
     }
   }).detach();
-  return answer.wait_for(kStoreLimit) == std::future_status::ready ? answer.get() : otherwise;
+  return result.wait_for(kMaxStoreWait) == std::future_status::ready ? result.get() : fallback;
 }
 
-// What a rank waits for at present: "12 allreduce". One key a rank, however long the job runs.
+// Holds what a rank is waiting for, as "12 allreduce". There is one key per rank, however long the job runs.
 std::string waiting_key(int rank) {
   return "waiting/" + std::to_string(rank);
 }
 
 struct Waiting {
-  uint64_t sequence = 0; // of none: 0
+  uint64_t sequence = 0; // 0: none
   std::string name;
 };
 
-Waiting waiting(c10d::Store& store, int rank) {
+Waiting read_waiting(c10d::Store& store, int rank) {
   const auto key = waiting_key(rank);
   if (!store.check({key}))
     return {};
@@ -53,18 +57,18 @@ std::string exit_key(int rank) {
   return "exit/" + std::to_string(rank);
 }
 
-void post_waiting(const WorkPtr& work) {
+void announce_waiting(const WorkPtr& work) {
   auto store = work->group().store();
   if (!store || work->lane().kind != Lane::collective)
     return;
-  ask<bool>(false, [store, work] {
+  query_store<bool>(false, [store, work] {
     store->set(
         waiting_key(work->group().rank()), std::to_string(work->getSequencenumber()) + " " + work->name());
     return true;
   });
 }
 
-std::vector<int> others(const CclWork& work) {
+std::vector<int> peers_of(const CclWork& work) {
   if (work.lane().peer != kAnyPeer)
     return {work.lane().peer};
   std::vector<int> out;
@@ -74,20 +78,20 @@ std::vector<int> others(const CclWork& work) {
   return out;
 }
 
-// Why this operation can never complete, or "".
-std::string hopeless(const WorkPtr& work) {
+// Returns why this operation can never complete, or "".
+std::string find_failure(const WorkPtr& work) {
   const Group& group = work->group();
   if (work->lane().kind == Lane::receiving && work->lane().peer == kAnyPeer && group.size() > 2)
-    return ""; // one that is left may still send; if none is, the timeout tells
+    return ""; // a remaining rank may still send; otherwise the timeout applies
   const auto self = Identity::of_this_process();
-  for (int rank : others(*work))
+  for (int rank : peers_of(*work))
     if (group.member(rank).same_host(self) && !group.member(rank).alive())
       return group.name_ranks({rank}) + " is gone: its process has ended";
   auto store = group.store();
   if (!store)
     return "";
-  return ask<std::string>("", [store, work]() -> std::string {
-    for (int rank : others(*work))
+  return query_store<std::string>("", [store, work]() -> std::string {
+    for (int rank : peers_of(*work))
       if (store->check({exit_key(rank)}))
         return work->group().name_ranks({rank}) + " has left the job with exit code " +
             store->get_to_str(exit_key(rank));
@@ -95,16 +99,16 @@ std::string hopeless(const WorkPtr& work) {
   });
 }
 
-// Which members are not in this collective, as far as the store knows.
-std::string who_is_missing(const WorkPtr& work) {
+// Describes which members are not in this collective, as far as the store knows.
+std::string describe_missing_ranks(const WorkPtr& work) {
   auto store = work->group().store();
   if (work->lane().kind != Lane::collective || !store)
     return "";
-  return ask<std::string>("; the store does not answer, so who is missing is not known", [store, work]() -> std::string {
+  return query_store<std::string>("; the store does not respond, so the missing ranks are unknown", [store, work]() -> std::string {
     std::vector<int> missing;
     std::string elsewhere;
-    for (int rank : others(*work)) {
-      const auto other = waiting(*store, rank);
+    for (int rank : peers_of(*work)) {
+      const auto other = read_waiting(*store, rank);
       if (other.sequence < work->getSequencenumber())
         missing.push_back(rank);
       else if (other.sequence == work->getSequencenumber() && other.name != work->name())
@@ -112,50 +116,50 @@ std::string who_is_missing(const WorkPtr& work) {
             std::to_string(other.sequence) + " instead";
     }
     if (missing.empty() && elsewhere.empty())
-      return "; all ranks are in it, but the network between them does not deliver";
+      return "; all ranks have started it, but the network between them does not deliver";
     return (missing.empty() ? "" : "; missing: " + work->group().name_ranks(missing)) + elsewhere;
   });
 }
 
-void look_at(const WorkPtr& work) {
+void check_operation(const WorkPtr& work) {
   const auto now = Clock::now();
   const auto waited = std::chrono::duration_cast<Millis>(now - work->submitted());
-  if (work->started() && !work->watched.posted && waited > std::min(Millis(1000), work->timeout() / 4)) {
-    work->watched.posted = true;
-    post_waiting(work);
+  if (work->started() && !work->monitor_state.announced && waited > std::min(kAnnounceAfter, work->timeout() / 4)) {
+    work->monitor_state.announced = true;
+    announce_waiting(work);
   }
   std::string reason;
   if (waited > work->timeout()) {
-    reason = "timed out after " + std::to_string(work->timeout().count()) + " ms" + who_is_missing(work);
-  } else if (waited > Millis(1000) && now - work->watched.looked > Millis(1000)) {
-    work->watched.looked = now;
-    reason = hopeless(work);
+    reason = "timed out after " + std::to_string(work->timeout().count()) + " ms" + describe_missing_ranks(work);
+  } else if (waited > kFailureCheckInterval && now - work->monitor_state.last_checked > kFailureCheckInterval) {
+    work->monitor_state.last_checked = now;
+    reason = find_failure(work);
   }
   if (!reason.empty() && !work->isCompleted())
     Engine::get().fail_group(work->group(), reason);
 }
 
-void watch_once() {
+void check_pending_operations() {
   for (const auto& work : Engine::get().pending())
     if (work->started() || Clock::now() - work->submitted() > work->timeout())
-      look_at(work);
+      check_operation(work);
 }
 
-void watch() {
+void run_monitor() {
   prctl(PR_SET_NAME, "ccl-monitor");
   for (;;) {
-    std::this_thread::sleep_for(kTick);
+    std::this_thread::sleep_for(kCheckInterval);
     std::unique_lock<std::mutex> lock;
-    if (!Engine::get().open(lock))
+    if (!Engine::get().lock_if_open(lock))
       return;
-    watch_once();
+    check_pending_operations();
   }
 }
 
 } // namespace
 
 void start_monitor() {
-  std::thread(watch).detach();
+  std::thread(run_monitor).detach();
 }
 
 void announce_exit(int status) {
@@ -163,7 +167,7 @@ void announce_exit(int status) {
     auto store = group->store();
     if (!store)
       continue;
-    ask<bool>(false, [store, status, group] {
+    query_store<bool>(false, [store, status, group] {
       store->set(exit_key(group->rank()), std::to_string(status));
       return true;
     });

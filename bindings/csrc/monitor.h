@@ -2,11 +2,12 @@
 
 namespace orch_ccl {
 
-// Watches operations that take long: tells the other ranks through the store that this one is waiting,
-// looks for members that are gone, and ends what is past its timeout with a message that names them.
+// Starts the thread that monitors pending operations: it tells the other ranks through the store what this one waits
+// for, detects members that have died, and fails operations that exceed their timeout, with a message that names the
+// missing ranks. Called once, by the engine.
 void start_monitor();
 
-// Tells the members of all living groups that this process ends, and how.
+// Publishes this process's exit status to the members of all its groups. Called by the exit handler.
 void announce_exit(int status);
 
 } // namespace orch_ccl

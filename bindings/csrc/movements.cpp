@@ -1,4 +1,4 @@
-// Collectives that move data without changing it: broadcast, the gathers, scatter, alltoall; and barrier.
+// Collectives that move data without changing it (broadcast, gather, allgather, scatter, alltoall), and barrier.
 
 #include <algorithm>
 #include <numeric>
@@ -17,10 +17,10 @@ using Sizes = std::vector<size_t>;
 template <typename Options>
 void take_options(Operation& operation, const Options& options) {
   operation.timeout = options.timeout;
-  operation.async = async_of(options);
+  operation.async = is_async(options);
 }
 
-// Splits along the first dimension -> bytes per rank; no splits means equal parts.
+// Converts splits along the first dimension to bytes per rank. No splits means equal parts.
 Sizes bytes_per_rank(const at::Tensor& tensor, const std::vector<int64_t>& splits, int size) {
   if (splits.empty()) {
     TORCH_CHECK_VALUE(
@@ -47,20 +47,20 @@ Sizes bytes_of_each(const Tensors& tensors) {
   return out;
 }
 
-void check_list(const char* name, const Tensors& list, const at::Tensor& one, int size) {
+void check_list(const char* name, const Tensors& list, const at::Tensor& expected, int size) {
   TORCH_CHECK_VALUE(
       list.size() == static_cast<size_t>(size), "ccl: ", name, " needs one tensor per rank (", size, "), not ", list.size());
   for (const auto& tensor : list) {
     check_tensor(name, tensor);
-    check_same_type(name, one, tensor);
+    check_same_type(name, expected, tensor);
   }
 }
 
-void check_equal_sizes(const char* name, const Tensors& list, const at::Tensor& one, int size) {
-  check_list(name, list, one, size);
+void check_equal_sizes(const char* name, const Tensors& list, const at::Tensor& expected, int size) {
+  check_list(name, list, expected, size);
   for (const auto& tensor : list) {
-    if (tensor.numel() != one.numel())
-      not_implemented(std::string(name) + " with tensors of different sizes: use all_to_all, or pad them to one size");
+    if (tensor.numel() != expected.numel())
+      not_implemented(std::string(name) + " with tensors of different sizes: use all_to_all, or pad them to the same size");
   }
 }
 
@@ -70,15 +70,15 @@ Handle ProcessGroupCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions
   check_single("broadcast", tensors.size());
   auto tensor = tensors[0];
   check_tensor("broadcast", tensor);
-  auto data = packed(tensor);
+  auto data = as_contiguous(tensor);
   const int root = static_cast<int>(options.rootRank);
   check_rank("broadcast", root, getSize());
   Operation operation{"broadcast", OpType::BROADCAST};
-  operation.call = described(tensor) + " from rank " + std::to_string(root);
+  operation.call = describe(tensor) + " from rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) {
     wire::broadcast(group, data.data_ptr(), bytes_of(data), root, events);
   };
-  operation.finish = [=]() mutable { unpack(data, tensor); };
+  operation.finish = [=]() mutable { copy_back(data, tensor); };
   operation.outputs = tensors;
   take_options(operation, options);
   return submit(std::move(operation));
@@ -90,7 +90,7 @@ Handle ProcessGroupCCL::allgather(TensorLists& outputs, Tensors& inputs, const c
   return gather_all(outputs, inputs, options);
 }
 
-// Here the lists are those of the ranks: outputs[rank][i] is the rank's inputs[i].
+// outputs[rank][i] receives inputs[i] of that rank.
 Handle ProcessGroupCCL::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(
@@ -99,14 +99,14 @@ Handle ProcessGroupCCL::allgather_coalesced(
   TensorLists of_inputs(inputs.size());
   for (const auto& of_rank : outputs) {
     TORCH_CHECK_VALUE(
-        of_rank.size() == inputs.size(), "ccl: all_gather_coalesced: as many outputs of each rank as inputs");
+        of_rank.size() == inputs.size(), "ccl: all_gather_coalesced needs as many outputs per rank as inputs");
     for (size_t i = 0; i < inputs.size(); ++i)
       of_inputs[i].push_back(of_rank[i]);
   }
   return gather_all(of_inputs, inputs, options);
 }
 
-// outputs[i] has inputs[i] of all ranks, whose sizes may differ.
+// outputs[i] receives inputs[i] of all ranks, whose sizes may differ.
 Handle ProcessGroupCCL::gather_all(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   struct Part {
     at::Tensor input, flat;
@@ -124,10 +124,10 @@ Handle ProcessGroupCCL::gather_all(TensorLists& outputs, Tensors& inputs, const 
         "ccl: allgather: this rank's input has ", inputs[i].numel(), " elements, its output ",
         outputs[i][getRank()].numel());
     const auto bytes = bytes_of_each(outputs[i]);
-    const bool even = std::all_of(bytes.begin(), bytes.end(), [&](size_t one) { return one == bytes[0]; });
-    parts->push_back({packed(inputs[i]), room_for(outputs[i]), outputs[i], bytes, even});
+    const bool even = std::all_of(bytes.begin(), bytes.end(), [&](size_t part) { return part == bytes[0]; });
+    parts->push_back({as_contiguous(inputs[i]), empty_buffer_for(outputs[i]), outputs[i], bytes, even});
     operation.outputs.insert(operation.outputs.end(), outputs[i].begin(), outputs[i].end());
-    operation.call += described(outputs[i]);
+    operation.call += describe(outputs[i]);
   }
   operation.start = [parts](const Group& group, Events& events) {
     for (auto& part : *parts)
@@ -152,7 +152,7 @@ Handle ProcessGroupCCL::_allgather_base(
 
 Handle ProcessGroupCCL::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: all_gather_into_tensor: as many outputs as inputs");
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: all_gather_into_tensor needs as many outputs as inputs");
   struct Part {
     at::Tensor input, packed_output, output;
   };
@@ -164,9 +164,9 @@ Handle ProcessGroupCCL::allgather_into_tensor_coalesced(
     check_same_type("all_gather_into_tensor", inputs[i], outputs[i]);
     TORCH_CHECK_VALUE(
         outputs[i].numel() == inputs[i].numel() * getSize(),
-        "ccl: all_gather_into_tensor: the output must hold the group's size times the input's elements");
-    parts->push_back({packed(inputs[i]), packed(outputs[i]), outputs[i]});
-    operation.call += described(inputs[i]);
+        "ccl: all_gather_into_tensor: the output must have as many elements as the inputs of all ranks together");
+    parts->push_back({as_contiguous(inputs[i]), as_contiguous(outputs[i]), outputs[i]});
+    operation.call += describe(inputs[i]);
   }
   operation.start = [parts](const Group& group, Events& events) {
     for (auto& part : *parts)
@@ -174,37 +174,37 @@ Handle ProcessGroupCCL::allgather_into_tensor_coalesced(
   };
   operation.finish = [parts] {
     for (auto& part : *parts)
-      unpack(part.packed_output, part.output);
+      copy_back(part.packed_output, part.output);
   };
   operation.outputs = outputs;
   take_options(operation, options);
   return submit(std::move(operation));
 }
 
-// oneCCL has no gather. An alltoall in which everybody sends to the root only is one.
+// oneCCL has no gather; an alltoall in which all ranks send only to the root does the same.
 Handle ProcessGroupCCL::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   check_single("gather", inputs.size());
   check_tensor("gather", inputs[0]);
   const int root = static_cast<int>(options.rootRank);
   check_rank("gather", root, getSize());
-  const bool here = getRank() == root;
+  const bool is_root = getRank() == root;
   Tensors targets;
-  at::Tensor flat = flat_like(inputs[0], here ? inputs[0].numel() * getSize() : 0);
-  if (here) {
+  at::Tensor flat = flat_like(inputs[0], is_root ? inputs[0].numel() * getSize() : 0);
+  if (is_root) {
     check_single("gather", outputs.size());
     check_equal_sizes("gather", outputs[0], inputs[0], getSize());
     targets = outputs[0];
   }
-  const auto input = packed(inputs[0]);
-  Sizes in(getSize(), 0), out(getSize(), here ? bytes_of(input) : 0);
+  const auto input = as_contiguous(inputs[0]);
+  Sizes in(getSize(), 0), out(getSize(), is_root ? bytes_of(input) : 0);
   in[root] = bytes_of(input);
   Operation operation{"gather", OpType::GATHER};
-  operation.call = described(input) + " to rank " + std::to_string(root);
+  operation.call = describe(input) + " to rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) {
     wire::alltoallv(group, input.data_ptr(), in, flat.data_ptr(), out, events);
   };
   operation.finish = [=]() mutable {
-    if (here)
+    if (is_root)
       unflatten(flat, targets);
   };
   operation.outputs = targets;
@@ -217,23 +217,23 @@ Handle ProcessGroupCCL::scatter(Tensors& outputs, TensorLists& inputs, const c10
   check_tensor("scatter", outputs[0]);
   const int root = static_cast<int>(options.rootRank);
   check_rank("scatter", root, getSize());
-  const bool here = getRank() == root;
+  const bool is_root = getRank() == root;
   auto output = outputs[0];
   at::Tensor flat = flat_like(output, 0);
-  if (here) {
+  if (is_root) {
     check_single("scatter", inputs.size());
     check_equal_sizes("scatter", inputs[0], output, getSize());
     flat = flatten(inputs[0]);
   }
-  auto target = packed(output);
-  Sizes in(getSize(), here ? bytes_of(target) : 0), out(getSize(), 0);
+  auto target = as_contiguous(output);
+  Sizes in(getSize(), is_root ? bytes_of(target) : 0), out(getSize(), 0);
   out[root] = bytes_of(target);
   Operation operation{"scatter", OpType::SCATTER};
-  operation.call = described(output) + " from rank " + std::to_string(root);
+  operation.call = describe(output) + " from rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) {
     wire::alltoallv(group, flat.data_ptr(), in, target.data_ptr(), out, events);
   };
-  operation.finish = [=]() mutable { unpack(target, output); };
+  operation.finish = [=]() mutable { copy_back(target, output); };
   operation.outputs = outputs;
   take_options(operation, options);
   return submit(std::move(operation));
@@ -250,15 +250,15 @@ Handle ProcessGroupCCL::alltoall_base(
   check_same_type("all_to_all_single", input, output);
   const auto in = bytes_per_rank(input, input_splits, getSize());
   const auto out = bytes_per_rank(output, output_splits, getSize());
-  auto from = packed(input);
-  auto to = packed(output);
+  auto from = as_contiguous(input);
+  auto to = as_contiguous(output);
   Operation operation{"alltoall", OpType::ALLTOALL_BASE};
   operation.sent = in;
   operation.received = out;
   operation.start = [=](const Group& group, Events& events) {
     wire::alltoallv(group, from.data_ptr(), in, to.data_ptr(), out, events);
   };
-  operation.finish = [to, output]() mutable { unpack(to, output); };
+  operation.finish = [to, output]() mutable { copy_back(to, output); };
   operation.outputs = {output};
   take_options(operation, options);
   return submit(std::move(operation));
@@ -271,7 +271,7 @@ Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::
   check_tensors("all_to_all", inputs);
   check_tensors("all_to_all", outputs);
   const auto from = flatten(inputs);
-  const auto to = room_for(outputs);
+  const auto to = empty_buffer_for(outputs);
   Operation operation{"alltoall", OpType::ALLTOALL};
   operation.sent = bytes_of_each(inputs);
   operation.received = bytes_of_each(outputs);
@@ -284,14 +284,14 @@ Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::
   return submit(std::move(operation));
 }
 
-// oneCCL's own barrier does not return before all ranks are there. A reduction of one number is an
-// operation like any other: it can wait, time out, and overtake one of another group.
+// oneCCL's barrier blocks the calling thread. A reduction of one number is an operation like any other: it can be
+// waited for, time out, and overtake operations of other groups.
 Handle ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {
-  const auto one = std::make_shared<int32_t>(0);
-  const auto by = reduction_for("barrier", c10d::ReduceOp::MAX, at::kInt);
+  const auto number = std::make_shared<int32_t>(0);
+  const auto reduction = reduction_for("barrier", c10d::ReduceOp::MAX, at::kInt);
   Operation operation{"barrier", OpType::BARRIER};
-  operation.start = [one, by](const Group& group, Events& events) {
-    wire::allreduce(group, one.get(), one.get(), 1, by, events);
+  operation.start = [number, reduction](const Group& group, Events& events) {
+    wire::allreduce(group, number.get(), number.get(), 1, reduction, events);
   };
   take_options(operation, options);
   return submit(std::move(operation));

@@ -1,6 +1,7 @@
-// Replaces oneCCL's own reduction of bfloat16, for which its library has AVX-512 and a scalar loop only. The linker
-// sends all of oneCCL's calls here (--wrap in setup.py): those of its rings and trees, and of the operation that it
-// registers with MPI. Called by the thread that drives the operation, without locks.
+// Replaces oneCCL's bfloat16 reduction, of which the library has only an AVX-512 version and a scalar loop. The linker
+// redirects all of oneCCL's calls here (--wrap in setup.py): those of its rings and trees, and those of the operation
+// that it registers with MPI. Called by the thread that drives the operation, under the engine's lock, or by a worker
+// of oneCCL.
 
 #include <oneapi/ccl.hpp>
 
@@ -11,25 +12,26 @@
 namespace orch_ccl {
 namespace {
 
-Combine combination_of(ccl::reduction reduction) {
+CombineOp combine_op_for(ccl::reduction reduction) {
   switch (reduction) {
-    case ccl::reduction::prod: return Combine::product;
-    case ccl::reduction::min: return Combine::minimum;
-    case ccl::reduction::max: return Combine::maximum;
-    default: return Combine::sum; // the only other one that oneCCL has for bfloat16
+    case ccl::reduction::prod: return CombineOp::product;
+    case ccl::reduction::min: return CombineOp::minimum;
+    case ccl::reduction::max: return CombineOp::maximum;
+    default: return CombineOp::sum; // oneCCL has no further reductions for bfloat16
   }
 }
 
-// libmpi calls its operations with denormal numbers taken for zeros.
-class KeepDenormals {
+// libmpi calls operations in a mode that treats denormal numbers as zeros. Switches the mode off until the end of the
+// block.
+class EnableDenormals {
  public:
-  KeepDenormals() { _mm_setcsr(before_ & ~kFlags); }
-  ~KeepDenormals() { _mm_setcsr(before_); }
-  KeepDenormals(const KeepDenormals&) = delete;
+  EnableDenormals() { _mm_setcsr(previous_mode_ & ~kFlushDenormals); }
+  ~EnableDenormals() { _mm_setcsr(previous_mode_); }
+  EnableDenormals(const EnableDenormals&) = delete;
 
  private:
-  static constexpr unsigned kFlags = 0x8040; // flush to zero, denormals are zeros
-  const unsigned before_ = _mm_getcsr();
+  static constexpr unsigned kFlushDenormals = 0x8040; // flush to zero, denormals are zeros
+  const unsigned previous_mode_ = _mm_getcsr();
 };
 
 } // namespace
@@ -41,7 +43,7 @@ extern "C" void __wrap__Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE(
   using namespace orch_ccl;
   if (out_count)
     *out_count = count;
-  const KeepDenormals keep;
+  const EnableDenormals enable_denormals;
   const void* const sources[] = {inout, in};
-  combiner_for(Number::bfloat16, combination_of(reduction))(sources, 2, inout, count);
+  combiner_for(NumberType::bfloat16, combine_op_for(reduction))(sources, 2, inout, count);
 }

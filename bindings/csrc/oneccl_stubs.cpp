@@ -1,8 +1,8 @@
 // Symbols that libccl.a expects from Intel's compiler runtime and from ITT (VTune's annotation API).
 //
-// The archive was built with icx, which turns memcpy/memset into its own names, and with ITT enabled,
-// whose entry points are function pointers that VTune fills in. Null pointers mean "no collector
-// attached", which is ITT's own documented idle state. All of them stay hidden in this extension.
+// The archive was built with icx, which replaces memcpy and memset by functions of Intel's runtime, and with ITT, whose
+// entry points are function pointers that VTune sets. Null pointers are ITT's documented idle state: no collector is
+// attached. All these symbols stay hidden in this extension.
 
 #include <cstring>
 

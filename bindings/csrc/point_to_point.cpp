@@ -1,4 +1,4 @@
-// send and recv.
+// send and recv. Each message consists of an envelope and its data; see mailbox.h.
 
 #include "process_group.h"
 #include "tensors.h"
@@ -8,7 +8,7 @@
 namespace orch_ccl {
 namespace {
 
-at::Tensor checked(const char* name, Tensors& tensors) {
+at::Tensor check_single_tensor(const char* name, Tensors& tensors) {
   check_single(name, tensors.size());
   check_tensor(name, tensors[0]);
   return tensors[0];
@@ -16,21 +16,22 @@ at::Tensor checked(const char* name, Tensors& tensors) {
 
 void check_peer(const char* name, int peer, int rank, int size) {
   check_rank(name, peer, size);
-  TORCH_CHECK_VALUE(peer != rank, "ccl: ", name, " to oneself: copy the tensor instead");
+  TORCH_CHECK_VALUE(peer != rank, "ccl: ", name, " to the same rank: copy the tensor instead");
 }
 
-// The data after its envelope, piece by piece.
+// A send in progress: the envelope is followed by the data, in pieces.
 struct Sending {
   Envelope envelope;
   at::Tensor data;
   size_t sent = 0;
 
+  // Sends the next piece. Returns true if none is left.
   bool next(const Group& group, int peer, Events& events) {
-    const size_t some = std::min(bytes_of(data) - sent, wire::most_elements());
-    if (some == 0)
+    const size_t length = std::min(bytes_of(data) - sent, wire::max_elements_per_call());
+    if (length == 0)
       return true;
-    wire::send(group, static_cast<char*>(data.data_ptr()) + sent, some, peer, events);
-    sent += some;
+    wire::send(group, static_cast<char*>(data.data_ptr()) + sent, length, peer, events);
+    sent += length;
     return false;
   }
 };
@@ -39,7 +40,7 @@ struct Sending {
 
 Handle ProcessGroupCCL::send(Tensors& tensors, int peer, int tag) {
   check_peer("send", peer, getRank(), getSize());
-  const auto data = packed(checked("send", tensors));
+  const auto data = as_contiguous(check_single_tensor("send", tensors));
   auto sending = std::make_shared<Sending>(Sending{{tag, bytes_of(data)}, data});
   Operation operation{"send", c10d::OpType::SEND, Lane::sending, peer};
   operation.start = [=](Group& group, Events& events) {
@@ -59,15 +60,15 @@ Handle ProcessGroupCCL::recvAnysource(Tensors& tensors, int tag) {
 }
 
 Handle ProcessGroupCCL::receive(Tensors& tensors, int source, int tag, c10d::OpType type) {
-  auto tensor = checked("recv", tensors);
-  auto receive = std::make_shared<Receive>(Receive{source, tag, packed(tensor)});
+  auto tensor = check_single_tensor("recv", tensors);
+  auto receive = std::make_shared<Receive>(Receive{source, tag, as_contiguous(tensor)});
   Operation operation{"recv", type, Lane::receiving, source};
   operation.source = std::make_shared<int>(source);
   operation.start = [=](Group& group, Events&) { group.mailbox().post(receive); };
-  operation.next = [=](Group& group, Events&) { return group.mailbox().arrived(group, *receive); };
+  operation.next = [=](Group& group, Events&) { return group.mailbox().test_receive(group, *receive); };
   operation.finish = [=, from = operation.source]() mutable {
-    unpack(receive->data, tensor);
-    *from = receive->from;
+    copy_back(receive->data, tensor);
+    *from = receive->sender;
   };
   operation.outputs = tensors;
   return submit(std::move(operation));

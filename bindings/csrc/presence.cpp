@@ -8,23 +8,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A visit takes microseconds, on a busy machine milliseconds. A process that is stopped (by a debugger, by a frozen
-// cgroup) may be in one for ever; then the buffers of the operation, which are never freed, have to suffice.
-constexpr auto kLongestVisit = std::chrono::seconds(10);
+// A visit takes microseconds, on a busy machine milliseconds. A process that is stopped (by a debugger or a frozen
+// cgroup) may remain in one forever; in that case only the buffers that failed operations keep allocated prevent
+// damage.
+constexpr auto kMaxVisitTime = std::chrono::seconds(10);
 constexpr auto kVisitCheckInterval = std::chrono::microseconds(20);
 
-bool visits(const Segment& segment, int rank) {
-  return segment.of(rank).visiting.load(std::memory_order_seq_cst);
+bool is_visiting(const Segment& segment, int rank) {
+  return segment.progress_of(rank).visiting.load(std::memory_order_seq_cst);
 }
 
 } // namespace
 
-// Both sides write their own flag first and then read the other's, in one total order (seq_cst): either the visitor sees
-// that the rank has left, or the rank that leaves sees the visitor and waits for it.
-Visit::Visit(const Segment& segment, int rank) : visiting_(segment.of(rank).visiting) {
+// Each side writes its flag before it reads the other's, in one total order (seq_cst): either the visitor sees that the
+// rank has left, or the leaving rank sees the visitor and waits for it.
+Visit::Visit(const Segment& segment, int rank) : visiting_(segment.progress_of(rank).visiting) {
   visiting_.store(true, std::memory_order_seq_cst);
   for (int other = 0; other < segment.ranks(); ++other)
-    if (segment.of(other).left.load(std::memory_order_seq_cst)) {
+    if (segment.progress_of(other).left.load(std::memory_order_seq_cst)) {
       visiting_.store(false, std::memory_order_release);
       throw RankLeft(other);
     }
@@ -35,10 +36,10 @@ Visit::~Visit() {
 }
 
 void leave(const Segment& segment, int rank, const std::function<bool(int)>& alive) {
-  segment.of(rank).left.store(true, std::memory_order_seq_cst);
-  const auto deadline = Clock::now() + kLongestVisit;
+  segment.progress_of(rank).left.store(true, std::memory_order_seq_cst);
+  const auto deadline = Clock::now() + kMaxVisitTime;
   for (int other = 0; other < segment.ranks(); ++other)
-    while (other != rank && visits(segment, other) && Clock::now() < deadline && alive(other))
+    while (other != rank && is_visiting(segment, other) && Clock::now() < deadline && alive(other))
       std::this_thread::sleep_for(kVisitCheckInterval);
 }
 

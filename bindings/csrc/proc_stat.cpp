@@ -20,8 +20,8 @@ bool is_dumping_core(const std::string& folder) {
   return false;
 }
 
-// The name in field 2 may hold spaces and parentheses, so count from the last ')'.
-std::optional<ProcStat> proc_stat(const std::string& folder) {
+// The name in field 2 may contain spaces and parentheses, so the fields are counted from the last ')'.
+std::optional<ProcStat> read_proc_stat(const std::string& folder) {
   const std::string line = first_line(folder + "/stat");
   const auto open = line.find('('), close = line.rfind(')');
   if (open == std::string::npos || close == std::string::npos)

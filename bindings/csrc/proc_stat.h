@@ -5,19 +5,20 @@
 
 namespace orch_ccl {
 
-// Of a process or a thread: what proc(5) says in the file `stat` of its folder below /proc.
+// The state of a process or thread, from the file `stat` of its folder in /proc; see proc(5).
 struct ProcStat {
   std::string name;
-  char state = 0;
-  unsigned long long start = 0;
+  char state = 0; // for example 'R', 'S' or 'Z'
+  unsigned long long start = 0; // clock ticks since boot
 };
 
-// Nothing if it has ended.
-std::optional<ProcStat> proc_stat(const std::string& folder);
+// Returns nothing if the process or thread has ended.
+std::optional<ProcStat> read_proc_stat(const std::string& folder);
 
-// Whether a process is writing its core dump: it runs no code any more, but exists until the dump is complete.
+// Returns whether a process is writing a core dump: it runs no code, but exists until the dump is complete.
 bool is_dumping_core(const std::string& folder);
 
+// Returns "" if the file cannot be read.
 std::string first_line(const std::string& path);
 
 } // namespace orch_ccl

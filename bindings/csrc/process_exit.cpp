@@ -15,27 +15,34 @@
 #include "groups.h"
 #include "monitor.h"
 
-// The end of a process is where communication libraries hang: MPI_Finalize waits for all ranks, also for
-// one that has just raised. So we look at the exit status first.
+// Communication libraries tend to hang when a process ends: MPI_Finalize waits for all ranks, also for one that has
+// just failed. The exit handler therefore checks the exit status first.
 //
-// - Not 0: say so in the store and leave at once, without finalizing. The launcher sees a rank that left
-//   MPI without farewell and stops the others: nobody hangs, and the job's exit code is not 0.
-// - 0: wait until all ranks have come here (asleep, not spinning: another one may still be saving its
-//   model), then finalize. This works with and without destroy_process_group.
+// - Not 0: publish the status in the store and exit at once, without finalizing MPI. The launcher notices a rank that has
+//   left without MPI_Finalize and stops the others. No rank hangs, and the exit code of the job is not 0.
+// - 0: wait until all ranks have reached this point, then finalize MPI. The wait sleeps instead of spinning, because
+//   another rank may still be saving its model. This works with and without destroy_process_group.
 //
-// on_exit(3) is what tells the status; Python's atexit cannot. The handler is registered after oneCCL
-// and MPI started, so it runs before their static destructors, and ends the process itself, because
-// those destructors are what hangs or aborts.
+// The handler uses on_exit(3), which passes the exit status, unlike Python's atexit. It is registered after oneCCL and
+// MPI have started, so it runs before their static destructors. It ends the process itself, because those destructors
+// may hang or abort.
 
 namespace orch_ccl {
 namespace {
 
-// From the MPICH ABI, which libmpi.so.12 promises. oneCCL opens that library itself, at run time, and
-// there are no MPI headers to build with.
+// From the MPICH ABI, which libmpi.so.12 implements. oneCCL loads that library at run time, and this extension is built
+// without MPI headers.
 using MpiComm = int;
 using MpiRequest = int;
 constexpr MpiComm kCommWorld = 0x44000000;
 constexpr long kMpiStatusBytes = 64; // at least sizeof(MPI_Status)
+
+// The barrier before MPI_Finalize is polled at the short interval first, for ranks that end together.
+constexpr long kShortPollMs = 1;
+constexpr long kLongPollMs = 20;
+constexpr int kShortPolls = 100;
+constexpr int kMaxWaitForRanksMs = 3000;
+constexpr long kStoreReadTimeMs = 50; // for the other ranks to read the last status from the store of this one
 
 template <typename Function>
 Function* symbol(void* library, const char* name) {
@@ -47,6 +54,7 @@ void sleep_ms(long ms) {
   nanosleep(&time, nullptr);
 }
 
+// Returns false if MPI is not in use.
 bool finalize_mpi() {
   void* mpi = dlopen("libmpi.so.12", RTLD_NOLOAD | RTLD_LAZY);
   if (!mpi)
@@ -58,12 +66,12 @@ bool finalize_mpi() {
   auto* finalize = symbol<int()>(mpi, "MPI_Finalize");
   if (!initialized || !finalized || !ibarrier || !test || !finalize)
     return false;
-  int yes = 0;
-  initialized(&yes);
-  if (!yes)
+  int flag = 0;
+  initialized(&flag);
+  if (!flag)
     return false;
-  finalized(&yes);
-  if (yes)
+  finalized(&flag);
+  if (flag)
     return true;
   MpiRequest request;
   char status[kMpiStatusBytes];
@@ -71,42 +79,41 @@ bool finalize_mpi() {
   for (int tries = 0, done = 0; !done; ++tries) {
     test(&request, &done, status);
     if (!done)
-      sleep_ms(tries < 100 ? 1 : 20);
+      sleep_ms(tries < kShortPolls ? kShortPollMs : kLongPollMs);
   }
   finalize();
   return true;
 }
 
-// Without MPI nothing needs finalizing, but the last bytes of the last collective may still be on their
-// way out of this process; and the one that serves the store should not go first.
-void linger() {
-  constexpr int limit_ms = 3000;
-  for (int waited = 0; waited < limit_ms; waited += 20) {
-    bool all = true;
+// Without MPI nothing needs finalizing, but this process may still be sending the last bytes of the last collective,
+// and the process that serves the store should not end first.
+void wait_for_other_ranks() {
+  for (int waited = 0; waited < kMaxWaitForRanksMs; waited += kLongPollMs) {
+    bool all_ended = true;
     for (const auto& group : living_groups()) {
       auto store = group->store();
       try {
-        for (int rank = 0; store && all && rank < group->size(); ++rank)
-          all = store->check({"exit/" + std::to_string(rank)});
+        for (int rank = 0; store && all_ended && rank < group->size(); ++rank)
+          all_ended = store->check({"exit/" + std::to_string(rank)});
       } catch (...) {
-        return; // the server has gone, so its rank was done
+        return; // the server has ended, so its rank had finished
       }
     }
-    if (all)
+    if (all_ended)
       break;
-    sleep_ms(20);
+    sleep_ms(kLongPollMs);
   }
-  sleep_ms(50); // let the others read the same
+  sleep_ms(kStoreReadTimeMs);
 }
 
-void leave(int status, void*) {
+void handle_exit(int status, void*) {
   if (in_forked_child())
-    _exit(status); // nothing of the parent's network is ours to end
+    _exit(status); // the network belongs to the parent
   if (!transport_started())
     return;
   announce_exit(status);
   if (status == 0 && !finalize_mpi())
-    linger();
+    wait_for_other_ranks();
   fflush(nullptr);
   _exit(status);
 }
@@ -115,11 +122,11 @@ void leave(int status, void*) {
 
 void install_exit_handler() {
   static std::once_flag once;
-  std::call_once(once, [] { on_exit(leave, nullptr); });
+  std::call_once(once, [] { on_exit(handle_exit, nullptr); });
 }
 
-void leave_before_others() {
-  on_exit(leave, nullptr);
+void run_exit_handler_first() {
+  on_exit(handle_exit, nullptr);
 }
 
 } // namespace orch_ccl

@@ -2,10 +2,12 @@
 
 namespace orch_ccl {
 
-// What happens when this process ends, with or without destroy_process_group. See process_exit.cpp.
+// Installs the handler that ends this process, with or without destroy_process_group; see process_exit.cpp. Called when
+// the first communicator has been created.
 void install_exit_handler();
 
-// The same once more, ahead of what was registered since: gloo, used beside ccl, may abort there.
-void leave_before_others();
+// Registers the handler again, so that it runs before those that were registered meanwhile: gloo's may abort. Called
+// before the interpreter exits.
+void run_exit_handler_first();
 
 } // namespace orch_ccl

@@ -10,8 +10,8 @@ namespace orch_ccl {
 
 namespace {
 
-// In a forked child a group is never destroyed, whoever drops it last: its communicator, its mappings and the threads
-// of its store's server (which their destructor would wait for) exist in the parent alone.
+// In a forked child a group is never destroyed, because its communicator, its mappings and the threads of its store's
+// server (for which their destructor would wait) exist only in the parent.
 std::shared_ptr<Group> make_group(GroupSpec spec) {
   return {new Group(std::move(spec)), [](Group* group) {
             if (!in_forked_child())
@@ -28,8 +28,8 @@ ProcessGroupCCL::ProcessGroupCCL(GroupSpec spec)
   init();
 }
 
-// The group itself lives on while operations of it are in flight: destroying must not wait for a rank
-// that may never come.
+// The Group outlives this object while its operations are pending, because the destructor must not wait for a rank that
+// may never respond.
 ProcessGroupCCL::~ProcessGroupCCL() {
   shutdown();
 }
@@ -47,14 +47,15 @@ void ProcessGroupCCL::abort() {
 }
 
 bool ProcessGroupCCL::supportsTensorAlloc(c10::DeviceIndex device) {
-  const bool of_cpu = device < 0;
-  return of_cpu && group_ && group_->shared() && group_->shared()->has_heaps();
+  const bool is_cpu = device < 0;
+  return is_cpu && group_ && group_->shared() && group_->shared()->has_heaps();
 }
 
 at::Tensor ProcessGroupCCL::allocateTensor(long elements, at::TensorOptions options) {
   TORCH_CHECK(
       supportsTensorAlloc(-1),
-      "ccl: ", group().describe(), " has no memory in common. Only ranks of one host have, unless ORCH_CCL_SHARED_MEMORY is 0.");
+      "ccl: ", group().describe(),
+      " has no shared memory for tensors. It needs ranks that are all on one host, and ORCH_CCL_SHARED_MEMORY must not be 0.");
   return empty_in_heap(elements, options);
 }
 
@@ -72,13 +73,13 @@ void ProcessGroupCCL::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 c10d::ErrorType ProcessGroupCCL::getError() {
-  // In a forked child a lock of the group may be held for ever.
+  // In a forked child the group's lock may be held forever.
   return in_forked_child() || group().broken() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
 }
 
 Handle ProcessGroupCCL::submit(Operation operation) {
-  if (comparing() && operation.lane == Lane::collective && !group().alone())
-    operation = compared(std::move(operation));
+  if (call_checks_enabled() && operation.lane == Lane::collective && !group().has_one_rank())
+    operation = with_call_check(std::move(operation));
   group();
   auto work = c10::make_intrusive<CclWork>(group_, std::move(operation));
   Engine::get().submit(work);

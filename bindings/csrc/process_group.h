@@ -12,8 +12,8 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using Handle = c10::intrusive_ptr<c10d::Work>;
 
-// The c10d backend "ccl". Each method checks its arguments, describes an Operation and submits it; see
-// reductions.cpp, movements.cpp and point_to_point.cpp.
+// The c10d backend "ccl". Each method checks its arguments, creates an Operation and submits it; see reductions.cpp,
+// movements.cpp and point_to_point.cpp. torch calls the methods on the user's threads, without the GIL.
 class ProcessGroupCCL final : public Backend {
  public:
   explicit ProcessGroupCCL(GroupSpec spec);
@@ -22,12 +22,12 @@ class ProcessGroupCCL final : public Backend {
   const std::string getBackendName() const override { return "ccl"; }
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
-  void setSequenceNumberForGroup() override {} // counted from 0 on every rank
+  void setSequenceNumberForGroup() override {} // every rank counts from 0
   uint64_t getSequenceNumberForGroup() override { return group().sequence(); }
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
-  // Tensors that the ranks of a host read where they are. DDP has its buckets of them.
+  // Tensors that the other ranks of the host access in place. DDP allocates its buckets here.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
 

@@ -1,4 +1,4 @@
-// allreduce, reduce and reduce_scatter in their forms.
+// The variants of allreduce, reduce and reduce_scatter.
 
 #include <algorithm>
 #include <cstring>
@@ -14,32 +14,32 @@ namespace {
 
 using c10d::OpType;
 
-// Where the data of all ranks is gathered for a reduction that oneCCL lacks; no tensor otherwise.
-at::Tensor gathering_space(const Reduction& by, const at::Tensor& data, int size) {
-  return by.fold ? flat_like(data, data.numel() * size) : at::Tensor();
+// Returns a buffer for the data of all ranks if oneCCL lacks the reduction, otherwise an undefined tensor.
+at::Tensor make_gather_buffer(const Reduction& reduction, const at::Tensor& data, int size) {
+  return reduction.fold ? flat_like(data, data.numel() * size) : at::Tensor();
 }
 
-void allreduce_or_gather(Events& events, const Group& group, at::Tensor& data, at::Tensor& space, const Reduction& by) {
-  if (by.fold)
-    wire::allgather(group, data.data_ptr(), space.data_ptr(), bytes_of(data), events);
+void allreduce_or_gather(Events& events, const Group& group, at::Tensor& data, at::Tensor& gathered, const Reduction& reduction) {
+  if (reduction.fold)
+    wire::allgather(group, data.data_ptr(), gathered.data_ptr(), bytes_of(data), events);
   else
-    wire::allreduce(group, data.data_ptr(), data.data_ptr(), by.count(data), by, events);
+    wire::allreduce(group, data.data_ptr(), data.data_ptr(), reduction.count(data), reduction, events);
 }
 
-// `space` holds one block per rank; out = the fold of their pieces at `offset`.
-void fold(const Reduction& by, const at::Tensor& space, int size, size_t offset, at::Tensor& out) {
-  if (!by.fold || space.numel() == 0)
+// Reduces the pieces at `offset` of the ranks' blocks in `gathered` to `out`.
+void fold(const Reduction& reduction, const at::Tensor& gathered, int size, size_t offset, at::Tensor& out) {
+  if (!reduction.fold || gathered.numel() == 0)
     return;
-  const size_t block = bytes_of(space) / size;
-  const auto* in = static_cast<const uint8_t*>(space.data_ptr()) + offset;
-  auto* to = static_cast<uint8_t*>(out.data_ptr());
-  std::memcpy(to, in, bytes_of(out));
+  const size_t block = bytes_of(gathered) / size;
+  const auto* in = static_cast<const uint8_t*>(gathered.data_ptr()) + offset;
+  auto* target = static_cast<uint8_t*>(out.data_ptr());
+  std::memcpy(target, in, bytes_of(out));
   for (int rank = 1; rank < size; ++rank)
-    by.fold(in + rank * block, to, bytes_of(out));
+    reduction.fold(in + rank * block, target, bytes_of(out));
 }
 
-// A piece of a reduce_scatter that is too long for one call: `count` elements from `first` of rank
-// `root`'s part of the input.
+// A piece of a reduce_scatter that is too long for one call: `count` elements, beginning with `first`, of the part of
+// the input that belongs to rank `root`.
 struct Piece {
   int root;
   size_t first, count;
@@ -48,27 +48,28 @@ struct Piece {
 std::vector<Piece> pieces_of(size_t count, int size) {
   std::vector<Piece> pieces;
   for (int root = 0; root < size; ++root)
-    for (size_t first = 0; first < count; first += wire::most_elements())
-      pieces.push_back({root, first, std::min(count - first, wire::most_elements())});
+    for (size_t first = 0; first < count; first += wire::max_elements_per_call())
+      pieces.push_back({root, first, std::min(count - first, wire::max_elements_per_call())});
   return pieces;
 }
 
-// Other ranks' pieces end in `scratch`, which has room for one: they go one after the other.
+// The results of other ranks' pieces are discarded in `scratch`, which is large enough for one piece, so the pieces are
+// reduced one after the other.
 void reduce_piece(
     Events& events, const Group& group, const at::Tensor& input, at::Tensor& output, at::Tensor& scratch,
-    const Reduction& by, const Piece& piece) {
-  const size_t first = wire::bytes_of(piece.first, by);
+    const Reduction& reduction, const Piece& piece) {
+  const size_t first = wire::bytes_of(piece.first, reduction);
   const auto* from = static_cast<const char*>(input.data_ptr()) + piece.root * bytes_of(output) + first;
-  auto* to = piece.root == group.rank() ? static_cast<char*>(output.data_ptr()) + first : scratch.data_ptr();
-  wire::reduce(group, from, to, piece.count, by, piece.root, events);
+  auto* target = piece.root == group.rank() ? static_cast<char*>(output.data_ptr()) + first : scratch.data_ptr();
+  wire::reduce(group, from, target, piece.count, reduction, piece.root, events);
 }
 
-std::string described(const Reduction& by, const at::Tensor& data) {
-  return orch_ccl::described(data) + " by " + by.name;
+std::string describe(const Reduction& reduction, const at::Tensor& data) {
+  return orch_ccl::describe(data) + " by " + reduction.name;
 }
 
-void average(const Reduction& by, at::Tensor& data, int size) {
-  if (by.average && size > 1)
+void average(const Reduction& reduction, at::Tensor& data, int size) {
+  if (reduction.average && size > 1)
     divide_in_place(data, size);
 }
 
@@ -78,22 +79,22 @@ Handle ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions
   check_single("allreduce", tensors.size());
   auto tensor = tensors[0];
   check_tensor("allreduce", tensor);
-  const auto by = reduction_for("allreduce", options.reduceOp, tensor.scalar_type());
-  auto data = packed(tensor);
-  auto space = gathering_space(by, data, getSize());
+  const auto reduction = reduction_for("allreduce", options.reduceOp, tensor.scalar_type());
+  auto data = as_contiguous(tensor);
+  auto gathered = make_gather_buffer(reduction, data, getSize());
   Operation operation{"allreduce", OpType::ALLREDUCE};
-  operation.call = described(by, data);
+  operation.call = describe(reduction, data);
   operation.start = [=](const Group& group, Events& events) mutable {
-    allreduce_or_gather(events, group, data, space, by);
+    allreduce_or_gather(events, group, data, gathered, reduction);
   };
   operation.finish = [=, size = getSize()]() mutable {
-    fold(by, space, size, 0, data);
-    average(by, data, size);
-    unpack(data, tensor);
+    fold(reduction, gathered, size, 0, data);
+    average(reduction, data, size);
+    copy_back(data, tensor);
   };
   operation.outputs = tensors;
   operation.timeout = options.timeout;
-  operation.async = async_of(options);
+  operation.async = is_async(options);
   return submit(std::move(operation));
 }
 
@@ -102,41 +103,41 @@ Handle ProcessGroupCCL::allreduce_sparse(Tensors& tensors, const c10d::Allreduce
   not_implemented("allreduce_sparse: use a gloo group (new_group(backend='gloo')), or tensor.to_dense()");
 }
 
-// Tensors of one dtype travel as one buffer: many small messages cost more than copying them together.
+// Tensors of the same dtype are sent as one buffer: many small messages cost more than copying.
 Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   check_tensors("allreduce_coalesced", tensors);
   struct Bundle {
-    Reduction by;
+    Reduction reduction;
     Tensors members;
-    at::Tensor flat, space;
+    at::Tensor flat, gathered;
   };
-  std::map<at::ScalarType, Bundle> bundles; // ordered, so the same order on all ranks
+  std::map<at::ScalarType, Bundle> bundles; // sorted, so that the order is the same on all ranks
   for (const auto& tensor : tensors)
     bundles[tensor.scalar_type()].members.push_back(tensor);
   auto shared = std::make_shared<std::vector<Bundle>>();
   for (auto& [type, bundle] : bundles) {
-    bundle.by = reduction_for("allreduce_coalesced", options.reduceOp, type);
+    bundle.reduction = reduction_for("allreduce_coalesced", options.reduceOp, type);
     bundle.flat = flatten(bundle.members);
-    bundle.space = gathering_space(bundle.by, bundle.flat, getSize());
+    bundle.gathered = make_gather_buffer(bundle.reduction, bundle.flat, getSize());
     shared->push_back(bundle);
   }
   Operation operation{"allreduce_coalesced", OpType::ALLREDUCE_COALESCED};
   for (const auto& bundle : *shared)
-    operation.call += described(bundle.by, bundle.flat) + " ";
+    operation.call += describe(bundle.reduction, bundle.flat) + " ";
   operation.start = [shared](const Group& group, Events& events) {
     for (auto& bundle : *shared)
-      allreduce_or_gather(events, group, bundle.flat, bundle.space, bundle.by);
+      allreduce_or_gather(events, group, bundle.flat, bundle.gathered, bundle.reduction);
   };
   operation.finish = [shared, size = getSize()] {
     for (auto& bundle : *shared) {
-      fold(bundle.by, bundle.space, size, 0, bundle.flat);
-      average(bundle.by, bundle.flat, size);
+      fold(bundle.reduction, bundle.gathered, size, 0, bundle.flat);
+      average(bundle.reduction, bundle.flat, size);
       unflatten(bundle.flat, bundle.members);
     }
   };
   operation.outputs = tensors;
   operation.timeout = options.timeout;
-  operation.async = async_of(options);
+  operation.async = is_async(options);
   return submit(std::move(operation));
 }
 
@@ -144,31 +145,31 @@ Handle ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opti
   check_single("reduce", tensors.size());
   auto tensor = tensors[0];
   check_tensor("reduce", tensor);
-  const auto by = reduction_for("reduce", options.reduceOp, tensor.scalar_type());
+  const auto reduction = reduction_for("reduce", options.reduceOp, tensor.scalar_type());
   const int root = static_cast<int>(options.rootRank);
   check_rank("reduce", root, getSize());
-  const bool here = getRank() == root;
-  auto data = packed(tensor);
-  // Only the root's tensor may change; the others give oneCCL scratch memory to work in.
-  auto out = here ? data : at::empty_like(data);
-  auto space = gathering_space(by, data, getSize());
+  const bool is_root = getRank() == root;
+  auto data = as_contiguous(tensor);
+  // Only the root's tensor may change; the other ranks pass scratch memory to oneCCL.
+  auto out = is_root ? data : at::empty_like(data);
+  auto gathered = make_gather_buffer(reduction, data, getSize());
   Operation operation{"reduce", OpType::REDUCE};
-  operation.call = described(by, data) + " to rank " + std::to_string(root);
+  operation.call = describe(reduction, data) + " to rank " + std::to_string(root);
   operation.start = [=](const Group& group, Events& events) mutable {
-    if (by.fold)
-      return allreduce_or_gather(events, group, data, space, by);
-    wire::reduce(group, data.data_ptr(), out.data_ptr(), by.count(data), by, root, events);
+    if (reduction.fold)
+      return allreduce_or_gather(events, group, data, gathered, reduction);
+    wire::reduce(group, data.data_ptr(), out.data_ptr(), reduction.count(data), reduction, root, events);
   };
   operation.finish = [=, size = getSize()]() mutable {
-    if (!here)
+    if (!is_root)
       return;
-    fold(by, space, size, 0, data);
-    average(by, data, size);
-    unpack(data, tensor);
+    fold(reduction, gathered, size, 0, data);
+    average(reduction, data, size);
+    copy_back(data, tensor);
   };
   operation.outputs = tensors;
   operation.timeout = options.timeout;
-  operation.async = async_of(options);
+  operation.async = is_async(options);
   return submit(std::move(operation));
 }
 
@@ -194,34 +195,34 @@ Handle ProcessGroupCCL::reduce_scatter(
   return _reduce_scatter_base(outputs[0], flat, options);
 }
 
-// The inputs have different sizes: input i is reduced to rank i.
+// For inputs of different sizes: reduces input i to rank i.
 Handle ProcessGroupCCL::reduce_to_each(
     at::Tensor& output, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  const auto by = reduction_for("reduce_scatter", options.reduceOp, output.scalar_type());
+  const auto reduction = reduction_for("reduce_scatter", options.reduceOp, output.scalar_type());
   struct Part {
-    at::Tensor input, out, space;
+    at::Tensor input, out, gathered;
   };
   auto parts = std::make_shared<std::vector<Part>>();
   for (const auto& input : inputs) {
-    const auto from = packed(input);
-    parts->push_back({from, at::empty_like(from), gathering_space(by, from, getSize())});
+    const auto from = as_contiguous(input);
+    parts->push_back({from, at::empty_like(from), make_gather_buffer(reduction, from, getSize())});
   }
   Operation operation{"reduce_scatter", OpType::REDUCE_SCATTER};
-  operation.call = described(inputs);
-  operation.start = [parts, by](const Group& group, Events& events) {
+  operation.call = describe(inputs);
+  operation.start = [parts, reduction](const Group& group, Events& events) {
     for (int rank = 0; rank < group.size(); ++rank) {
-      auto& [input, out, space] = (*parts)[rank];
-      if (by.fold)
-        wire::allgather(group, input.data_ptr(), space.data_ptr(), bytes_of(input), events);
+      auto& [input, out, gathered] = (*parts)[rank];
+      if (reduction.fold)
+        wire::allgather(group, input.data_ptr(), gathered.data_ptr(), bytes_of(input), events);
       else
-        wire::reduce(group, input.data_ptr(), out.data_ptr(), by.count(input), by, rank, events);
+        wire::reduce(group, input.data_ptr(), out.data_ptr(), reduction.count(input), reduction, rank, events);
     }
   };
   operation.finish = [=, rank = getRank(), size = getSize()]() mutable {
-    auto& mine = (*parts)[rank];
-    fold(by, mine.space, size, 0, mine.out);
-    average(by, mine.out, size);
-    output.copy_(mine.out.view(output.sizes()));
+    auto& own_part = (*parts)[rank];
+    fold(reduction, own_part.gathered, size, 0, own_part.out);
+    average(reduction, own_part.out, size);
+    output.copy_(own_part.out.view(output.sizes()));
   };
   operation.outputs = {output};
   operation.timeout = options.timeout;
@@ -237,14 +238,14 @@ Handle ProcessGroupCCL::_reduce_scatter_base(
 
 Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: reduce_scatter_tensor: as many outputs as inputs");
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ccl: reduce_scatter_tensor needs as many outputs as inputs");
   struct Part {
-    Reduction by;
-    at::Tensor input, space, packed_output, output;
-    at::Tensor scratch; // of a piece, if the input is too long for one call
+    Reduction reduction;
+    at::Tensor input, gathered, packed_output, output;
+    at::Tensor scratch; // for one piece, if the input is too long for one call
   };
   auto parts = std::make_shared<std::vector<Part>>();
-  std::vector<std::pair<size_t, Piece>> left; // of which part
+  std::vector<std::pair<size_t, Piece>> remaining_pieces; // (index of the part, piece)
   Operation operation{"reduce_scatter", OpType::_REDUCE_SCATTER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("reduce_scatter_tensor", inputs[i]);
@@ -252,45 +253,45 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
     check_same_type("reduce_scatter_tensor", inputs[i], outputs[i]);
     TORCH_CHECK_VALUE(
         inputs[i].numel() == outputs[i].numel() * getSize(),
-        "ccl: reduce_scatter_tensor: the input must hold the group's size times the output's elements");
-    const auto by = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
-    const auto input = packed(inputs[i]);
-    parts->push_back({by, input, gathering_space(by, input, getSize()), packed(outputs[i]), outputs[i]});
-    if (!by.fold && by.count(outputs[i]) > wire::most_elements()) {
-      parts->back().scratch = flat_like(input, wire::most_elements());
-      for (const auto& piece : pieces_of(by.count(outputs[i]), getSize()))
-        left.emplace_back(i, piece);
+        "ccl: reduce_scatter_tensor: the input must have as many elements as the outputs of all ranks together");
+    const auto reduction = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
+    const auto input = as_contiguous(inputs[i]);
+    parts->push_back({reduction, input, make_gather_buffer(reduction, input, getSize()), as_contiguous(outputs[i]), outputs[i]});
+    if (!reduction.fold && reduction.count(outputs[i]) > wire::max_elements_per_call()) {
+      parts->back().scratch = flat_like(input, wire::max_elements_per_call());
+      for (const auto& piece : pieces_of(reduction.count(outputs[i]), getSize()))
+        remaining_pieces.emplace_back(i, piece);
     }
-    operation.call += described(by, input) + " ";
+    operation.call += describe(reduction, input) + " ";
   }
   operation.start = [parts](const Group& group, Events& events) {
     for (auto& part : *parts) {
-      if (part.by.fold)
-        allreduce_or_gather(events, group, part.input, part.space, part.by);
+      if (part.reduction.fold)
+        allreduce_or_gather(events, group, part.input, part.gathered, part.reduction);
       else if (!part.scratch.defined())
         wire::reduce_scatter(
-            group, part.input.data_ptr(), part.packed_output.data_ptr(), part.by.count(part.output), part.by, events);
+            group, part.input.data_ptr(), part.packed_output.data_ptr(), part.reduction.count(part.output), part.reduction, events);
     }
   };
-  if (!left.empty())
-    operation.next = [parts, left, done = size_t{0}](Group& group, Events& events) mutable {
-      if (done == left.size())
+  if (!remaining_pieces.empty())
+    operation.next = [parts, remaining_pieces, done = size_t{0}](Group& group, Events& events) mutable {
+      if (done == remaining_pieces.size())
         return true;
-      const auto& [number, piece] = left[done++];
-      auto& part = (*parts)[number];
-      reduce_piece(events, group, part.input, part.packed_output, part.scratch, part.by, piece);
+      const auto& [part_index, piece] = remaining_pieces[done++];
+      auto& part = (*parts)[part_index];
+      reduce_piece(events, group, part.input, part.packed_output, part.scratch, part.reduction, piece);
       return false;
     };
   operation.finish = [parts, rank = getRank(), size = getSize()] {
     for (auto& part : *parts) {
-      fold(part.by, part.space, size, rank * bytes_of(part.packed_output), part.packed_output);
-      average(part.by, part.packed_output, size);
-      unpack(part.packed_output, part.output);
+      fold(part.reduction, part.gathered, size, rank * bytes_of(part.packed_output), part.packed_output);
+      average(part.reduction, part.packed_output, size);
+      copy_back(part.packed_output, part.output);
     }
   };
   operation.outputs = outputs;
   operation.timeout = options.timeout;
-  operation.async = async_of(options);
+  operation.async = is_async(options);
   return submit(std::move(operation));
 }
 

@@ -6,33 +6,34 @@
 
 namespace orch_ccl {
 
-// How data goes from one core to another. Cores that share a cache hand it over there; between others (of another
-// core complex, of another socket) it is up to five times as fast to write it to memory and read it from there.
+// How data moves from one core to another. Cores that share a cache exchange data fastest through it; between others
+// (of different core complexes or sockets) writing to memory and reading from there is up to five times as fast.
 enum class Route : uint8_t { caches, memory };
 constexpr int kRoutes = 2;
 
-// Which route is the faster one, by what the last rounds of both have taken. It is measured, because virtual
-// machines do not tell which of their cores share a cache, and move them while a program runs.
-class Routes {
+// Selects the faster route by the duration of the last rounds of both. It has to be measured, because virtual machines
+// do not report which of their cores share a cache, and move them while a program runs. Used under the engine's lock.
+class RouteSelector {
  public:
-  // `best`: where all ranks look it up, and one of them writes it.
-  explicit Routes(std::atomic<Route>& best) : best_(best) {}
+  // `best`: in shared memory; all ranks read it and rank 0 writes it.
+  explicit RouteSelector(std::atomic<Route>& best) : best_(best) {}
 
-  // The next `rounds` rounds -> the number of the first. All ranks ask for the same, in the same order.
-  uint64_t begin(uint64_t rounds);
-  // Of a round. At times, and then on all ranks, it is a route that has to be tried again.
-  Route of(uint64_t round) const;
+  // Reserves the next `rounds` rounds and returns the number of the first one. All ranks make the same calls in the
+  // same order.
+  uint64_t reserve_rounds(uint64_t rounds);
+  // Returns the route of a round: the best one, or in some rounds, which are the same on all ranks, one to be measured.
+  Route route_for(uint64_t round) const;
   Route best() const { return best_.load(std::memory_order_relaxed); }
-  // What a round took that all ranks went by one route; said by the rank that writes the best.
-  void took(Route route, uint64_t round, double ticks_per_byte);
+  // Records the cost, in ticks per byte, of a round in which all ranks used this route. Called by rank 0 only.
+  void record(Route route, uint64_t round, double cost);
 
  private:
   static constexpr int kSamples = 4;
   struct Samples {
-    double last[kSamples];
+    double ticks_per_byte[kSamples];
     uint64_t count = 0;
-    bool known() const { return count >= kSamples; }
-    double least() const;
+    bool complete() const { return count >= kSamples; }
+    double minimum() const;
   };
 
   Samples& samples(Route route) { return samples_[static_cast<int>(route)]; }

@@ -11,35 +11,35 @@ namespace orch_ccl {
 namespace {
 
 std::mutex mutex;
-Settings expected;
+Settings expected_settings;
 
-// As oneCCL 2021.12 and later say it (src/common/env/env_parser.hpp).
-bool tells(const std::string& line, const Settings::value_type& setting) {
+// The wording of oneCCL 2021.12 and later (src/common/env/env_parser.hpp).
+bool is_warning_about(const std::string& line, const Settings::value_type& setting) {
   const auto& [name, value] = setting;
   return line.find("|CCL_WARN| value of " + name + " changed to be " + value + " (default:") != line.npos ||
       line.find("|CCL_WARN| " + name + "=" + value + " is unknown to") != line.npos;
 }
 
-void pass_on(const std::string& text) {
+void print_unexpected_lines(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const auto told = [&](const auto& setting) { return tells(line, setting); };
-    if (std::none_of(expected.begin(), expected.end(), told))
+    const auto is_expected = [&](const auto& setting) { return is_warning_about(line, setting); };
+    if (std::none_of(expected_settings.begin(), expected_settings.end(), is_expected))
       std::cout << line << std::endl;
   }
 }
 
-// oneCCL warns on std::cout; for as long as this lives, what is written there is held back.
-class Held {
+// Captures what is written to std::cout, where oneCCL prints its warnings, until the end of the block.
+class CapturedOutput {
  public:
-  ~Held() {
-    std::cout.rdbuf(before_);
-    pass_on(text_.str());
+  ~CapturedOutput() {
+    std::cout.rdbuf(original_buffer_);
+    print_unexpected_lines(text_.str());
   }
 
  private:
   std::stringbuf text_;
-  std::streambuf* before_ = std::cout.rdbuf(&text_);
+  std::streambuf* original_buffer_ = std::cout.rdbuf(&text_);
 };
 
 } // namespace
@@ -47,12 +47,12 @@ class Held {
 void expect_settings(const Settings& settings) {
   std::lock_guard<std::mutex> lock(mutex);
   for (const auto& [name, value] : settings)
-    expected.insert_or_assign(name, value);
+    expected_settings.insert_or_assign(name, value);
 }
 
-void start_oneccl() {
+void initialize_oneccl() {
   std::lock_guard<std::mutex> lock(mutex);
-  Held held;
+  CapturedOutput captured;
   ccl::init();
 }
 

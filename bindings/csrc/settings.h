@@ -7,11 +7,12 @@ namespace orch_ccl {
 
 using Settings = std::map<std::string, std::string>;
 
-// Variables that were set on purpose, by this package or by a launcher that says so: oneCCL warns of
-// each value that is not its default, and of these nobody needs to be told.
+// Suppresses oneCCL's warnings about these variables, which this package or a launcher sets on purpose. oneCCL warns
+// about each value that differs from its default. Any thread may call this, before the first group is created.
 void expect_settings(const Settings& settings);
 
-// Starts oneCCL, which reads the environment. What it says of other variables is passed on.
-void start_oneccl();
+// Initializes oneCCL, which reads the environment, and prints its warnings about other variables. Called by the thread
+// that creates a communicator.
+void initialize_oneccl();
 
 } // namespace orch_ccl

@@ -14,39 +14,40 @@
 
 namespace orch_ccl {
 
-constexpr uint64_t kSlots = 4; // rounds that may be under way at once
+constexpr uint64_t kSlots = 4; // rounds that may be in progress at the same time
 
-// What a rank tells the others, each on a cache line of its own: how many rounds it has come through since
-// the group was made.
+// What a rank tells the other ranks. Values that change often are on separate cache lines. The first three count the
+// rounds since the group was created.
 struct Progress {
-  alignas(128) std::atomic<uint64_t> staged; // its data is in its slot
-  alignas(128) std::atomic<uint64_t> reduced; // its share of the result is there
-  alignas(128) std::atomic<uint64_t> copied; // it needs nothing of the round any more
-  alignas(128) std::atomic<uint64_t> call[kSlots]; // which call the round belongs to
-  std::atomic<Route> route[kSlots]; // how its data goes
-  std::atomic<size_t> place[kSlots]; // of its tensor in its heap, or kNowhere: its data is in its slot
-  alignas(128) std::atomic<bool> visiting; // it may be reading or writing the memory of others: presence.h
-  alignas(128) std::atomic<bool> left; // after an error; the other ranks may not access its memory
-  alignas(128) cpu_set_t cores; // on which the process may run
+  alignas(128) std::atomic<uint64_t> staged; // its data is available
+  alignas(128) std::atomic<uint64_t> reduced; // its share of the result is available
+  alignas(128) std::atomic<uint64_t> copied; // it no longer accesses the data of the round
+  alignas(128) std::atomic<uint64_t> call[kSlots]; // hash of the call that the round belongs to
+  std::atomic<Route> route[kSlots]; // of its data
+  std::atomic<size_t> heap_offset[kSlots]; // of its tensor in its heap; kNotInHeap: its data is in its slot
+  alignas(128) std::atomic<bool> visiting; // it may be accessing the memory of other ranks; see presence.h
+  alignas(128) std::atomic<bool> left; // after an error: other ranks must not access its memory
+  alignas(128) cpu_set_t cores; // the CPU affinity of its process
 };
 
-// Memory that all ranks of a group map: one Progress each, and kSlots slots each.
+// Memory that all ranks of a group map. For each rank it holds a Progress and kSlots slots. Created by the thread that
+// creates the group; then used under the engine's lock, except for the flags of presence.h.
 class Segment {
  public:
-  // Of this process. Raises what MemoryFile raises, as open() does.
-  static std::shared_ptr<Segment> make(int ranks);
-  // `creator`: the process of rank 0.
+  // Creates the segment, on rank 0. Throws the exceptions of MemoryFile, as does open().
+  static std::shared_ptr<Segment> create(int ranks);
+  // Opens the segment that rank 0 has created. `creator`: the process of rank 0.
   static std::shared_ptr<Segment> open(const std::string& id, pid_t creator, int ranks);
 
   const std::string& id() const { return file_.id(); }
-  // All that will map it have: from now on nobody else can.
+  // Called when all ranks have mapped the segment. Afterwards no other process can.
   void close() { file_.close(); }
 
   int ranks() const { return ranks_; }
   size_t slot_bytes() const { return slot_bytes_; }
-  Progress& of(int rank) const;
+  Progress& progress_of(int rank) const;
   char* slot(int rank, uint64_t round) const;
-  // Of a kind of exchange, and of a length of so many binary digits.
+  // The best route for a kind of exchange and a length with this number of binary digits.
   std::atomic<Route>& best_route(int kind, int digits) const;
 
  private:
@@ -58,7 +59,7 @@ class Segment {
   const size_t slot_bytes_;
 };
 
-// A rank's slot is at most this long, and so much shorter that many ranks take no more memory than few.
+// Returns the size of a slot. It shrinks with the number of ranks, so that the total has a limit.
 size_t slot_bytes_for(int ranks);
 
 } // namespace orch_ccl

@@ -6,101 +6,108 @@
 namespace orch_ccl {
 namespace {
 
-// Of a slot; with more ranks on one host the shares are too short to be worth the waiting.
-constexpr size_t kLeastShare = 1024;
-const std::string kDone = "ok ";
-const std::string kNot = "no ";
+// The shortest part of a slot per rank. With more ranks on a host, waiting for each other costs more than sharing
+// saves.
+constexpr size_t kMinShareBytes = 1024;
+// How the messages of the ranks begin.
+const std::string kSuccess = "ok ";
+const std::string kFailure = "no ";
 
-// From what every rank knows alike. Two containers are two hosts here.
-bool possible(const std::vector<Identity>& members) {
+// Every rank comes to the same result, because all know the same members. Two containers count as two hosts.
+bool can_share_memory(const std::vector<Identity>& members) {
   const int ranks = static_cast<int>(members.size());
-  return slot_bytes_for(ranks) / ranks >= kLeastShare && on_one_host(members);
+  return slot_bytes_for(ranks) / ranks >= kMinShareBytes && on_one_host(members);
 }
 
-class Meeting {
+// Lets the ranks of a group perform steps of the setup together, by messages through the store.
+class StoreMeeting {
  public:
-  Meeting(c10d::Store& store, int rank, std::chrono::steady_clock::time_point deadline)
+  StoreMeeting(c10d::Store& store, int rank, std::chrono::steady_clock::time_point deadline)
       : store_(store), rank_(rank), deadline_(deadline) {}
 
-  void say(const std::string& what, const std::string& text) { store_.set(key(what, rank_), text); }
+  void publish(const std::string& topic, const std::string& text) { store_.set(key(topic, rank_), text); }
 
-  std::string hear(const std::string& what, int rank) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
-    store_.wait({key(what, rank)}, std::max(left, std::chrono::milliseconds(1)));
-    return store_.get_to_str(key(what, rank));
+  std::string wait_for(const std::string& topic, int rank) {
+    using Millis = std::chrono::milliseconds;
+    const auto remaining = std::chrono::duration_cast<Millis>(deadline_ - std::chrono::steady_clock::now());
+    store_.wait({key(topic, rank)}, std::max(remaining, Millis(1)));
+    return store_.get_to_str(key(topic, rank));
   }
 
-  // All do `what`, or none: then `trouble` is why. -> what each rank told of it; `mine` is this rank's, and may raise.
-  template <typename Mine>
-  std::vector<std::string> agree(const std::string& what, int ranks, std::string& trouble, Mine mine) {
+  // Runs `task`, which may throw, on all ranks and returns the results of all ranks. If it fails on any rank, sets
+  // `failure_reason`.
+  template <typename Task>
+  std::vector<std::string> run_on_all_ranks(
+      const std::string& topic, int ranks, std::string& failure_reason, Task task) {
     try {
-      say(what, kDone + mine());
+      publish(topic, kSuccess + task());
     } catch (const std::exception& error) {
-      say(what, kNot + error.what());
+      publish(topic, kFailure + error.what());
     }
-    std::vector<std::string> told;
+    std::vector<std::string> results;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto text = hear(what, rank);
-      const bool done = text.starts_with(kDone);
-      if (trouble.empty() && !done)
-        trouble = text.starts_with(kNot) ? text.substr(kNot.size())
-                                         : "rank " + std::to_string(rank) + " wrote an invalid message to the store";
-      told.push_back(done ? text.substr(kDone.size()) : "");
+      const auto text = wait_for(topic, rank);
+      const bool succeeded = text.starts_with(kSuccess);
+      if (failure_reason.empty() && !succeeded)
+        failure_reason = text.starts_with(kFailure)
+            ? text.substr(kFailure.size())
+            : "rank " + std::to_string(rank) + " wrote an invalid message to the store";
+      results.push_back(succeeded ? text.substr(kSuccess.size()) : "");
     }
-    return told;
+    return results;
   }
 
  private:
-  static std::string key(const std::string& what, int rank) { return "shared/" + what + "/" + std::to_string(rank); }
+  static std::string key(const std::string& topic, int rank) { return "shared/" + topic + "/" + std::to_string(rank); }
 
   c10d::Store& store_;
   int rank_;
   std::chrono::steady_clock::time_point deadline_;
 };
 
-// What rank 0 made, opened by the others; or null, and why.
-std::shared_ptr<Segment> common_segment(
-    Meeting& meeting, int rank, const std::vector<Identity>& members, std::string& trouble) {
+// Creates the segment on rank 0 and opens it on the others. Returns null and sets `failure_reason` if any rank fails.
+std::shared_ptr<Segment> create_common_segment(
+    StoreMeeting& meeting, int rank, const std::vector<Identity>& members, std::string& failure_reason) {
   const int ranks = static_cast<int>(members.size());
   std::shared_ptr<Segment> segment;
-  meeting.agree("segment", ranks, trouble, [&] {
+  meeting.run_on_all_ranks("segment", ranks, failure_reason, [&] {
     if (rank == 0) {
-      segment = Segment::make(ranks);
+      segment = Segment::create(ranks);
     } else {
-      const auto offer = meeting.hear("segment", 0);
-      if (!offer.starts_with(kDone))
-        throw std::runtime_error("rank 0 did not make it");
-      segment = Segment::open(offer.substr(kDone.size()), static_cast<pid_t>(members[0].pid), ranks);
+      const auto offer = meeting.wait_for("segment", 0);
+      if (!offer.starts_with(kSuccess))
+        throw std::runtime_error("rank 0 could not create it");
+      segment = Segment::open(offer.substr(kSuccess.size()), static_cast<pid_t>(members[0].pid), ranks);
     }
-    sched_getaffinity(0, sizeof(cpu_set_t), &segment->of(rank).cores);
+    sched_getaffinity(0, sizeof(cpu_set_t), &segment->progress_of(rank).cores);
     return segment->id();
   });
-  return trouble.empty() ? segment : nullptr;
+  return failure_reason.empty() ? segment : nullptr;
 }
 
-// Each rank's, mapped by all; or none, and why.
-Heaps common_heaps(Meeting& meeting, int rank, const std::vector<Identity>& members, std::string& trouble) {
+// Lets each rank map the heaps of all others. Returns no heaps and sets `failure_reason` if any rank fails.
+Heaps map_heaps(StoreMeeting& meeting, int rank, const std::vector<Identity>& members, std::string& failure_reason) {
   const int ranks = static_cast<int>(members.size());
-  const auto ids = meeting.agree("heap", ranks, trouble, [] { return Heap::own().id(); });
+  const auto ids = meeting.run_on_all_ranks("heap", ranks, failure_reason, [] { return Heap::get().id(); });
   Heaps heaps;
-  if (trouble.empty())
-    meeting.agree("heaps", ranks, trouble, [&] {
+  if (failure_reason.empty())
+    meeting.run_on_all_ranks("heaps", ranks, failure_reason, [&] {
       heaps = Heaps(rank, ids, members);
       return "";
     });
-  return trouble.empty() ? heaps : Heaps();
+  return failure_reason.empty() ? heaps : Heaps();
 }
 
-// Whether, among the ranks that may run on this one's cores, there are more than cores.
-bool too_few_cores(const Segment& segment, int rank) {
-  const auto& mine = segment.of(rank).cores;
-  int here = 0;
+// Returns whether more ranks may run on this rank's cores than there are such cores.
+bool has_too_few_cores(const Segment& segment, int rank) {
+  const auto& affinity = segment.progress_of(rank).cores;
+  int ranks_here = 0;
   for (int other = 0; other < segment.ranks(); ++other) {
-    cpu_set_t both;
-    CPU_AND(&both, &mine, &segment.of(other).cores);
-    here += CPU_COUNT(&both) > 0;
+    cpu_set_t common;
+    CPU_AND(&common, &affinity, &segment.progress_of(other).cores);
+    ranks_here += CPU_COUNT(&common) > 0;
   }
-  return here > CPU_COUNT(&mine);
+  return ranks_here > CPU_COUNT(&affinity);
 }
 
 } // namespace
@@ -115,17 +122,18 @@ bool sharing_allowed() {
 
 Sharing share_memory(
     c10d::Store& store, int rank, const std::vector<Identity>& members, std::chrono::steady_clock::time_point deadline) {
-  if (!possible(members))
+  if (!can_share_memory(members))
     return {};
-  Meeting meeting(store, rank, deadline);
-  std::string trouble, no_heaps;
-  const auto segment = common_segment(meeting, rank, members, trouble);
+  StoreMeeting meeting(store, rank, deadline);
+  std::string failure_reason, no_heaps_reason;
+  const auto segment = create_common_segment(meeting, rank, members, failure_reason);
   if (!segment)
-    return {nullptr, trouble};
+    return {nullptr, failure_reason};
   segment->close();
-  auto heaps = common_heaps(meeting, rank, members, no_heaps);
+  auto heaps = map_heaps(meeting, rank, members, no_heaps_reason);
   return {
-      std::make_unique<SharedExchanges>(segment, std::move(heaps), rank), "", too_few_cores(*segment, rank), no_heaps};
+      std::make_unique<SharedExchanges>(segment, std::move(heaps), rank), "", has_too_few_cores(*segment, rank),
+      no_heaps_reason};
 }
 
 } // namespace orch_ccl

@@ -12,18 +12,19 @@
 
 namespace orch_ccl {
 
-// True unless ORCH_CCL_SHARED_MEMORY is 0, which must be the same on all ranks.
+// Returns whether ORCH_CCL_SHARED_MEMORY is not 0. It must be the same on all ranks.
 bool sharing_allowed();
 
-// What the ranks of a group agreed upon: all of them use shared memory, or none.
+// What the ranks of a group have agreed on. Either all of them use shared memory or none.
 struct Sharing {
   std::unique_ptr<SharedExchanges> exchanges; // or null
-  std::string trouble; // of one host's ranks that cannot
-  bool crowded = false; // more ranks than cores: who waits must let the others run
-  std::string no_heaps; // why one host's ranks do not see each other's, if so
+  std::string failure_reason; // why ranks of one host cannot share memory, or empty
+  bool oversubscribed = false; // more ranks than cores: a waiting rank must let the others run
+  std::string no_heaps_reason; // why ranks of one host cannot map each other's heaps, or empty
 };
 
-// Where it was asked for, every rank calls it. Raises what the store raises, if a rank does not come until the deadline.
+// Sets up shared memory. Called by all ranks when they create a group, if sharing_allowed(). Throws the exceptions of
+// the store if a rank does not respond by the deadline.
 Sharing share_memory(
     c10d::Store& store, int rank, const std::vector<Identity>& members, std::chrono::steady_clock::time_point deadline);
 

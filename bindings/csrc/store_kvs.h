@@ -9,11 +9,10 @@
 
 namespace orch_ccl {
 
-// oneCCL exchanges its addresses through a key-value store. Its own one is a socket server that has to
-// guess an interface of the host (CCL_KVS_IFACE); torch's Store already connects all ranks, so we lend it
-// that one: nothing to guess, no extra port, and the rendezvous the user configured is the only one. oneCCL polls for
-// values; here its calls wait in the store instead, so that a large group does not flood it. Used by the thread that
-// creates the communicator.
+// Lets oneCCL exchange addresses through torch's Store. oneCCL's default is a socket server that has to guess a network
+// interface (CCL_KVS_IFACE). The Store already connects all ranks and needs no extra port. oneCCL polls for values;
+// this class waits in the store instead, so that a large group does not flood it. Used only by the thread that creates
+// the communicator.
 class StoreKvs final : public ccl::kvs_interface {
  public:
   StoreKvs(c10::intrusive_ptr<c10d::Store> store, std::chrono::steady_clock::time_point deadline);
@@ -28,7 +27,7 @@ class StoreKvs final : public ccl::kvs_interface {
   c10::intrusive_ptr<c10d::Store> store_;
   std::chrono::steady_clock::time_point deadline_;
   int id_;
-  std::map<std::string, std::string> barriers_; // the value that this rank has set last for each barrier
+  std::map<std::string, std::string> barriers_; // for each barrier, the last value that this rank has set
 };
 
 } // namespace orch_ccl

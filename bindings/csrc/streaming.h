@@ -6,12 +6,12 @@
 
 namespace orch_ccl {
 
-// A copy to memory that nobody reads soon. It goes past the caches: what is overwritten is not read before, and
-// what the caches hold stays.
+// Copies to memory that is not read soon, bypassing the caches: the old contents are not read first, and other data
+// stays in the caches.
 void stream(char* to, const char* from, size_t bytes);
 
-// A copy to memory that another core reads next. Through the caches it is the processor's string copy, which takes
-// whole lines without reading them, and needs a third of the time that stores do.
-void hand_over(char* to, const char* from, size_t bytes, Route route);
+// Copies to memory that another core reads next. The route through the caches uses the processor's string copy, which
+// takes ownership of whole cache lines without reading them and needs a third of the time of ordinary stores.
+void copy_by_route(char* to, const char* from, size_t bytes, Route route);
 
 } // namespace orch_ccl

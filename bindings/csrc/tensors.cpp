@@ -38,16 +38,16 @@ void check_same_type(const char* collective, const at::Tensor& a, const at::Tens
       "ccl: ", collective, ": input is ", a.scalar_type(), " but output is ", b.scalar_type());
 }
 
-// torch conjugates and negates lazily: the values are then not what the memory holds.
-bool in_one_piece(const at::Tensor& tensor) {
+// torch conjugates and negates lazily, so the memory may not hold the values.
+bool is_dense_in_memory(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-at::Tensor packed(const at::Tensor& tensor) {
-  return in_one_piece(tensor) ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+at::Tensor as_contiguous(const at::Tensor& tensor) {
+  return is_dense_in_memory(tensor) ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
 }
 
-void unpack(const at::Tensor& from, at::Tensor& to) {
+void copy_back(const at::Tensor& from, at::Tensor& to) {
   if (!from.is_same(to))
     to.copy_(from);
 }
@@ -60,31 +60,31 @@ at::Tensor flat_like(const at::Tensor& example, int64_t elements) {
   return at::empty({elements}, example.options().requires_grad(false).memory_format(c10::nullopt));
 }
 
-at::Tensor room_for(const std::vector<at::Tensor>& tensors) {
+at::Tensor empty_buffer_for(const std::vector<at::Tensor>& tensors) {
   int64_t elements = 0;
   for (const auto& tensor : tensors)
     elements += tensor.numel();
   return flat_like(tensors.at(0), elements);
 }
 
-std::string described(const at::Tensor& tensor) {
-  if (!comparing())
+std::string describe(const at::Tensor& tensor) {
+  if (!call_checks_enabled())
     return "";
   return std::string(c10::toString(tensor.scalar_type())) + "[" + std::to_string(tensor.numel()) + "]";
 }
 
-std::string described(const std::vector<at::Tensor>& tensors) {
+std::string describe(const std::vector<at::Tensor>& tensors) {
   std::string out;
   for (const auto& tensor : tensors)
-    out += (out.empty() ? "" : " ") + described(tensor);
+    out += (out.empty() ? "" : " ") + describe(tensor);
   return out;
 }
 
 at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
-  auto flat = room_for(tensors);
+  auto flat = empty_buffer_for(tensors);
   auto* to = static_cast<char*>(flat.data_ptr());
   for (const auto& tensor : tensors) {
-    const auto from = packed(tensor);
+    const auto from = as_contiguous(tensor);
     if (bytes_of(from) > 0)
       std::memcpy(to, from.data_ptr(), bytes_of(from));
     to += bytes_of(from);
@@ -96,7 +96,7 @@ void unflatten(const at::Tensor& flat, std::vector<at::Tensor>& tensors) {
   const auto* from = static_cast<const char*>(flat.data_ptr());
   for (auto& tensor : tensors) {
     const size_t bytes = bytes_of(tensor);
-    if (bytes > 0 && in_one_piece(tensor))
+    if (bytes > 0 && is_dense_in_memory(tensor))
       std::memcpy(tensor.data_ptr(), from, bytes);
     else if (bytes > 0)
       tensor.copy_(at::from_blob(const_cast<char*>(from), tensor.sizes(), tensor.options().requires_grad(false)));

@@ -8,14 +8,12 @@
 namespace orch_ccl {
 namespace {
 
-// While the computation has the core, moving data on the same core only delays it; once it waits for a
-// future, the core is free and these threads get all of it. (A thread that waits in Work.wait() drives
-// the operations itself, at its own priority.)
-constexpr int kPoliteness = 10;
+// Moving data on the core of the computation delays the computation; once that waits for a future, the core is free and
+// these threads get all of it. (A thread in Work.wait() drives the operations itself, at the priority that it has.)
+constexpr int kNiceIncrement = 10;
 
-// What is copied and computed here must not start a second team of OpenMP threads beside the
-// computation's.
-void stay_single_threaded() {
+// Copies and reductions on our threads must not start a second team of OpenMP threads.
+void use_one_openmp_thread() {
   using Set = void (*)(int);
   if (auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads")))
     set(1);
@@ -25,12 +23,12 @@ void stay_single_threaded() {
 
 void become_background_thread(const char* name) {
   prctl(PR_SET_NAME, name);
-  stay_single_threaded();
+  use_one_openmp_thread();
 }
 
-void give_way() {
-  // The priority of this thread, in Linux, counted from the main one.
-  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, getpid()) + kPoliteness);
+void lower_priority() {
+  // In Linux, setpriority() for process 0 applies to the calling thread only.
+  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, getpid()) + kNiceIncrement);
 }
 
 } // namespace orch_ccl

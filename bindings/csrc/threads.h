@@ -2,9 +2,9 @@
 
 namespace orch_ccl {
 
-// To be called by a thread of ours as it begins.
+// Called by each of our threads when it starts.
 void become_background_thread(const char* name);
-// For good: only root could take it back. The computation has the core first.
-void give_way();
+// Lowers the priority of the calling thread below that of the computation. Permanent, because only root could raise it.
+void lower_priority();
 
 } // namespace orch_ccl

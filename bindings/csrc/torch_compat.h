@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/version.h>
 
-// What c10d's interface was before the newest torch: all differences between releases are in this file.
+// Differences between the releases of torch. The other files use c10d's interface as of the newest one.
 #define TORCH_BEFORE(major, minor) \
   (TORCH_VERSION_MAJOR < (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR < (minor)))
 
@@ -24,8 +24,8 @@ enum class ErrorType { SUCCESS = 0, TIMEOUT = 1, COMM_ERROR = 2, REMOTE_ERROR = 
 
 namespace orch_ccl {
 
-// c10d::Backend, with the methods that an older torch does not know yet, so that overriding them compiles. Such a
-// torch never calls them: it has no way for its users to ask for them.
+// c10d::Backend with the methods that older releases lack, so that overriding them compiles. Those releases never call
+// them.
 class Backend : public c10d::Backend {
  public:
   using c10d::Backend::Backend;
@@ -43,26 +43,26 @@ class Backend : public c10d::Backend {
 #endif
 };
 
-// Whether the caller goes on before the operation is done. Before 2.8 most options do not say: the answer that is
-// always right, which costs a synchronous caller the waking of our thread.
+// Returns whether the caller continues before the operation has completed. Before 2.8 most options do not contain this;
+// true is always correct and only costs a synchronous caller the wake-up of our thread.
 template <typename Options>
-bool async_of(const Options& options) {
+bool is_async(const Options& options) {
   if constexpr (requires { options.asyncOp; })
     return options.asyncOp;
   else
     return true;
 }
 
-// What torch calls the threads that carry out gloo's operations; before 2.11 they have the name of the process.
+// The name of the threads that run gloo's operations; before 2.11 it is the name of the process.
 #if TORCH_BEFORE(2, 11)
-constexpr const char* kGloosThreads = nullptr;
+constexpr const char* kGlooThreadName = nullptr;
 #else
-constexpr const char* kGloosThreads = "pt_gloo_runloop";
+constexpr const char* kGlooThreadName = "pt_gloo_runloop";
 #endif
 
-// Another connection to the same store.
+// Opens another connection to the same store.
 #if TORCH_BEFORE(2, 8)
-inline c10::intrusive_ptr<c10d::Store> another_connection(c10d::Store& store) {
+inline c10::intrusive_ptr<c10d::Store> open_another_connection(c10d::Store& store) {
   struct Prefixed : c10d::PrefixStore {
     using PrefixStore::prefix_, PrefixStore::store_;
   };
@@ -71,7 +71,7 @@ inline c10::intrusive_ptr<c10d::Store> another_connection(c10d::Store& store) {
   };
   if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store))
     return c10::make_intrusive<c10d::PrefixStore>(
-        prefixed->*&Prefixed::prefix_, another_connection(*(prefixed->*&Prefixed::store_)));
+        prefixed->*&Prefixed::prefix_, open_another_connection(*(prefixed->*&Prefixed::store_)));
   if (auto* tcp = dynamic_cast<c10d::TCPStore*>(&store)) {
     c10d::TCPStoreOptions options;
     options.port = tcp->getPort();
@@ -82,10 +82,10 @@ inline c10::intrusive_ptr<c10d::Store> another_connection(c10d::Store& store) {
   }
   if (auto* file = dynamic_cast<c10d::FileStore*>(&store))
     return c10::make_intrusive<c10d::FileStore>(file->getPath(), file->*&File::numWorkers_);
-  return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(&store); // in this process' memory
+  return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(&store); // a store in this process's memory
 }
 #else
-inline c10::intrusive_ptr<c10d::Store> another_connection(c10d::Store& store) {
+inline c10::intrusive_ptr<c10d::Store> open_another_connection(c10d::Store& store) {
   return store.clone();
 }
 #endif

@@ -10,35 +10,35 @@
 namespace orch_ccl {
 namespace {
 
-// A test ends after so many acts, because other operations wait for their turn.
-constexpr int kActs = 8;
-// A keen one looks so often for what the others do, a microsecond or two, before it ends.
-constexpr int kKeenLooks = 64;
-// Work ahead by so many rounds, so that the others find what they need.
-constexpr uint64_t kAhead = 2;
+// A test ends after this number of phases, so that other operations are tested, too.
+constexpr int kMaxActionsPerTest = 8;
+// A test that may spin polls the other ranks this often, one or two microseconds, before it ends.
+constexpr int kMaxIdlePolls = 64;
+// Early phases run ahead by this number of rounds, so that the other ranks find the data that they need.
+constexpr uint64_t kRoundsAhead = 2;
 
-// The ranks do the same in a round, so that each sees what its route costs all of them.
-bool all_alike(const Exchange& exchange) {
+// Returns whether all ranks do the same work in a round, so that each can measure the cost of its route.
+bool is_symmetric(const Exchange& exchange) {
   return exchange.kind != Exchange::reduce && exchange.kind != Exchange::broadcast;
 }
 
-// Adds the processor's ticks from here to the end of the block.
+// Adds the processor ticks until the end of the block to `sum`.
 class Stopwatch {
  public:
-  explicit Stopwatch(uint64_t& sum) : sum_(sum), begun_(__rdtsc()) {}
-  ~Stopwatch() { sum_ += __rdtsc() - begun_; }
+  explicit Stopwatch(uint64_t& sum) : sum_(sum), start_(__rdtsc()) {}
+  ~Stopwatch() { sum_ += __rdtsc() - start_; }
   Stopwatch(const Stopwatch&) = delete;
 
  private:
   uint64_t& sum_;
-  const uint64_t begun_;
+  const uint64_t start_;
 };
 
 uint64_t hash_of(const Exchange& exchange) {
   uint64_t hash = 1469598103934665603u; // FNV-1a
   for (const uint64_t part :
-       {uint64_t{exchange.kind}, uint64_t{exchange.bytes}, uint64_t(exchange.root), uint64_t(exchange.number),
-        uint64_t(exchange.by)})
+       {uint64_t{exchange.kind}, uint64_t{exchange.bytes}, uint64_t(exchange.root), uint64_t(exchange.number_type),
+        uint64_t(exchange.op)})
     hash = (hash ^ part) * 1099511628211u;
   return hash;
 }
@@ -46,43 +46,44 @@ uint64_t hash_of(const Exchange& exchange) {
 } // namespace
 
 Transfer::Transfer(
-    std::shared_ptr<Segment> segment, std::shared_ptr<Routes> routes, int rank, ExchangeData data, uint64_t first)
+    std::shared_ptr<Segment> segment, std::shared_ptr<RouteSelector> routes, int rank, ExchangeData data,
+    uint64_t first)
     : segment_(std::move(segment)),
       rank_(rank),
       ranks_(segment_->ranks()),
-      mine_(segment_->of(rank)),
+      progress_(segment_->progress_of(rank)),
       data_(std::move(data)),
-      call_(hash_of(data_.exchange())),
+      call_hash_(hash_of(data_.exchange())),
       first_(first),
       staged_(first),
       reduced_(first),
       copied_(first),
       all_staged_(first),
       all_reduced_(first),
-      all_copied_(0) { // the others may still be at an earlier exchange
+      all_copied_(0) { // the other ranks may still be in an earlier exchange
   const auto& pieces = data_.pieces();
-  if (pieces.together() || pieces.longest() < kShortestShare)
+  if (pieces.replicated() || pieces.max_piece_bytes() < kMinPieceBytes)
     return;
   routes_ = std::move(routes);
-  measured_ = all_alike(data_.exchange());
+  measured_ = is_symmetric(data_.exchange());
   if (measured_)
-    routed_ = routes_->begin(pieces.rounds());
+    first_routed_round_ = routes_->reserve_rounds(pieces.rounds());
 }
 
-// A tensor in the heap is the others' until they have read it. Of an all_reduce they have, where they tell that
-// their shares are there.
+// A tensor in the heap must not change until the other ranks have read it. In an all_reduce they have read it when they
+// have announced their shares of the result.
 bool Transfer::done() {
   return copied_ == end() &&
       (!data_.in_heap() || data_.exchange().kind == Exchange::all_reduce ||
-       others(&Progress::copied, end(), all_copied_));
+       others_reached(&Progress::copied, end(), all_copied_));
 }
 
-bool Transfer::test(bool keen) {
+bool Transfer::test(bool may_spin) {
   const Visit visit(*segment_, rank_);
-  for (int acts = 0, looks = 0; acts < kActs && !done();) {
-    if (act())
-      ++acts, looks = 0;
-    else if (!keen || ++looks == kKeenLooks)
+  for (int actions = 0, idle_polls = 0; actions < kMaxActionsPerTest && !done();) {
+    if (advance())
+      ++actions, idle_polls = 0;
+    else if (!may_spin || ++idle_polls == kMaxIdlePolls)
       return false;
     else
       __builtin_ia32_pause();
@@ -90,10 +91,10 @@ bool Transfer::test(bool keen) {
   return done();
 }
 
-bool Transfer::act() {
-  if (staged_ < reduced_ + kAhead && can_stage())
+bool Transfer::advance() {
+  if (staged_ < reduced_ + kRoundsAhead && can_stage())
     stage();
-  else if (reduced_ < copied_ + kAhead && can_reduce())
+  else if (reduced_ < copied_ + kRoundsAhead && can_reduce())
     reduce();
   else if (can_copy())
     copy();
@@ -106,20 +107,20 @@ bool Transfer::act() {
   return true;
 }
 
-bool Transfer::others(Counter counter, uint64_t at_least, uint64_t& seen) {
-  if (seen >= at_least)
+bool Transfer::others_reached(Counter counter, uint64_t at_least, uint64_t& lowest_seen) {
+  if (lowest_seen >= at_least)
     return true;
   uint64_t least = UINT64_MAX;
   for (int other = 0; other < ranks_; ++other)
     if (other != rank_)
-      least = std::min(least, (segment_->of(other).*counter).load(std::memory_order_acquire));
-  seen = least;
-  return seen >= at_least;
+      least = std::min(least, (segment_->progress_of(other).*counter).load(std::memory_order_acquire));
+  lowest_seen = least;
+  return lowest_seen >= at_least;
 }
 
 bool Transfer::check_call(int other, uint64_t round) const {
-  if (segment_->of(other).call[round % kSlots].load(std::memory_order_relaxed) != call_)
-    throw OtherCall(other);
+  if (segment_->progress_of(other).call[round % kSlots].load(std::memory_order_relaxed) != call_hash_)
+    throw CollectiveMismatch(other);
   return true;
 }
 
@@ -130,26 +131,26 @@ bool Transfer::check_calls(uint64_t round) const {
   return true;
 }
 
-// The root of a broadcast waits for nobody, so it looks only at the ranks that have come already. It has announced its
-// own round before, in one total order (the fences of both): of two ranks that are both root, one sees the other.
+// The root of a broadcast does not wait, so it checks only the ranks that have already staged. It has announced its
+// call before, in one total order (by the fences of both): if two ranks both act as root, one of them sees the other.
 bool Transfer::check_staged_calls(uint64_t round) const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int other = 0; other < ranks_; ++other)
-    if (other != rank_ && segment_->of(other).staged.load(std::memory_order_acquire) > round)
+    if (other != rank_ && segment_->progress_of(other).staged.load(std::memory_order_acquire) > round)
       check_call(other, round);
   return true;
 }
 
 bool Transfer::can_stage() {
-  return staged_ < end() && (staged_ < kSlots || others(&Progress::copied, staged_ + 1 - kSlots, all_copied_));
+  return staged_ < end() && (staged_ < kSlots || others_reached(&Progress::copied, staged_ + 1 - kSlots, all_copied_));
 }
 
 bool Transfer::can_reduce() {
   if (reduced_ >= staged_)
     return false;
-  if (!data_.reduces())
+  if (!data_.is_reduction())
     return true;
-  if (!others(&Progress::staged, reduced_ + 1, all_staged_))
+  if (!others_reached(&Progress::staged, reduced_ + 1, all_staged_))
     return false;
   return check_calls(reduced_);
 }
@@ -158,17 +159,17 @@ bool Transfer::can_copy() {
   if (copied_ >= reduced_)
     return false;
   const auto& exchange = data_.exchange();
-  if (data_.pieces().together() || exchange.kind == Exchange::reduce_scatter || !data_.receives())
+  if (data_.pieces().replicated() || exchange.kind == Exchange::reduce_scatter || !data_.has_result())
     return true;
   if (exchange.kind == Exchange::broadcast) {
     if (rank_ == exchange.root)
       return check_staged_calls(copied_);
-    const auto& root = segment_->of(exchange.root);
+    const auto& root = segment_->progress_of(exchange.root);
     return root.staged.load(std::memory_order_acquire) > copied_ && check_call(exchange.root, copied_);
   }
   if (exchange.kind != Exchange::all_gather)
-    return others(&Progress::reduced, copied_ + 1, all_reduced_);
-  if (!others(&Progress::staged, copied_ + 1, all_staged_))
+    return others_reached(&Progress::reduced, copied_ + 1, all_reduced_);
+  if (!others_reached(&Progress::staged, copied_ + 1, all_staged_))
     return false;
   return check_calls(copied_);
 }
@@ -176,36 +177,37 @@ bool Transfer::can_copy() {
 Route Transfer::next_route() const {
   if (!routes_)
     return Route::caches;
-  return measured_ ? routes_->of(routed_ + staged_ - first_) : routes_->best();
+  return measured_ ? routes_->route_for(first_routed_round_ + staged_ - first_) : routes_->best();
 }
 
-// A round that is over, if all have gone one way and nothing was shorter than elsewhere. One rank decides for all,
-// because each finds something else where both routes take about the same.
+// Records the cost of a completed round if all ranks have used the same route and pieces of full length. Rank 0 decides
+// for all ranks, because their measurements disagree if both routes take about the same time.
 void Transfer::measure(uint64_t round) {
-  const uint64_t ticks = std::exchange(spent_[round % kSlots], 0);
+  const uint64_t ticks = std::exchange(ticks_[round % kSlots], 0);
   const size_t bytes = data_.bytes_in(round);
-  const Route mine = data_.route_of(rank_, round);
-  bool counts = rank_ == 0 && measured_ && bytes == data_.pieces().longest();
+  const Route own_route = data_.route_of(rank_, round);
+  bool comparable = rank_ == 0 && measured_ && bytes == data_.pieces().max_piece_bytes();
   for (int other = 0; other < ranks_; ++other)
-    counts = counts && data_.route_of(other, round) == mine && data_.in_heap(other, round) == data_.in_heap();
-  if (counts)
-    routes_->took(mine, routed_ + round - first_, static_cast<double>(ticks) / bytes);
+    comparable =
+        comparable && data_.route_of(other, round) == own_route && data_.in_heap(other, round) == data_.in_heap();
+  if (comparable)
+    routes_->record(own_route, first_routed_round_ + round - first_, static_cast<double>(ticks) / bytes);
 }
 
 void Transfer::stage() {
   {
-    const Stopwatch watch(spent_[staged_ % kSlots]);
+    const Stopwatch watch(ticks_[staged_ % kSlots]);
     data_.stage(staged_, next_route());
   }
-  mine_.call[staged_ % kSlots].store(call_, std::memory_order_relaxed);
+  progress_.call[staged_ % kSlots].store(call_hash_, std::memory_order_relaxed);
   publish(&Progress::staged, staged_);
   if (data_.exchange().kind == Exchange::all_gather)
-    data_.keep(staged_ - 1); // it has just been read
+    data_.copy_own_part(staged_ - 1); // it is still in the cache
 }
 
 void Transfer::reduce() {
   {
-    const Stopwatch watch(spent_[reduced_ % kSlots]);
+    const Stopwatch watch(ticks_[reduced_ % kSlots]);
     data_.reduce(reduced_);
   }
   publish(&Progress::reduced, reduced_);
@@ -213,7 +215,7 @@ void Transfer::reduce() {
 
 void Transfer::copy() {
   {
-    const Stopwatch watch(spent_[copied_ % kSlots]);
+    const Stopwatch watch(ticks_[copied_ % kSlots]);
     data_.copy(copied_);
   }
   measure(copied_);

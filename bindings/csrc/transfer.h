@@ -3,24 +3,28 @@
 #include <memory>
 
 #include "exchange_data.h"
-#include "step.h"
+#include "pollable.h"
 
 namespace orch_ccl {
 
-// One rank's part in an exchange: what it does when, and what it waits for.
-class Transfer final : public Step {
+// One rank's part in an exchange: decides which phase of which round is possible, and runs it. Created and tested under
+// the engine's lock.
+class Transfer final : public Pollable {
  public:
-  // `first`: its first round, as the group counts them. `routes`: those of its kind, length and place.
-  Transfer(std::shared_ptr<Segment> segment, std::shared_ptr<Routes> routes, int rank, ExchangeData data, uint64_t first);
+  // `first`: the group's number of the first round. `routes`: for exchanges of this kind and length.
+  Transfer(
+      std::shared_ptr<Segment> segment, std::shared_ptr<RouteSelector> routes, int rank, ExchangeData data,
+      uint64_t first);
 
   uint64_t end() const { return first_ + data_.pieces().rounds(); }
-  // Raises OtherCall, RankLeft and InvalidPlace.
-  bool test(bool keen) override;
+  // Throws CollectiveMismatch, RankLeft and InvalidHeapOffset.
+  bool test(bool may_spin) override;
 
  private:
   using Counter = std::atomic<uint64_t> Progress::*;
 
-  bool act();
+  // Runs one phase of one round. Returns false if none is possible.
+  bool advance();
   bool can_stage();
   bool can_reduce();
   bool can_copy();
@@ -30,24 +34,26 @@ class Transfer final : public Step {
   bool done();
   Route next_route() const;
   void measure(uint64_t round);
-  bool others(Counter counter, uint64_t at_least, uint64_t& seen);
+  // Returns whether the counters of all other ranks are at least `at_least`. `lowest_seen` caches the lowest one.
+  bool others_reached(Counter counter, uint64_t at_least, uint64_t& lowest_seen);
+  // These throw CollectiveMismatch if a rank has announced a different call for the round; otherwise they return true.
   bool check_call(int other, uint64_t round) const;
   bool check_staged_calls(uint64_t round) const;
   bool check_calls(uint64_t round) const;
-  void publish(Counter counter, uint64_t& mine) { (mine_.*counter).store(++mine, std::memory_order_release); }
+  void publish(Counter counter, uint64_t& rounds) { (progress_.*counter).store(++rounds, std::memory_order_release); }
 
   const std::shared_ptr<Segment> segment_;
-  std::shared_ptr<Routes> routes_; // null: short, always through the caches
+  std::shared_ptr<RouteSelector> routes_; // null for short exchanges, which always use the caches
   const int rank_, ranks_;
-  Progress& mine_;
+  Progress& progress_;
   const ExchangeData data_;
-  const uint64_t call_;
-  bool measured_ = false;
+  const uint64_t call_hash_;
+  bool measured_ = false; // its rounds are samples for routes_
   const uint64_t first_;
-  uint64_t staged_, reduced_, copied_; // by this rank
-  uint64_t all_staged_, all_reduced_, all_copied_; // by the others, as seen last
-  uint64_t routed_ = 0; // its first round, as routes_ count them
-  uint64_t spent_[kSlots] = {}; // ticks on the rounds that are under way
+  uint64_t staged_, reduced_, copied_; // rounds that this rank has completed
+  uint64_t all_staged_, all_reduced_, all_copied_; // rounds that all other ranks have completed, as last seen
+  uint64_t first_routed_round_ = 0; // the number of the first round in routes_
+  uint64_t ticks_[kSlots] = {}; // processor ticks spent on the rounds in progress
 };
 
 } // namespace orch_ccl

@@ -23,14 +23,14 @@ std::optional<ccl::datatype> arithmetic_type(at::ScalarType type) {
   }
 }
 
-// Bitwise operations do not see the width of an element, so bytes serve all integer types.
-template <typename Combine>
+// Bitwise operations do not depend on the width of an element, so this works for all integer types.
+template <typename BitOperation>
 void fold_bytes(const uint8_t* in, uint8_t* inout, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i)
-    inout[i] = static_cast<uint8_t>(Combine()(inout[i], in[i]));
+    inout[i] = static_cast<uint8_t>(BitOperation()(inout[i], in[i]));
 }
 
-std::optional<Reduction> bitwise(Op op, ccl::datatype dtype) {
+std::optional<Reduction> bitwise_reduction(Op op, ccl::datatype dtype) {
   switch (op) {
     case Op::BAND: return Reduction{dtype, ccl::reduction::none, fold_bytes<std::bit_and<>>};
     case Op::BOR: return Reduction{dtype, ccl::reduction::none, fold_bytes<std::bit_or<>>};
@@ -39,8 +39,8 @@ std::optional<Reduction> bitwise(Op op, ccl::datatype dtype) {
   }
 }
 
-// torch's bool is a byte that is 0 or 1: "or" is the maximum, "and" the minimum.
-Reduction boolean(const char* collective, Op op) {
+// torch's bool is a byte with value 0 or 1, so "or" is the maximum and "and" the minimum.
+Reduction bool_reduction(const char* collective, Op op) {
   switch (op) {
     case Op::SUM:
     case Op::MAX:
@@ -57,12 +57,12 @@ template <typename T>
 void divide(at::Tensor& tensor, int64_t divisor) {
   T* values = tensor.data_ptr<T>();
   using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
-  const Wide by = static_cast<Wide>(divisor);
+  const Wide divisor_value = static_cast<Wide>(divisor);
   for (int64_t i = 0, n = tensor.numel(); i < n; ++i)
-    values[i] = static_cast<T>(static_cast<Wide>(values[i]) / by);
+    values[i] = static_cast<T>(static_cast<Wide>(values[i]) / divisor_value);
 }
 
-const char* name_of(Op op) {
+const char* name_of_op(Op op) {
   switch (op) {
     case Op::SUM: return "SUM";
     case Op::AVG: return "AVG";
@@ -76,13 +76,13 @@ const char* name_of(Op op) {
   }
 }
 
-Reduction way_of(const char* collective, Op kind, at::ScalarType type) {
+Reduction make_reduction(const char* collective, Op kind, at::ScalarType type) {
   if (type == at::kBool)
-    return boolean(collective, kind);
+    return bool_reduction(collective, kind);
   if (c10::isComplexType(type) && (kind == Op::SUM || kind == Op::AVG)) {
-    auto of_parts = way_of(collective, kind, c10::toRealValueType(type));
-    of_parts.parts = 2;
-    return of_parts;
+    auto reduction = make_reduction(collective, kind, c10::toRealValueType(type));
+    reduction.parts = 2;
+    return reduction;
   }
   const auto dtype = arithmetic_type(type);
   if (!dtype)
@@ -97,8 +97,8 @@ Reduction way_of(const char* collective, Op kind, at::ScalarType type) {
     case Op::MAX: return {*dtype, ccl::reduction::max};
     default: break;
   }
-  if (auto found = c10::isIntegralType(type, false) ? bitwise(kind, *dtype) : std::nullopt)
-    return *found;
+  if (auto reduction = c10::isIntegralType(type, false) ? bitwise_reduction(kind, *dtype) : std::nullopt)
+    return *reduction;
   if (kind == Op::PREMUL_SUM)
     not_implemented(std::string(collective) + " has no PREMUL_SUM: multiply the tensor, then use ReduceOp.SUM");
   not_implemented(
@@ -113,8 +113,8 @@ void not_implemented(const std::string& message) {
 }
 
 Reduction reduction_for(const char* collective, const c10d::ReduceOp& op, at::ScalarType type) {
-  auto reduction = way_of(collective, op, type);
-  reduction.name = name_of(op);
+  auto reduction = make_reduction(collective, op, type);
+  reduction.name = name_of_op(op);
   reduction.bytes = c10::elementSize(type) / reduction.parts;
   return reduction;
 }

@@ -8,28 +8,28 @@
 
 namespace orch_ccl {
 
-// inout = inout <op> in, byte by byte.
+// Computes inout = inout <op> in, byte by byte.
 using Fold = void (*)(const uint8_t* in, uint8_t* inout, size_t bytes);
 
-// How one reduction of torch is carried out with what oneCCL has.
+// How a reduction of torch is done with those of oneCCL.
 struct Reduction {
   ccl::datatype dtype;
   ccl::reduction op;
-  // Set for bitwise operations, which oneCCL lacks (its user-defined ones are refused on the MPI
-  // transport): everybody's data is gathered then, and folded here.
+  // Set for bitwise operations, which oneCCL lacks (its MPI transport rejects user-defined reductions): the data of all
+  // ranks is gathered, and every rank reduces it with this function.
   Fold fold = nullptr;
   bool average = false; // the sum is divided by the group's size afterwards
-  size_t parts = 1; // numbers in an element: a complex one has two
-  const char* name = "";
-  size_t bytes = 1; // of a number
+  size_t parts = 1; // numbers per element: two for complex types
+  const char* name = ""; // of the ReduceOp, for messages
+  size_t bytes = 1; // per number
 
   size_t count(const at::Tensor& tensor) const { return static_cast<size_t>(tensor.numel()) * parts; }
 };
 
-// Raises NotImplementedError (naming the alternative) for what neither oneCCL nor we can do.
+// Throws NotImplementedError, with an alternative, for an unsupported combination of operation and type.
 Reduction reduction_for(const char* collective, const c10d::ReduceOp& op, at::ScalarType type);
 
-// Divides a contiguous tensor in place; integers are truncated towards zero, as NCCL does.
+// Divides a contiguous tensor in place. Integer results are truncated towards zero, as in NCCL.
 void divide_in_place(at::Tensor& tensor, int64_t divisor);
 
 [[noreturn]] void not_implemented(const std::string& message);

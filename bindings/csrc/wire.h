@@ -6,16 +6,17 @@
 #include "types.h"
 #include "work.h"
 
-// oneCCL's calls, reduced to what the process group needs: contiguous memory in, events out. A group of
-// one rank copies instead, so it needs neither MPI nor a network. Data that is only moved travels as
-// bytes, so every dtype can be moved, also those that oneCCL has no name for.
+// The collectives of oneCCL or shared memory, for contiguous buffers. Each function starts an operation and adds the
+// events to wait for to `Events`. Called under the engine's lock, by the phases of an Operation. A group of one rank
+// copies, so it needs neither MPI nor a network. Data that is not reduced is sent as bytes, so every dtype is
+// supported.
 //
-// MPI counts elements in an int, also where oneCCL does not. What is longer than most_elements() is
-// carried out in pieces, or by other collectives.
+// MPI counts elements in an int, even where oneCCL does not. Longer buffers than max_elements_per_call() are processed
+// in pieces or by other collectives.
 namespace orch_ccl::wire {
 
-// Of one call to oneCCL: 2^30, or ORCH_CCL_MOST_ELEMENTS, which is for tests.
-size_t most_elements();
+// The limit of one call to oneCCL: 2^30, or ORCH_CCL_MOST_ELEMENTS, which is for tests.
+size_t max_elements_per_call();
 size_t bytes_of(size_t count, const Reduction&);
 
 void allreduce(const Group&, const void* in, void* out, size_t count, const Reduction&, Events&);
@@ -23,8 +24,9 @@ void reduce(const Group&, const void* in, void* out, size_t count, const Reducti
 void reduce_scatter(const Group&, const void* in, void* out, size_t count_per_rank, const Reduction&, Events&);
 void broadcast(const Group&, void* data, size_t bytes, int root, Events&);
 void allgather(const Group&, const void* in, void* out, size_t bytes_per_rank, Events&);
-// Of different sizes: `bytes` has one for each rank, and `out` holds all parts, one after the other. Each
-// rank broadcasts its own: of oneCCL's allgatherv each rank takes the algorithm for its own size.
+// For parts of different sizes: `bytes` has the size for each rank, and `out` holds all parts, one after the other. It
+// is a broadcast by each rank, because in oneCCL's allgatherv ranks with different sizes may choose different
+// algorithms.
 void allgatherv(const Group&, const void* in, void* out, const std::vector<size_t>& bytes, Events&);
 void alltoallv(
     const Group&,

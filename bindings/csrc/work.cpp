@@ -20,7 +20,7 @@ CclWork::CclWork(std::shared_ptr<Group> group, Operation operation)
       sequence_(operation_.lane == Lane::collective ? group_->next_sequence() : group_->sequence()),
       timeout_(operation_.timeout.count() < 0 ? group_->timeout() : operation_.timeout) {}
 
-// Destroying an event of oneCCL waits for it, and in a forked child nothing ever arrives.
+// The destructor of an event of oneCCL waits for it, which never ends in a forked child. Leak the events there.
 CclWork::~CclWork() {
   if (in_forked_child())
     new Events(std::move(events_));
@@ -41,10 +41,10 @@ void CclWork::start() {
   operation_.start(*group_, events_);
 }
 
-bool CclWork::test(bool keen) {
+bool CclWork::test(bool may_spin) {
   for (;;) {
     for (; tested_ < events_.size(); ++tested_)
-      if (!events_[tested_].test(keen))
+      if (!events_[tested_].test(may_spin))
         return false;
     events_.clear();
     tested_ = 0;
@@ -58,20 +58,20 @@ bool CclWork::test(bool keen) {
 void CclWork::finish_operation() {
   if (!operation_.finish)
     return;
-  at::NoGradGuard no_grad; // results are often copied into parameters and gradients
+  at::NoGradGuard no_grad; // results are often copied to parameters and gradients
   operation_.finish();
 }
 
-// The transport may still write into the buffers of an operation that we gave up.
+// The transport may still write to the buffers of an abandoned operation.
 void CclWork::keep_buffers_forever() {
-  static auto* graveyard = new std::vector<std::pair<Operation, Events>>;
-  graveyard->emplace_back(operation_, std::move(events_)); // a caller may be reading result()
+  static auto* abandoned = new std::vector<std::pair<Operation, Events>>;
+  abandoned->emplace_back(operation_, std::move(events_)); // a copy: a caller may be reading result()
   events_.clear();
 }
 
 bool CclWork::complete(std::exception_ptr error) {
   completed_at_ = Clock::now();
-  // Inputs are not needed any more; a Work object that the caller keeps should not keep them.
+  // A Work object that the caller keeps must not keep the inputs alive.
   operation_.start = nullptr;
   operation_.next = nullptr;
   operation_.finish = nullptr;
@@ -104,7 +104,7 @@ bool CclWork::wait(std::chrono::milliseconds timeout) {
     C10_THROW_ERROR(
         DistBackendError,
         "ccl: " + describe() + " has not completed within the " + std::to_string(timeout.count()) +
-            " ms of this wait(); it goes on, and may be waited for again.");
+            " ms of this wait(). The operation continues; call wait() again to wait longer.");
   }
   std::exception_ptr error = exception();
   if (error)

@@ -37,14 +37,14 @@ def test_numbers_arrive_by_every_route(launch, ranks):
 def test_ranks_that_call_differently_are_named_unasked(launch):
     outcome = launch("shared.py", "other-call", by="bare", timeout=60, env=SHARED)
     assert outcome.codes == (1, 1)
-    assert ") calls another collective, or this one with another size" in outcome.text
+    assert ") calls another collective, or this one with a different size" in outcome.text
 
 
 def test_two_ranks_that_broadcast_as_root_are_reported(launch):
     outcome = launch("shared.py", "two-roots", by="bare", timeout=60, env=SHARED)
     assert outcome.codes == (1, 1)
     assert "broadcast #1 of group" in outcome.text
-    assert ") calls another collective, or this one with another size" in outcome.text
+    assert ") calls another collective, or this one with a different size" in outcome.text
 
 
 @pytest.mark.parametrize(

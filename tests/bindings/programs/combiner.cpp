@@ -11,26 +11,26 @@ using namespace orch_ccl;
 
 namespace {
 
-constexpr Combine kCombines[] = {Combine::sum, Combine::product, Combine::minimum, Combine::maximum};
+constexpr CombineOp kOperations[] = {CombineOp::sum, CombineOp::product, CombineOp::minimum, CombineOp::maximum};
 // Zeros, the smallest and largest numbers of each kind, infinities, quiet and signalling NaNs, and ties.
 constexpr uint16_t kSpecial[] = {
     0x0000, 0x0001, 0x007f, 0x0080, 0x3f80, 0x3f81, 0x3c00, 0x3b80, 0x7f7f, 0x7f80, 0x7f81, 0x7fc0, 0x7fff};
-constexpr size_t kMost = 5000; // numbers: several blocks of the loops
+constexpr size_t kMaxNumbers = 5000; // numbers: several blocks of the loops
 
 // round to nearest even, as torch does it, one number at a time
-uint16_t expected(Combine by, const std::vector<const uint16_t*>& sources, size_t at) {
-  const auto widened = [&](const uint16_t* source) {
-    const uint32_t bits = uint32_t{source[at]} << 16;
+uint16_t expected(CombineOp op, const std::vector<const uint16_t*>& sources, size_t i) {
+  const auto widen = [&](const uint16_t* source) {
+    const uint32_t bits = uint32_t{source[i]} << 16;
     float value;
     std::memcpy(&value, &bits, sizeof value);
     return value;
   };
-  float result = widened(sources[0]);
+  float result = widen(sources[0]);
   for (size_t source = 1; source < sources.size(); ++source) {
-    const float value = widened(sources[source]);
-    result = by == Combine::sum ? result + value
-        : by == Combine::product ? result * value
-        : by == Combine::minimum ? (value < result ? value : result)
+    const float value = widen(sources[source]);
+    result = op == CombineOp::sum ? result + value
+        : op == CombineOp::product ? result * value
+        : op == CombineOp::minimum ? (value < result ? value : result)
                                  : (result < value ? value : result);
   }
   uint32_t bits;
@@ -38,52 +38,52 @@ uint16_t expected(Combine by, const std::vector<const uint16_t*>& sources, size_
   return result != result ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-void compare(Vectors vectors, const std::vector<const uint16_t*>& sources, size_t numbers, size_t shift, bool in_place) {
-  for (const auto by : kCombines) {
+void compare(SimdLevel simd_level, const std::vector<const uint16_t*>& sources, size_t numbers, size_t shift, bool in_place) {
+  for (const auto op : kOperations) {
     std::vector<uint16_t> result(numbers + shift + 1, 0x1234);
-    std::vector<const void*> from(sources.begin(), sources.end());
+    std::vector<const void*> inputs(sources.begin(), sources.end());
     if (in_place) {
       std::memcpy(result.data() + shift, sources[0], numbers * sizeof(uint16_t));
-      from[0] = result.data() + shift;
+      inputs[0] = result.data() + shift;
     }
-    combiner_for(Number::bfloat16, by, vectors)(from.data(), static_cast<int>(from.size()), result.data() + shift, numbers);
-    for (size_t at = 0; at < numbers; ++at)
-      if (result[shift + at] != expected(by, sources, at)) {
+    combiner_for(NumberType::bfloat16, op, simd_level)(inputs.data(), static_cast<int>(inputs.size()), result.data() + shift, numbers);
+    for (size_t i = 0; i < numbers; ++i)
+      if (result[shift + i] != expected(op, sources, i)) {
         std::printf(
             "vectors %d, combine %d, %zu sources, number %zu of %zu, shift %zu: %04x and %04x give %04x, not %04x\n",
-            static_cast<int>(vectors), static_cast<int>(by), sources.size(), at, numbers, shift, sources[0][at],
-            sources[1][at], result[shift + at], expected(by, sources, at));
+            static_cast<int>(simd_level), static_cast<int>(op), sources.size(), i, numbers, shift, sources[0][i],
+            sources[1][i], result[shift + i], expected(op, sources, i));
         std::exit(1);
       }
     if (result[shift + numbers] != 0x1234) {
-      std::printf("vectors %d, %zu numbers: wrote past the end\n", static_cast<int>(vectors), numbers);
+      std::printf("vectors %d, %zu numbers: wrote past the end\n", static_cast<int>(simd_level), numbers);
       std::exit(1);
     }
   }
 }
 
-void compare_all(Vectors vectors) {
+void compare_all(SimdLevel simd_level) {
   std::vector<uint16_t> a, b;
-  for (const auto one : kSpecial) // all pairs, in both signs
-    for (const auto other : kSpecial)
+  for (const auto first : kSpecial) // all pairs, in both signs
+    for (const auto second : kSpecial)
       for (const uint16_t signs : {0, 1, 2, 3}) {
-        a.push_back(one | (signs & 1) << 15);
-        b.push_back(other | (signs & 2) << 14);
+        a.push_back(first | (signs & 1) << 15);
+        b.push_back(second | (signs & 2) << 14);
       }
-  compare(vectors, {a.data(), b.data()}, a.size(), 0, false);
+  compare(simd_level, {a.data(), b.data()}, a.size(), 0, false);
   std::mt19937 random(1);
-  std::vector<std::vector<uint16_t>> data(4, std::vector<uint16_t>(kMost + 16));
+  std::vector<std::vector<uint16_t>> data(4, std::vector<uint16_t>(kMaxNumbers + 16));
   for (auto& values : data)
     for (auto& value : values)
       value = static_cast<uint16_t>(random());
   for (size_t shift = 0; shift < 16; ++shift)
-    for (const size_t numbers : {size_t{1}, size_t{7}, size_t{15}, size_t{16}, size_t{17}, size_t{33}, size_t{1025}, kMost - 1}) {
+    for (const size_t numbers : {size_t{1}, size_t{7}, size_t{15}, size_t{16}, size_t{17}, size_t{33}, size_t{1025}, kMaxNumbers - 1}) {
       std::vector<const uint16_t*> sources;
       for (const auto& values : data) {
         sources.push_back(values.data() + shift);
         if (sources.size() > 1)
           for (const bool in_place : {false, true})
-            compare(vectors, sources, numbers, (shift * 3) % 16, in_place);
+            compare(simd_level, sources, numbers, (shift * 3) % 16, in_place);
       }
     }
 }
@@ -92,9 +92,9 @@ void compare_all(Vectors vectors) {
 
 // Prints the vector instructions that a combiner uses by default, after all that this processor has were compared.
 int main() {
-  const Vectors usable = usable_vectors();
-  for (int vectors = 0; vectors <= static_cast<int>(usable); ++vectors)
-    compare_all(static_cast<Vectors>(vectors));
-  std::puts(usable == Vectors::avx512 ? "avx512" : usable == Vectors::avx2 ? "avx2" : "none");
+  const SimdLevel usable = usable_simd_level();
+  for (int simd_level = 0; simd_level <= static_cast<int>(usable); ++simd_level)
+    compare_all(static_cast<SimdLevel>(simd_level));
+  std::puts(usable == SimdLevel::avx512 ? "avx512" : usable == SimdLevel::avx2 ? "avx2" : "none");
   return 0;
 }

@@ -36,7 +36,7 @@ int main() {
     while (!done) {
       const DriverLock lock(mutex);
       ++holders;
-      overtaken += mutex.waiting() > 0; // came between the driver's look and its lock
+      overtaken += mutex.waiters() > 0; // came between the driver's look and its lock
       work();
     }
   });

@@ -138,7 +138,7 @@ def wrong_size(begin: Begin, name: str) -> None:
         return
     if name in ("send_recv", "recv_any"):
         if RANK == 0:
-            raises("sent 44 bytes, and this recv waits for 40", lambda: done(begin(group, 10 + RANK, 0)))
+            raises("sent 44 bytes, but this recv expects 40", lambda: done(begin(group, 10 + RANK, 0)))
         else:
             begin(group, 10 + RANK, 0).wait()
     else:

@@ -9,18 +9,18 @@ using namespace orch_ccl;
 namespace {
 
 std::atomic<Route> best{Route::caches};
-Routes routes(best);
+RouteSelector routes(best);
 uint64_t done = 0;
 
 // `every`th: an interrupted round. -> how many went through the caches
 int rounds(int count, double caches, double memory, int every = 0) {
   int through = 0;
-  const uint64_t first = routes.begin(count);
+  const uint64_t first = routes.reserve_rounds(count);
   for (int at = 0; at < count; ++at, ++done) {
-    const Route route = routes.of(first + at);
+    const Route route = routes.route_for(first + at);
     through += route == Route::caches;
     const double cost = route == Route::caches ? caches : memory;
-    routes.took(route, first + at, every && at % every == 0 ? 50 * cost : cost);
+    routes.record(route, first + at, every && at % every == 0 ? 50 * cost : cost);
   }
   return through;
 }
