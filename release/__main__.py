@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from orchestrator.files import sha256
 from orchestrator.operations.version import DISTRIBUTION
 from orchestrator.provisioning.sbom import sbom
-from orchestrator.provisioning.wheelhouse import Wheel, describe
+from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel
 from tests.fresh.__main__ import configuration, said
 from tests.fresh.cases import CASES, CHEAPEST
 
@@ -53,7 +53,7 @@ def build(*, quick: bool) -> None:
         python("bindings/manylinux.py", str(FOLDER))
     tell("the bill of materials")
     own = only("orch_train-*.whl")
-    parts = [*required(own), describe(only("oneccl_bind_pt-*.whl"))]
+    parts = [*required(own), describe_wheel(only("oneccl_bind_pt-*.whl"))]
     value = sbom(own.name.removesuffix("-py3-none-any.whl"), parts, kind="application")
     path = FOLDER / f"{own.name.removesuffix('-py3-none-any.whl')}.cdx.json"
     path.write_text(json.dumps(value, indent=1) + "\n")

@@ -110,7 +110,7 @@ def size_of_whole(image: str) -> int:
 def fetch_wheels() -> Path:
     """What the image gets, and nodes of the same Debian: fetched and built once for all tests."""
     target = Platform(python="3.11", machine=platform.machine(), libc=GLIBC)
-    return wheelhouse.prepare(stack().for_backend(stack().backends[0]), target, ()).folder
+    return wheelhouse.prepare_wheelhouse(stack().for_backend(stack().backends[0]), target, ()).folder
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ def lay_out(
     """Fill a folder with the Dockerfile, the stack's wheels and orch's programs."""
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
-    for line in wheelhouse.ahead(stack, target, find_links):
+    for line in wheelhouse.slow_steps(stack, target, find_links):
         tell(line)
-    house = wheelhouse.prepare(stack, target, find_links)
+    house = wheelhouse.prepare_wheelhouse(stack, target, find_links)
     lay_wheels(house.folder, house.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
     for name in SLIM:

@@ -12,7 +12,7 @@ from orchestrator.files import sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
-from orchestrator.provisioning import slim, trial, wheelhouse
+from orchestrator.provisioning import fabric_checks, slim, wheelhouse
 from orchestrator.provisioning.plan import Host, Platform, ProvisionPlan, ProvisionRequest, plan_provision
 from orchestrator.provisioning.report import Change, Report
 from orchestrator.provisioning.session import Listener, Session, open_session
@@ -121,12 +121,12 @@ def prepare_wheels(session: Session, stack: Stack, platforms: tuple[Platform, ..
     links = session.request.find_links
     houses = {}
     for platform in platforms:
-        for line in wheelhouse.ahead(stack, platform, links):
+        for line in wheelhouse.slow_steps(stack, platform, links):
             session.listener.note(line)
-        own = wheelhouse.own_packages(stack, links)
-        house = wheelhouse.prepare(stack, platform, links)
+        own = wheelhouse.unpublished_packages(stack, links)
+        house = wheelhouse.prepare_wheelhouse(stack, platform, links)
         if not session.request.index:  # an index has the wheels as they were published
-            house = slim.slimmed(house)
+            house = slim.slim_wheelhouse(house)
         houses[platform.key] = house.variables(own)
     return houses
 
@@ -141,7 +141,7 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
-        "orch_fabric_version": trial.version(SHARE),
+        "orch_fabric_version": fabric_checks.checks_version(SHARE),
     }
 
 

@@ -12,7 +12,7 @@ from orchestrator import load
 from orchestrator.operations.provision import prepare_wheels, stack_indexes
 from orchestrator.paths import TRAIN
 from orchestrator.provisioning.plan import ProvisionRequest, platform_of
-from orchestrator.provisioning.preflight import of_shared
+from orchestrator.provisioning.preflight import shared_folder_problems
 from orchestrator.provisioning.report import Report
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.stacks.stack import Stack
@@ -49,7 +49,7 @@ def write_inventory(shared: SharedFolder) -> Path:
 
 def passes(session: Session, stack: Stack) -> bool:
     for name, probe in session.probes.items():
-        for problem in of_shared(probe, stack):
+        for problem in shared_folder_problems(probe, stack):
             node = session.nodes[name]
             node.failed += 1
             node.problem, node.hint = problem.text, problem.hint

@@ -25,7 +25,7 @@ from orchestrator.load.clusters import local_facts
 from orchestrator.operations import stacks
 from orchestrator.operations.version import DISTRIBUTION
 from orchestrator.paths import SHARE
-from orchestrator.provisioning import own_bindings
+from orchestrator.provisioning import bindings_wheel
 from orchestrator.provisioning.lock import locked_packages, pip_options
 from orchestrator.provisioning.pip import command
 from orchestrator.provisioning.plan import Platform
@@ -229,15 +229,15 @@ def offers(index: Index, version: str) -> bool:
 def build_bindings(prefix: Path) -> None:
     """The wheel of bindings/, made anew where its sources or torch are others than last time."""
     folder, torch = prefix / "wheels", packages()[TORCH]
-    if BINDINGS in packages() and own_bindings.made(folder, torch):
+    if BINDINGS in packages() and bindings_wheel.find_wheel(folder, torch):
         return
     say("building the ccl bindings (a few minutes)")
-    for old in folder.glob(own_bindings.WHEELS):
+    for old in folder.glob(bindings_wheel.WHEELS):
         old.unlink()
     into = ("--no-build-isolation", "--wheel-dir", str(folder))
     pip("wheel", "--no-deps", *into, str(SHARE / "bindings"))
-    pip("install", "--no-deps", "--force-reinstall", *map(str, folder.glob(own_bindings.WHEELS)))
-    own_bindings.note(folder, torch)
+    pip("install", "--no-deps", "--force-reinstall", *map(str, folder.glob(bindings_wheel.WHEELS)))
+    bindings_wheel.record_build(folder, torch)
 
 
 def packages() -> dict[str, str]:

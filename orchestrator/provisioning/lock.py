@@ -1,9 +1,8 @@
 """The lock of a stack: exact versions and SHA-256 hashes of its packages, in stacks/data/locks.
 
-`make locks` writes it with `uv pip compile`, for each stack whose bindings orch builds. It has
-every package that comes from PyPI: the stack's requirements, what they depend on, the tools that
-install and build them. It does not have torch, whose CPU build comes from PyTorch's own index, nor
-the bindings.
+`make locks` writes it with `uv pip compile`, for each stack whose bindings orch builds. It lists every package that
+comes from PyPI: the stack's requirements, their dependencies, and the tools that install and build them. It does not
+list torch, whose CPU build comes from PyTorch's own index, nor the bindings.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ class LockedPackage:
 
     @property
     def name(self) -> str:
+        """Return the normalized name (PEP 503)."""
         return canonicalize_name(self.requirement.name)
 
     def fits(self, platform: Platform) -> bool:

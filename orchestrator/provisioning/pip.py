@@ -1,39 +1,98 @@
-"""How orch starts pip: with nothing from the current folder, and no password in its arguments."""
+"""How orch calls pip: without modules of the current folder, and without passwords in arguments."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-# pip's options that name a place -> the variable that says the same.
-PLACES = {"--index-url": "PIP_INDEX_URL", "--extra-index-url": "PIP_EXTRA_INDEX_URL", "--find-links": "PIP_FIND_LINKS"}
+from orchestrator.errors import ExecuteError
+from orchestrator.provisioning.plan import Platform
+from orchestrator.stacks.stack import Stack
+
+# pip's options that name a source of packages -> the equivalent variables.
+SOURCE_VARIABLES = {
+    "--index-url": "PIP_INDEX_URL",
+    "--extra-index-url": "PIP_EXTRA_INDEX_URL",
+    "--find-links": "PIP_FIND_LINKS",
+}
 
 
-def command(*words: str) -> list[str]:
-    """-I: `python -m pip` would import a pip.py, or a folder pip, of the current folder."""
-    return [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", *words]
+def command(*arguments: str) -> list[str]:
+    """Return the command line of pip, for the Python that runs orch."""
+    # -I: `python -m pip` would import a pip.py, or a folder pip, of the current folder.
+    return [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", *arguments]
 
 
-def without_passwords(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Arguments of pip that all users of this machine may read, and the environment that says the
-    rest: `--option=URL` where the URL has a password."""
-    kept: list[str] = []
+def run_pip(*arguments: str, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run pip.
+
+    Raises:
+        ExecuteError: with the errors that pip printed.
+    """
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | variables
+    )
+    if done.returncode == 0:
+        return
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    reason = " ".join(errors or done.stderr.strip().splitlines()[-3:])
+    raise ExecuteError(
+        f"pip cannot download the wheels of the stack: {reason}",
+        hint="Configure an index that has them (`pip config list` shows pip's settings), or name a folder of "
+        "wheels: --find-links.",
+    )
+
+
+def without_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Move URLs with a password from `--option=URL` arguments, which all users can read, to variables."""
+    public: list[str] = []
     environment: dict[str, str] = {}
-    for word in words:
-        option, _, value = word.partition("=")
-        if option in PLACES and has_password(value):
-            name = PLACES[option]
-            before = environment.get(name) or (os.environ.get(name, "") if option != "--index-url" else "")
-            environment[name] = f"{before} {value}".strip()
+    for argument in arguments:
+        option, _, value = argument.partition("=")
+        if option in SOURCE_VARIABLES and has_password(value):
+            name = SOURCE_VARIABLES[option]
+            previous = environment.get(name) or (os.environ.get(name, "") if option != "--index-url" else "")
+            environment[name] = f"{previous} {value}".strip()
         else:
-            kept.append(word)
-    return kept, environment
+            public.append(argument)
+    return public, environment
 
 
 def has_password(url: str) -> bool:
+    """Return whether a URL contains user information."""
     try:
         return "@" in urllib.parse.urlsplit(url).netloc
     except ValueError:
         return "@" in url
+
+
+def index_options(stack: Stack) -> list[str]:
+    """Return the options for a stack's indexes, if one of them has packages that no index else has."""
+    options = [option for index in stack.indexes for option in (f"--{index.option}", index.url)]
+    return options if any(index.only_there for index in stack.indexes) else []
+
+
+def platform_options(platform: Platform) -> list[str]:
+    """Return the options that make pip select what it would select on the nodes."""
+    options = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", platform.python]
+    for abi in (f"cp{platform.python.replace('.', '')}", "abi3", "none"):
+        options += ["--abi", abi]
+    return options + [word for tag in platform_tags(platform) for word in ("--platform", tag)]
+
+
+def platform_tags(platform: Platform) -> Iterator[str]:
+    """Yield the platform tags of wheels that run on a platform, the best first (PEP 600).
+
+    `packaging.tags` lists those of this machine's C library only.
+    """
+    _, _, minor = platform.libc.partition(".")
+    for older in range(int(minor), 4, -1):
+        yield f"manylinux_2_{older}_{platform.machine}"
+        legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}.get(older)
+        if legacy:
+            yield f"{legacy}_{platform.machine}"
+    yield f"linux_{platform.machine}"

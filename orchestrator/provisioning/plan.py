@@ -1,4 +1,4 @@
-"""What was asked and what the preflight saw -> everything that provisioning will do. Pure."""
+"""Everything that provisioning will do, planned from the request and the results of the preflight."""
 
 from __future__ import annotations
 
@@ -9,133 +9,144 @@ from typing import Any
 
 from orchestrator.model.decision import Decision
 from orchestrator.model.limits import Limits
-from orchestrator.provisioning.names import has_names, known_hosts, names, ssh_config
-from orchestrator.provisioning.preflight import Problem, packages, problems
+from orchestrator.provisioning.host_files import has_entries, host_entries, known_hosts, ssh_config
+from orchestrator.provisioning.preflight import Problem, find_problems, missing_packages
 from orchestrator.provisioning.probe import Probe
 from orchestrator.stacks.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionRequest:
-    """The flags of the command line. `index`: install from uv's index instead of pushed wheels;
-    `docker_load`: the file of an image."""
+    """The options of `orch provision` and `orch sync`."""
 
     inventory: str
     stack: str = "current"
-    check: bool = False
-    index: bool = False
-    verify: bool = False
-    data: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
-    may_become: bool = False
-    docker_load: str | None = None
+    check: bool = False  # report differences, change nothing
+    index: bool = False  # nodes install from an index instead of pushed wheels
+    verify: bool = False  # verify again what was verified before
+    data: tuple[str, ...] = ()  # paths of data sets
+    find_links: tuple[str, ...] = ()  # folders of wheels
+    may_become: bool = False  # the sudo password is known
+    docker_load: str | None = None  # file of an image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A node of the inventory, as the other nodes reach it, and what was recorded about it.
-
-    `proved`: its fabrics; `may_become`: Ansible is told a sudo password for it.
-    """
+    """A node of the inventory, and its record of an earlier provisioning."""
 
     name: str
-    port: int
+    port: int  # of sshd, for the other nodes
     verified: Mapping[str, str]
-    proved: Mapping[str, Any] = field(default_factory=dict)
-    may_become: bool = False
+    proved: Mapping[str, Any] = field(default_factory=dict)  # results of the fabric checks
+    may_become: bool = False  # the inventory has its sudo password
     limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What decides which wheels fit: CPython's version, the machine, glibc's version."""
+    """The properties of a node that decide which wheels fit."""
 
-    python: str
-    machine: str
-    libc: str
+    python: str  # version of CPython, such as 3.11
+    machine: str  # such as x86_64
+    libc: str  # version of glibc
 
     @property
     def key(self) -> str:
+        """Return a name for files, such as cp311-x86_64-glibc2.36."""
         return f"cp{self.python.replace('.', '')}-{self.machine}-glibc{self.libc}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionPlan:
-    """`variables` go to the playbook; `trust`: file name -> content, beside the key pair."""
+    """What to do with the nodes."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # if there are any, no node is changed
     decisions: tuple[Decision, ...]
-    platforms: tuple[Platform, ...]
-    trust: Mapping[str, str]
-    variables: Mapping[str, Any]
-    missing: Mapping[str, tuple[str, ...]]
+    platforms: tuple[Platform, ...]  # one wheelhouse for each
+    trust: Mapping[str, str]  # file name -> content, in the folder of the cluster's key pair
+    variables: Mapping[str, Any]  # of the playbook
+    missing: Mapping[str, tuple[str, ...]]  # node -> system packages
 
 
 def plan_provision(
     request: ProvisionRequest, *, cluster: str, stack: Stack, hosts: tuple[Host, ...], probes: tuple[Probe, ...]
 ) -> ProvisionPlan:
-    """Decide what to do with the nodes that were reached, of all `hosts`."""
+    """Return the plan for the nodes that were reached.
+
+    Args:
+        request: the options of the command.
+        cluster: name of the cluster.
+        stack: to install.
+        hosts: all nodes of the inventory.
+        probes: of the nodes that were reached.
+    """
     root = probes[0].root
     by_name = {host.name: host for host in hosts}
     ports = {host.name: host.port for host in hosts}
-    seen = {host.name: address_of(host.name, probes) for host in hosts}
-    known = names(probes, seen)
+    addresses = {host.name: find_address(host.name, probes) for host in hosts}
+    entries = host_entries(probes, addresses)
     return ProvisionPlan(
-        problems=problems(
+        problems=find_problems(
             probes,
             stack,
             limits={host.name: host.limits for host in hosts},
-            becoming={host.name for host in hosts if host.may_become or request.may_become},
+            sudo_nodes={host.name for host in hosts if host.may_become or request.may_become},
         ),
-        decisions=tuple(decisions(stack, probes, root)),
+        decisions=tuple(describe_decisions(stack, probes)),
         platforms=tuple(dict.fromkeys(platform_of(probe) for probe in probes)),
-        trust={"known_hosts": known_hosts(probes, seen, ports), "config": ssh_config(probes, seen, ports, root)},
+        trust={
+            "known_hosts": known_hosts(probes, addresses, ports),
+            "config": ssh_config(probes, addresses, ports, root),
+        },
         variables={
             "orch_root": root,
             "orch_cluster": cluster,
             "orch_stack": stack.name,
             "orch_backend": stack.backends[0],
             "orch_verify": request.verify,
-            "orch_names": known,
+            "orch_names": entries,
             "orch_nodes": {
                 probe.name: {
                     **node_variables(
                         probe,
                         by_name[probe.name],
-                        address=seen[probe.name],
+                        address=addresses[probe.name],
                         stack=stack.name,
                         may_become=request.may_become,
                     ),
-                    "names_due": not has_names(probe, known),
+                    "names_due": not has_entries(probe, entries),
                 }
                 for probe in probes
             },
         },
-        missing={probe.name: packages(probe) for probe in probes},
+        missing={probe.name: missing_packages(probe) for probe in probes},
     )
 
 
 def platform_of(probe: Probe) -> Platform:
+    """Return the platform of a node."""
     major, minor, _ = probe.python
     return Platform(python=f"{major}.{minor}", machine=probe.machine, libc=probe.libc)
 
 
-def address_of(name: str, probes: tuple[Probe, ...]) -> str:
-    """The address at which the nodes reach one another; alone, a node reaches itself. One that the
-    node has itself comes first: no other node's word sends its peers elsewhere."""
+def find_address(name: str, probes: tuple[Probe, ...]) -> str:
+    """Return the address at which the other nodes reach a node; for a single node the loopback address.
+
+    Addresses of the node's own interfaces come first, so that no other node can redirect its peers.
+    """
     seen = [probe.peers[name].address for probe in probes if name in probe.peers]
-    found = [address for address in seen if address]
-    own = {probe.name: probe for probe in probes}.get(name)
-    its = [address for address in found if own and interface_with(address, own)]
-    return next(iter((*its, *found)), "127.0.0.1")
+    addresses = [address for address in seen if address]
+    node = {probe.name: probe for probe in probes}.get(name)
+    confirmed = [address for address in addresses if node and find_interface(address, node)]
+    return next(iter((*confirmed, *addresses)), "127.0.0.1")
 
 
 def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_become: bool) -> dict[str, Any]:
-    """What the roles must know of one node; `record` joins its recorded facts."""
-    route, detours = routes(probe)
+    """Return the roles' variables for one node; `record` becomes part of its recorded facts."""
+    route, detours = find_routes(probe)
     prefix = f"{probe.root}/stacks/{stack}"
     return {
-        "missing": list(packages(probe)),
+        "missing": list(missing_packages(probe)),
         "family": probe.family,
         "become": probe.uid != 0,
         "sudo": probe.sudo or host.may_become or may_become,
@@ -152,7 +163,7 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
             "user": probe.user,
             "port": host.port,
             "address": address,
-            "interface": interface_with(address, probe) or route or "lo",
+            "interface": find_interface(address, probe) or route or "lo",
             "route": route,
             "detours": detours,
             "host_keys": list(probe.host_keys),
@@ -161,17 +172,18 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
     }
 
 
-def interface_with(address: str, probe: Probe) -> str | None:
+def find_interface(address: str, probe: Probe) -> str | None:
+    """Return the interface of a node that has this address."""
     interfaces: Mapping[str, list[str]] = probe.facts["interfaces"]
-    return next((name for name, found in interfaces.items() if address in found), None)
+    return next((name for name, addresses in interfaces.items() if address in addresses), None)
 
 
-def routes(probe: Probe) -> tuple[str, dict[str, str]]:
-    """The interface that packets to most peers leave by, and the peers that have another one."""
+def find_routes(probe: Probe) -> tuple[str, dict[str, str]]:
+    """Return the interface that leads to most peers, and the interfaces of the other peers."""
     by_peer = {
         name: interface
         for name, peer in probe.peers.items()
-        if name != probe.name and (interface := interface_with(peer.source, probe))
+        if name != probe.name and (interface := find_interface(peer.source, probe))
     }
     if not by_peer:
         return "", {}
@@ -179,12 +191,13 @@ def routes(probe: Probe) -> tuple[str, dict[str, str]]:
     return most, {name: interface for name, interface in by_peer.items() if interface != most}
 
 
-def decisions(stack: Stack, probes: tuple[Probe, ...], root: str) -> list[Decision]:
-    places = {platform_of(probe).key for probe in probes}
+def describe_decisions(stack: Stack, probes: tuple[Probe, ...]) -> list[Decision]:
+    """Return the decisions that are printed before the nodes are changed."""
+    platforms = {platform_of(probe).key for probe in probes}
     bf16 = {flag for flag in ("amx_bf16", "avx512_bf16") for p in probes if flag in p.facts["flags"]}
     return [
         Decision(topic="stack", value=stack.name, reason=stack.summary),
-        Decision(topic="root", value=root, reason=f"of {probes[0].user}"),
-        Decision(topic="platform", value=", ".join(sorted(places))),
-        Decision(topic="bf16", value=", ".join(sorted(bf16)) or "no instructions for it"),
+        Decision(topic="root", value=probes[0].root, reason=f"of {probes[0].user}"),
+        Decision(topic="platform", value=", ".join(sorted(platforms))),
+        Decision(topic="bf16", value=", ".join(sorted(bf16)) or "no instructions"),
     ]

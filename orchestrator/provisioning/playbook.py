@@ -1,16 +1,17 @@
-"""Runs a playbook through ansible-runner, and tells what happens on which node."""
+"""Runs of Ansible playbooks through ansible-runner."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,54 +20,64 @@ import ansible_runner
 
 from orchestrator.load.ansible import ansible_environment
 from orchestrator.paths import SHARE
-from orchestrator.provisioning.extra_variables import render
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
 from orchestrator.screen import harmless
 from orchestrator.state import ansible_home
 
-MARK = "ORCH_PLAYBOOK"  # in the environment of all processes of a playbook: its private folder
+# In the environment of all processes of a playbook: its private folder.
+FOLDER_VARIABLE = "ORCH_PLAYBOOK"
+# Ansible's marker for text that it does not evaluate as a template (parsing/ajson, in all supported versions). A
+# template runs programs on this machine, and a text from a node may look like one.
+UNSAFE = "__ansible_unsafe"
+RENEW_SECONDS = 600.0  # the role `lock` takes over a lock that was not renewed for an hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playbook:
-    """What to run. `variables` hold no secrets: those are Ansible's to read, from the inventory.
-    `state`: the folder that orch keeps for the inventory."""
+    """A playbook and the settings to run it with."""
 
     name: str
     inventory: Path
-    variables: Mapping[str, Any]
-    state: Path
+    variables: Mapping[str, Any]  # without secrets, which Ansible reads from the inventory
+    state: Path  # orch's folder for the inventory
     log: Path
     check: bool = False
-    limit: tuple[str, ...] = ()
+    limit: tuple[str, ...] = ()  # nodes
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]) -> str:
-    """-> ansible-runner's word for the end: successful, failed, canceled, timeout."""
+    """Run a playbook and return ansible-runner's status: successful, failed, canceled or timeout.
+
+    Args:
+        playbook: to run.
+        on_result: gets the result of each task on each node.
+        on_line: gets each line that Ansible prints.
+    """
     folder = tempfile.mkdtemp(prefix="orch-ansible-")  # mode 0700
     options = ["--check", "--diff"] if playbook.check else []
-    # ansible-runner takes these handlers and does not give them back: Ctrl-C would be lost.
-    taken = (signal.SIGINT, signal.SIGTERM) if in_main_thread() else ()
-    handlers = {number: signal.getsignal(number) for number in taken}
+    # ansible-runner replaces these handlers and does not restore them: Ctrl-C would be lost.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = {number: signal.getsignal(number) for number in signals}
     try:
         with playbook.log.open("a") as log:
             (Path(folder) / "env").mkdir()
             variables = Path(folder) / "env" / "extravars"
-            variables.write_text(render(playbook.variables))
-            ended = ansible_runner.run(
+            variables.write_text(render_variables(playbook.variables))
+            runner = ansible_runner.run(
                 private_data_dir=folder,
                 project_dir=str(SHARE / "playbooks"),
                 playbook=f"{playbook.name}.yml",
                 inventory=str(playbook.inventory.resolve()),
                 limit=",".join(playbook.limit) or None,
                 cmdline=" ".join(options) or None,
-                envvars={**settings(playbook), **playbook.environment, MARK: folder},
+                envvars={**settings(playbook), **playbook.environment, FOLDER_VARIABLE: folder},
                 fact_cache_type="memory",
                 quiet=True,
-                event_handler=lambda event: handle(event, log, on_result, on_line),
+                event_handler=lambda event: handle_event(event, log, on_result, on_line),
             )
-        return str(ended.status)
+        return str(runner.status)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -74,13 +85,53 @@ def run(playbook: Playbook, on_result: Callable[[TaskResult], None], on_line: Ca
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def render_variables(variables: Mapping[str, Any]) -> str:
+    """Return the JSON file of extra variables, in which no text is a template.
+
+    Raises:
+        ValueError: if a variable has the name of one of Ansible's markers.
+    """
+    return json.dumps({name: mark_unsafe(value) for name, value in variables.items()})
+
+
+def mark_unsafe(value: Any) -> Any:
+    """Return the value with all texts in it marked as data."""
+    if isinstance(value, str):
+        return {UNSAFE: value}
+    if isinstance(value, Mapping):
+        if markers := [name for name in value if str(name).startswith("__ansible")]:
+            raise ValueError(f"{markers[0]}: not a valid name of a variable")
+        return {name: mark_unsafe(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mark_unsafe(item) for item in value]
+    return value
+
+
+@contextlib.contextmanager
+def repeated(action: Callable[[], None]) -> Iterator[None]:
+    """Run an action every RENEW_SECONDS in a thread, until the context ends."""
+    ended = threading.Event()
+
+    def loop() -> None:
+        while not ended.wait(RENEW_SECONDS):
+            action()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def end_workers(folder: str) -> None:
     """End the workers of an interrupted playbook, and the programs that they have started.
 
-    Ansible starts each worker in a new session, and ansible-runner ends only that of the playbook:
-    the workers would continue their task and repeat it.
+    Ansible starts each worker in a new session, and ansible-runner ends only that of the playbook: the workers would
+    continue their task and repeat it.
     """
-    workers = {pid for pid in all_pids() if is_of_playbook(pid, folder)}
+    workers = {pid for pid in all_pids() if is_worker(pid, folder)}
     for pid in all_pids():
         if session_of(pid) in workers:
             kill(pid, workers)
@@ -91,18 +142,18 @@ def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
-def is_of_playbook(pid: int, folder: str) -> bool:
+def is_worker(pid: int, folder: str) -> bool:
     """Return whether the process is one of Ansible's for this folder.
 
-    A pager with a file of the folder has no such variable, and an ssh connection that outlives the
-    playbook has no such argument.
+    A pager with a file of the folder lacks the variable, and an ssh connection that outlives the playbook lacks the
+    argument.
     """
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # it has ended, or belongs to another user
         return False
-    return f"{folder}/".encode() in arguments and f"{MARK}={folder}".encode() in variables
+    return f"{folder}/".encode() in arguments and f"{FOLDER_VARIABLE}={folder}".encode() in variables
 
 
 def session_of(pid: int) -> int | None:
@@ -116,7 +167,7 @@ def session_of(pid: int) -> int | None:
 def kill(pid: int, sessions: Container[int | None]) -> None:
     """Kill a process of these sessions.
 
-    The descriptor is opened before the check, because numbers are used again.
+    The descriptor is opened before the check, because process numbers are reused.
     """
     with contextlib.suppress(OSError):  # it has ended
         descriptor = os.pidfd_open(pid)
@@ -127,12 +178,8 @@ def kill(pid: int, sessions: Container[int | None]) -> None:
             os.close(descriptor)
 
 
-def in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def settings(playbook: Playbook) -> dict[str, str]:
-    """Ours, whatever the user's own ansible.cfg and environment say."""
+    """Return Ansible's settings, which override the user's ansible.cfg and environment."""
     programs = str(Path(sys.executable).parent)
     return {
         **ansible_environment(),
@@ -140,10 +187,10 @@ def settings(playbook: Playbook) -> dict[str, str]:
         "ANSIBLE_ROLES_PATH": str(SHARE / "playbooks" / "roles"),
         "ANSIBLE_LIBRARY": str(SHARE / "playbooks" / "library"),
         "ANSIBLE_ACTION_PLUGINS": str(SHARE / "playbooks" / "action_plugins"),
-        # A cache that lasts is read and decoded anew for each task of each node.
+        # A cache on disk is read and decoded again for each task of each node.
         "ANSIBLE_CACHE_PLUGIN": "memory",
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        # What a node says of itself becomes no variable of its own name.
+        # Facts that a node returns must not become variables.
         "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.state),
@@ -152,30 +199,30 @@ def settings(playbook: Playbook) -> dict[str, str]:
 
 
 def verified_ssh_args() -> dict[str, str]:
-    """The user's own arguments replace those of our configuration, but for this one."""
-    own = os.environ.get("ANSIBLE_SSH_ARGS")
-    return {} if own is None else {"ANSIBLE_SSH_ARGS": f"-o StrictHostKeyChecking=yes {own}"}
+    """Return the user's ssh arguments with host key checks, if the environment has such arguments."""
+    arguments = os.environ.get("ANSIBLE_SSH_ARGS")
+    return {} if arguments is None else {"ANSIBLE_SSH_ARGS": f"-o StrictHostKeyChecking=yes {arguments}"}
 
 
 def shared_connections(state: Path) -> str:
-    """A folder for ssh's shared connections of this inventory alone.
+    """Return a folder for the shared ssh connections of one inventory.
 
-    Ansible names them by address, port and user. Where two clusters have the same private addresses
-    behind different jump hosts, one would be reached over a connection to the other, past all host
-    keys. Short, as a socket's path has at most 107 characters.
+    Ansible names the connections by address, port and user. If two clusters have the same private addresses behind
+    different jump hosts, a shared folder would connect to the wrong one without a check of its host key. The path is
+    short, because a socket's path has at most 107 characters.
     """
     base = ansible_home().get("ANSIBLE_HOME", "~/.ansible")
     return f"{base}/cp/{hashlib.sha256(str(state).encode()).hexdigest()[:8]}"
 
 
-def handle(
+def handle_event(
     event: Mapping[str, Any], log: Any, on_result: Callable[[TaskResult], None], on_line: Callable[[str], None]
 ) -> bool:
-    """One event; -> False: it is not kept on disk."""
+    """Log an event and pass on its line and its result; return False, so that it is not written to disk."""
     if event.get("stdout"):
-        words = harmless(str(event["stdout"]))
-        print(words, file=log, flush=True)
-        on_line(words)
+        line = harmless(str(event["stdout"]))
+        print(line, file=log, flush=True)
+        on_line(line)
     data = event.get("event_data", {})
     if event.get("event") in RESULTS and data.get("host"):
         on_result(task_result(RESULTS[event["event"]], data))

@@ -1,4 +1,4 @@
-"""Probes -> what stands in the way of provisioning. Pure."""
+"""Problems that prevent provisioning, found in the nodes' probes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from orchestrator.model.limits import GIB, Limits
 from orchestrator.provisioning.probe import Probe
 from orchestrator.stacks.stack import Stack
 
-# What the launchers of MPI, and the shell behind ssh, do not take as a part of a path.
-BREAKING = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")
+# Characters that MPI's launchers and ssh's remote shell do not accept in a path.
+FORBIDDEN_IN_ROOT = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong with a node, and what to do about it."""
+    """A problem of a node, and what to do about it."""
 
     node: str
     text: str
     hint: str = ""
 
 
-# Debian's package, and Red Hat's, of each program or library that the probe looks for.
+# Program or library that the probe looks for -> its package on Debian, and on Red Hat.
 PACKAGES = {
     "ssh": ("openssh-client", "openssh-clients"),
     "dockerd": ("docker.io", "moby-engine"),
@@ -30,61 +30,72 @@ PACKAGES = {
     "libtcmalloc_minimal.so.4": ("libtcmalloc-minimal4", "gperftools-libs"),
     "libibverbs.so.1": ("libibverbs1", "libibverbs"),
     "librdmacm.so.1": ("librdmacm1", "librdmacm"),
-    "libmlx5.so.1": ("ibverbs-providers", "libibverbs"),  # all devices' drivers, EFA's too
+    "libmlx5.so.1": ("ibverbs-providers", "libibverbs"),  # the drivers of all devices, EFA included
 }
 
 
-def packages(probe: Probe) -> tuple[str, ...]:
-    """The system packages that this node lacks, as its own distribution names them."""
+def missing_packages(probe: Probe) -> tuple[str, ...]:
+    """Return the system packages that a node lacks, by the names of its distribution."""
     column = 0 if probe.family == "debian" else 1
     return tuple(PACKAGES[name][column] for name in probe.missing)
 
 
-def problems(
-    probes: tuple[Probe, ...], stack: Stack, *, limits: Mapping[str, Limits], becoming: Collection[str]
+def find_problems(
+    probes: tuple[Probe, ...], stack: Stack, *, limits: Mapping[str, Limits], sudo_nodes: Collection[str]
 ) -> tuple[Problem, ...]:
-    """All that is wrong with all nodes, alone and in pairs.
+    """Return all problems of single nodes and of connections between them.
 
-    `becoming`: nodes for which there is a sudo password.
+    Args:
+        probes: of all nodes that were reached.
+        stack: to install.
+        limits: the least resources of each node.
+        sudo_nodes: nodes whose sudo password is known.
     """
-    found = [
+    problems = [
         problem
         for probe in probes
         for problem in (
-            *of_machine(probe, limits[probe.name]),
-            *of_python(probe, stack),
-            *of_rights(probe, may_become=probe.name in becoming),
-            *of_root(probe),
+            *machine_problems(probe, limits[probe.name]),
+            *python_problems(probe, stack),
+            *permission_problems(probe, has_password=probe.name in sudo_nodes),
+            *root_problems(probe),
         )
     ]
     if len({probe.root for probe in probes}) > 1:
-        found += [different_roots(probe) for probe in probes]
-    return (*found, *of_pairs(probes, becoming))
+        problems += [
+            Problem(
+                node=probe.name,
+                text=f"its folder would be {probe.root}, which differs between the nodes",
+                hint="Set orch_root in the inventory to one absolute path for all nodes.",
+            )
+            for probe in probes
+        ]
+    return (*problems, *connection_problems(probes, sudo_nodes))
 
 
-def of_machine(probe: Probe, limits: Limits) -> Iterator[Problem]:
+def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
+    """Yield problems of the hardware, the C library and the clock."""
     facts = probe.facts
-    installed = bool(facts["packages"])
-    if probe.disk_free < (limits.disk // 5 if installed else limits.disk):
-        least = limits.disk / GIB / (5 if installed else 1)
+    # A node with an installed stack needs space for repairs only.
+    disk = limits.disk // 5 if facts["packages"] else limits.disk
+    if probe.disk_free < disk:
         yield Problem(
             node=probe.name,
-            text=f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {least:.1f}",
+            text=f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {disk / GIB:.1f}",
             hint="Free some disk space, or set orch_root to a folder on a larger disk. "
-            "orch_limits: {disk_gb: ...} sets what is asked for.",
+            "orch_limits: {disk_gb: ...} in the inventory sets the required space.",
         )
     if facts["memory_bytes"] < limits.memory:
-        least = limits.memory / GIB
         yield Problem(
             node=probe.name,
-            text=f"{facts['memory_bytes'] / GIB:.1f} GiB of memory, needs {least:.1f}",
-            hint="orch_limits: {memory_gb: ...} in the inventory sets what is asked for.",
+            text=f"{facts['memory_bytes'] / GIB:.1f} GiB of memory, needs {limits.memory / GIB:.1f}",
+            hint="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
         )
     if facts["shm_bytes"] < limits.shm:
         yield Problem(
             node=probe.name,
             text=f"{facts['shm_bytes'] >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
-            hint="mount -o remount,size=1g /dev/shm; for a container: --shm-size 1g.",
+            hint="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
         )
     if not probe.libc:
         yield Problem(node=probe.name, text="its C library is not glibc, which the wheels need")
@@ -94,67 +105,62 @@ def of_machine(probe: Probe, limits: Limits) -> Iterator[Problem]:
         yield Problem(
             node=probe.name,
             text=f"its clock is {probe.skew:+.0f} s off this machine's",
-            hint="Start a time service there (chrony or systemd-timesyncd).",
+            hint="Start a time service on the node (chrony or systemd-timesyncd).",
         )
 
 
-def of_python(probe: Probe, stack: Stack) -> Iterator[Problem]:
+def python_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
+    """Yield a problem if the stack does not run on the node's Python."""
     version = ".".join(map(str, probe.python))
     if not stack.runs_on_python(version):
         yield Problem(
             node=probe.name,
             text=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
-            hint="Set ansible_python_interpreter to another Python of that node, or take another --stack.",
+            hint="Set ansible_python_interpreter to another Python of the node, or use another --stack.",
         )
 
 
-def of_rights(probe: Probe, *, may_become: bool) -> Iterator[Problem]:
-    if probe.missing and not (probe.sudo or may_become):
-        names = " ".join(packages(probe))
+def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem]:
+    """Yield what the user may not do; `has_password`: whether the sudo password is known."""
+    if probe.missing and not (probe.sudo or has_password):
+        names = " ".join(missing_packages(probe))
         tool = "apt-get" if probe.family == "debian" else "dnf"
         yield Problem(
             node=probe.name,
-            text=f"lacks {', '.join(probe.missing)}, and {probe.user} may not install them",
-            hint=f"Ask an administrator for: {tool} install {names}. Or give the sudo password: --ask-become-pass.",
+            text=f"{', '.join(probe.missing)} missing, and {probe.user} may not install packages",
+            hint=f"Ask an administrator to run: {tool} install {names}. Or enter the sudo password: --ask-become-pass.",
         )
     if not probe.writable:
         yield Problem(
             node=probe.name,
             text=f"{probe.user} cannot write {probe.root}",
-            hint="Set orch_root in the inventory to a folder that belongs to this user.",
+            hint="Set orch_root in the inventory to a folder of this user.",
         )
 
 
-def of_root(probe: Probe) -> Iterator[Problem]:
-    """mpiexec hands the paths of its proxy and of ssh's configuration on in one string."""
-    if found := sorted(BREAKING & set(probe.root)):
+def root_problems(probe: Probe) -> Iterator[Problem]:
+    """Yield a problem if a launcher would split the path: mpiexec passes several paths in one string."""
+    if characters := sorted(FORBIDDEN_IN_ROOT & set(probe.root)):
         yield Problem(
             node=probe.name,
-            text=f"its folder {probe.root} has {' '.join(map(repr, found))} in its name, where "
-            "MPI's launchers take a path apart",
-            hint="Set orch_root in the inventory to a folder without such letters.",
+            text=f"its folder {probe.root} has {' '.join(map(repr, characters))} in its name, which "
+            "MPI's launchers do not accept in a path",
+            hint="Set orch_root in the inventory to a folder without these characters.",
         )
 
 
-def of_shared(probe: Probe, stack: Stack) -> Iterator[Problem]:
-    """Of a host that only fills a folder which others see: it trains nothing itself."""
+def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
+    """Yield the problems of a host that only fills a shared folder and does not train."""
     if not probe.libc:
         yield Problem(node=probe.name, text="its C library is not glibc, which the wheels need")
-    yield from of_python(probe, stack)
-    yield from of_root(probe)
+    yield from python_problems(probe, stack)
+    yield from root_problems(probe)
     if not probe.writable:
         yield Problem(node=probe.name, text=f"{probe.user} cannot write {probe.root}")
 
 
-def different_roots(probe: Probe) -> Problem:
-    return Problem(
-        node=probe.name,
-        text=f"its folder would be {probe.root}, which differs between the nodes",
-        hint="Set orch_root in the inventory: one absolute path for all nodes.",
-    )
-
-
-def of_pairs(probes: tuple[Probe, ...], becoming: Collection[str]) -> Iterator[Problem]:
+def connection_problems(probes: tuple[Probe, ...], sudo_nodes: Collection[str]) -> Iterator[Problem]:
+    """Yield the problems of each node with the addresses and names of the others."""
     alive = {probe.name for probe in probes}
     for probe in probes:
         for name, peer in probe.peers.items():
@@ -165,7 +171,7 @@ def of_pairs(probes: tuple[Probe, ...], becoming: Collection[str]) -> Iterator[P
                     node=probe.name,
                     text=f"{probe.name} cannot reach {name} ({peer.address or 'no address'}): {peer.error}",
                     hint="Open the SSH port between the nodes, or set orch_address to the address "
-                    "that the other nodes reach.",
+                    "at which the other nodes reach it.",
                 )
             elif is_loopback(peer.address) and len(alive) > 1:
                 yield Problem(
@@ -173,21 +179,18 @@ def of_pairs(probes: tuple[Probe, ...], becoming: Collection[str]) -> Iterator[P
                     text=f"{probe.name} reaches {name} at the loopback address {peer.address}",
                     hint="Set orch_address in the inventory to the node's address on the network.",
                 )
-            elif not (probe.sudo or probe.name in becoming):
-                yield from of_names(probe.name, name, peer.address, peer.resolves)
-
-
-def of_names(node: str, name: str, address: str, resolves: tuple[str, ...]) -> Iterator[Problem]:
-    """Where nobody may write /etc/hosts, the names must be right already."""
-    if address in resolves and not any(is_loopback(found) for found in resolves):
-        return
-    seen = ", ".join(resolves) or "nothing"
-    yield Problem(
-        node=node,
-        text=f"on {node} the name {name} resolves to {seen}, and should to {address}",
-        hint=f"Ask an administrator to write '{address} {name}' first into its /etc/hosts.",
-    )
+            elif not (probe.sudo or probe.name in sudo_nodes) and (
+                peer.address not in peer.resolves or any(map(is_loopback, peer.resolves))
+            ):
+                # Without root rights /etc/hosts cannot be corrected.
+                yield Problem(
+                    node=probe.name,
+                    text=f"on {probe.name} the name {name} resolves to {', '.join(peer.resolves) or 'nothing'} "
+                    f"instead of {peer.address}",
+                    hint=f"Ask an administrator to add '{peer.address} {name}' at the top of its /etc/hosts.",
+                )
 
 
 def is_loopback(address: str) -> bool:
+    """Return whether packets to this address stay on the machine."""
     return address.startswith("127.") or address == "::1"

@@ -1,4 +1,4 @@
-"""What the preflight saw of each node. Pure."""
+"""Results of the preflight on each node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.load.node_values import (
     User,
 )
 
-# What the module looks for, in its own words.
+# Programs and libraries that the module orch_probe looks for.
 Missable = Literal[
     "ssh", "dockerd", "libhwloc.so.15", "libtcmalloc_minimal.so.4", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"
 ]
@@ -31,45 +31,44 @@ Missable = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another node as one node sees it. `error` is empty if its sshd answered."""
+    """Another node, as seen from one node."""
 
     address: str
-    source: str
-    resolves: tuple[str, ...]
-    error: str
+    source: str  # address from which packets to the peer leave
+    resolves: tuple[str, ...]  # addresses of the peer's name
+    error: str  # why its sshd does not respond, empty if it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One node. Sizes in bytes; `skew`: seconds that its clock is off; `facts`: of facts.py.
-
-    `docker`: whether it shall have an engine; `systemd`: whether that can start it.
-    """
+    """The state of one node before provisioning."""
 
     name: str
     user: str
     uid: int
     home: str
-    root: str
-    machine: str
-    python: tuple[int, int, int]
+    root: str  # folder of orch
+    machine: str  # platform.machine()
+    python: tuple[int, int, int]  # version
     python_path: str
-    libc: str
-    family: str
-    sudo: bool
-    writable: bool
-    disk_free: int
-    missing: tuple[str, ...]
+    libc: str  # version of glibc, empty for another C library
+    family: str  # "debian", or the ID of os-release
+    sudo: bool  # without a password
+    writable: bool  # root
+    disk_free: int  # bytes
+    missing: tuple[str, ...]  # programs and libraries
     host_keys: tuple[str, ...]
-    hosts_file: str
+    hosts_file: str  # text of /etc/hosts
     peers: Mapping[str, Peer]
-    skew: float
-    facts: Mapping[str, Any]
-    docker: bool = False
-    systemd: bool = False
+    skew: float  # seconds by which its clock differs from the controller's
+    facts: Mapping[str, Any]  # output of facts.py
+    docker: bool = False  # whether the inventory requests a docker engine
+    systemd: bool = False  # whether systemd can start the engine
 
 
-class PeerAnswer(FromNode):
+class PeerResult(FromNode):
+    """A peer in the result of the module."""
+
     address: Address | Literal[""]
     source: Address | Literal[""]
     resolves: list[Address]
@@ -77,14 +76,14 @@ class PeerAnswer(FromNode):
 
 
 class Release(FromNode):
-    """ID and ID_LIKE of os-release(5)."""
+    """The fields ID and ID_LIKE of os-release(5)."""
 
     id: Token | Literal[""]
     like: Line
 
 
-class ProbeAnswer(FromNode):
-    """What the module orch_probe returns; the fields mean what Probe says."""
+class ProbeResult(FromNode):
+    """The result of the module orch_probe, with the fields of Probe."""
 
     user: User
     uid: Count
@@ -103,43 +102,53 @@ class ProbeAnswer(FromNode):
     systemd: bool
     host_keys: list[HostKey]
     hosts_file: Text
-    peers: dict[Host, PeerAnswer]
+    peers: dict[Host, PeerResult]
     facts: NodeFacts
     time: float
 
 
-def parse(name: str, record: object) -> ProbeAnswer:
-    """The result of the module orch_probe. Raises NotWhatANodeSays."""
-    return checked(ProbeAnswer, record, f"{name} does not say what a node says")
+def parse_result(name: str, result: object) -> ProbeResult:
+    """Return the checked result of the module orch_probe.
+
+    Raises:
+        NotWhatANodeSays: if a field is missing or invalid.
+    """
+    return checked(ProbeResult, result, f"{name} returned an invalid probe")
 
 
-def probe_of(name: str, answer: ProbeAnswer, skew: float) -> Probe:
-    debian = "debian" in (answer.os.id, *answer.os.like.split())
-    major, minor, micro = answer.python
+def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
+    """Return the probe of a node.
+
+    Args:
+        name: of the node in the inventory.
+        result: of the module.
+        skew: seconds by which its clock differs from the controller's.
+    """
+    debian = "debian" in (result.os.id, *result.os.like.split())
+    major, minor, micro = result.python
     return Probe(
         name=name,
-        user=answer.user,
-        uid=answer.uid,
-        home=answer.home,
-        root=answer.root,
-        machine=answer.machine,
+        user=result.user,
+        uid=result.uid,
+        home=result.home,
+        root=result.root,
+        machine=result.machine,
         python=(major, minor, micro),
-        python_path=answer.python_path,
-        libc=answer.libc,
-        family="debian" if debian else answer.os.id,
-        sudo=answer.sudo,
-        writable=answer.writable,
-        disk_free=answer.disk_free,
-        missing=tuple(answer.missing),
-        host_keys=tuple(answer.host_keys),
-        hosts_file=answer.hosts_file,
-        peers={peer: peer_of(seen) for peer, seen in answer.peers.items()},
+        python_path=result.python_path,
+        libc=result.libc,
+        family="debian" if debian else result.os.id,
+        sudo=result.sudo,
+        writable=result.writable,
+        disk_free=result.disk_free,
+        missing=tuple(result.missing),
+        host_keys=tuple(result.host_keys),
+        hosts_file=result.hosts_file,
+        peers={
+            peer: Peer(address=p.address, source=p.source, resolves=tuple(p.resolves), error=p.error)
+            for peer, p in result.peers.items()
+        },
         skew=skew,
-        facts=answer.facts.model_dump(mode="json", by_alias=True),
-        docker=answer.docker,
-        systemd=answer.systemd,
+        facts=result.facts.model_dump(mode="json", by_alias=True),
+        docker=result.docker,
+        systemd=result.systemd,
     )
-
-
-def peer_of(seen: PeerAnswer) -> Peer:
-    return Peer(address=seen.address, source=seen.source, resolves=tuple(seen.resolves), error=seen.error)

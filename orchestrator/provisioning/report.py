@@ -1,4 +1,4 @@
-"""What provisioning did, or would do, on each node."""
+"""Reports of what provisioning did, or would do, on each node."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from orchestrator.model.printable import one_line
 
 SSH_PORT = "22"
 KEY_FILE = "ansible_ssh_private_key_file"
-LET_IN = "Permission denied ("  # what OpenSSH says of a key that the host does not accept
-UNANSWERED = "Is it on, and reached from here? `ssh HOST` tries it; ansible_host sets its address."
-# What OpenSSH and Ansible say, and what it means for whoever reads the table.
-CAUSES = (
+PERMISSION_DENIED = "Permission denied ("  # printed by OpenSSH if the host does not accept the key
+NO_RESPONSE = "Check that it is running and reachable: `ssh HOST`; ansible_host sets its address."
+# Parts of messages of OpenSSH and Ansible, each with the problem and a hint for the report.
+KNOWN_MESSAGES = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key has changed",
-        "The node was installed anew, or another machine answers in its place. Find out which; "
+        "The node was reinstalled, or another machine responds at its address. Find out which, and "
         "only then remove the old key (ssh-keygen -R HOST) and record the new one.",
     ),
     (
         "Host key verification failed",
-        "its host key is not known here",
+        "its host key is unknown on this machine",
         "Record it once: ssh-keyscan HOST >> ~/.ssh/known_hosts, and compare its fingerprint with "
-        "what the node itself shows (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub).",
+        "the one on the node (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub).",
     ),
     (
-        LET_IN,
-        "it does not let this key or user in",
+        PERMISSION_DENIED,
+        "it does not accept this key or user",
         "Set ansible_user and ansible_ssh_private_key_file in the inventory.",
     ),
     (
         "Connection refused",
         "nothing listens on its SSH port",
-        "Start sshd there, or set ansible_port in the inventory.",
+        "Start sshd on the node, or set ansible_port in the inventory.",
     ),
-    ("timed out", "it does not answer", UNANSWERED),
-    ("No route to host", "it does not answer", UNANSWERED),
-    ("Could not resolve hostname", "its name is not known here", "Set ansible_host in the inventory to its address."),
-    ("python3: not found", "it has no Python", "Install python3 there, or set ansible_python_interpreter."),
-    ("No space left on device", "its disk is full", "Free some space and run it again."),
-    ("Missing sudo password", "sudo wants a password", "Give it: --ask-become-pass."),
-    ("Incorrect sudo password", "the sudo password is wrong", "Give it again: --ask-become-pass."),
+    ("timed out", "it does not respond", NO_RESPONSE),
+    ("No route to host", "it does not respond", NO_RESPONSE),
+    ("Could not resolve hostname", "its name cannot be resolved", "Set ansible_host in the inventory to its address."),
+    ("python3: not found", "it has no Python", "Install python3 on the node, or set ansible_python_interpreter."),
+    ("No space left on device", "its disk is full", "Free some space and run the command again."),
+    ("Missing sudo password", "sudo requires a password", "Use --ask-become-pass."),
+    ("Incorrect sudo password", "the sudo password is wrong", "Use --ask-become-pass and enter it again."),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What differed from what it should be."""
+    """A difference between the actual and the desired state."""
 
     what: str
     is_: str
@@ -58,13 +58,13 @@ class Change:
 
 @dataclass(slots=True, kw_only=True)
 class NodeReport:
-    """One node. `changed` counts tasks; `seconds` are those that tasks took there."""
+    """The report of one node."""
 
     node: str
-    ok: int = 0
-    changed: int = 0
-    failed: int = 0
-    seconds: float = 0.0
+    ok: int = 0  # number of tasks
+    changed: int = 0  # number of tasks
+    failed: int = 0  # number of tasks and problems
+    seconds: float = 0.0  # total time of its tasks
     problem: str = ""
     hint: str = ""
     changes: list[Change] = field(default_factory=list)
@@ -72,24 +72,25 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A whole run. `state`: done, drift, failed or stopped."""
+    """The report of all nodes."""
 
     cluster: str
     check: bool
-    state: str
+    state: str  # done, drift, failed or stopped
     seconds: float
     log: str
     nodes: tuple[NodeReport, ...]
 
     @property
     def exit_code(self) -> int:
-        """Drift that --check has found is a failure, so that a script can wait for it."""
+        """Return the exit code of the command."""
+        # With --check, differences are a failure, so that a script can wait until there are none.
         return {"done": 0, "drift": 1, "failed": 1, "stopped": 130}[self.state]
 
 
 def explain(message: str) -> tuple[str, str]:
-    """(problem, hint) for the words of ssh, Ansible or a module."""
-    for signature, problem, hint in CAUSES:
+    """Return the problem and a hint for a message of ssh, Ansible or a module."""
+    for signature, problem, hint in KNOWN_MESSAGES:
         if signature in message:
             return problem, hint
     lines = [line.strip() for line in message.splitlines() if line.strip()]
@@ -112,19 +113,16 @@ def fill_in_host(hint: str, name: str, variables: Mapping[str, Any]) -> str:
 
 
 def message_of(result: Mapping[str, Any]) -> str:
-    """All that a failed task said, its reason first."""
+    """Return the messages of a failed task, its reason first."""
     parts = [str(result.get(key) or "") for key in ("msg", "module_stderr", "stderr")]
     return "\n".join(part for part in parts if part)
 
 
 def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
-    """The module's own account; a task that has none is named itself."""
+    """Return the changes that the module reports; without them, one that names the task."""
     drift = result.get("drift")
-    told = [one for one in drift if isinstance(one, dict)] if isinstance(drift, list) else []
-    if told:
-        return [Change(what=word(one, "what"), is_=word(one, "is"), should=word(one, "should")) for one in told]
-    return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]
-
-
-def word(told: Mapping[str, Any], key: str) -> str:
-    return one_line(str(told.get(key, "")))
+    rows = [row for row in drift if isinstance(row, dict)] if isinstance(drift, list) else []
+    if not rows:
+        return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]
+    texts = ([one_line(str(row.get(key, ""))) for key in ("what", "is", "should")] for row in rows)
+    return [Change(what=what, is_=is_, should=should) for what, is_, should in texts]

@@ -1,4 +1,4 @@
-"""What an image, or a release, holds of Python packages, as a software bill of materials. Pure."""
+"""The software bill of materials of an image or a release."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ from orchestrator.provisioning.wheelhouse import Wheel
 
 
 def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> dict[str, Any]:
-    """CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json): each wheel with its SHA-256. `kind`: of
-    thing that has them."""
+    """Return the packages with their SHA-256 as CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json).
+
+    Args:
+        name: of the component that has the packages.
+        wheels: the packages.
+        kind: CycloneDX's type of the component.
+    """
+    components = [
+        {
+            "type": "library",
+            "name": wheel.name,
+            "version": wheel.version,
+            # https://github.com/package-url/purl-spec
+            "purl": f"pkg:pypi/{wheel.name}@{quote(wheel.version, safe='.')}",
+            "hashes": [{"alg": "SHA-256", "content": wheel.sha256}],
+        }
+        for wheel in sorted(wheels, key=lambda wheel: wheel.name)
+    ]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
         "metadata": {"component": {"type": kind, "name": name}},
-        "components": [component(wheel) for wheel in sorted(wheels, key=lambda one: one.name)],
-    }
-
-
-def component(wheel: Wheel) -> dict[str, Any]:
-    """Its package URL as https://github.com/package-url/purl-spec has those of PyPI."""
-    return {
-        "type": "library",
-        "name": wheel.name,
-        "version": wheel.version,
-        "purl": f"pkg:pypi/{wheel.name}@{quote(wheel.version, safe='.')}",
-        "hashes": [{"alg": "SHA-256", "content": wheel.sha256}],
+        "components": components,
     }

@@ -1,4 +1,4 @@
-"""What provisioning and syncing share: playbooks are run, and each node's part is counted."""
+"""Sessions of provisioning and syncing, which run playbooks and collect the results of each node."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from orchestrator.load.clusters import NO_HOSTS, find_inventory
 from orchestrator.load.facts import DamagedRecord, NotWhatANodeSays, ProofFacts, read_record, record_json
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.printable import one_line
-from orchestrator.provisioning import playbook, probe, proofs
+from orchestrator.provisioning import fabric_checks, playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.playbook import Playbook
+from orchestrator.provisioning.playbook import Playbook, repeated
 from orchestrator.provisioning.probe import Probe
-from orchestrator.provisioning.renewal import renewing
 from orchestrator.provisioning.report import (
     KEY_FILE,
-    LET_IN,
+    PERMISSION_DENIED,
     NodeReport,
     Report,
     changes_of,
@@ -32,73 +31,76 @@ from orchestrator.provisioning.report import (
 from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.state import State, write_private
 
-VARIABLE = "orch_facts"  # what the roles record and verify call them
-VALIDATION = "Validating arguments"  # Ansible's own task, before each role
-PROBE_TASK = "Look at the node"
-# Only these tasks say what is kept of a node: a module's result comes from the node, which could
-# name any variable in it.
+RECORD_VARIABLE = "orch_facts"  # set by the roles record and verify
+VALIDATION = "Validating arguments"  # Ansible's task before each role
+PROBE_TASK = "Probe the node"
+# A record is taken from these tasks only: the result of any other module comes from the node, which could name any
+# variable in it.
 SET_FACT = ("set_fact", "ansible.builtin.set_fact", "ansible.legacy.set_fact")
-RECORDING, PROBING = ("record", "verify"), ("preflight", "record")
-STRANGE = (
-    "Nothing of it was used. Look at the node by hand before it gets keys or secrets: its Python, "
-    "or what answers in its place, is not what it should be."
+RECORDING_ROLES, PROBING_ROLES = ("record", "verify"), ("preflight", "record")
+INVALID_RESULT_HINT = (
+    "The result was not used. Inspect the node before it gets keys or secrets: its Python may be "
+    "broken, or another machine may respond at its address."
 )
 LOCK_TASK, RELEASE_TASK = "Make the lock present", "Make the lock absent"
 
 
 @dataclass(slots=True, kw_only=True)
 class Listener:
-    """Where progress goes while the work is done."""
+    """Callbacks for progress."""
 
-    note: Callable[[str], None] = lambda text: None
+    note: Callable[[str], None] = lambda text: None  # a message for the user
     result: Callable[[TaskResult], None] = lambda result: None
-    line: Callable[[str], None] = lambda line: None
+    line: Callable[[str], None] = lambda line: None  # of Ansible's output
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """One provisioning: what is known so far, node by node."""
+    """One execution of `orch provision` or `orch sync`, with the results of each node so far."""
 
     request: ProvisionRequest
-    source: Path
+    source: Path  # inventory
     state: State
     log: Path
     listener: Listener
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # of Ansible
     nodes: dict[str, NodeReport]
-    hosts: Mapping[str, Mapping[str, Any]]
+    hosts: Mapping[str, Mapping[str, Any]]  # variables of the inventory
     probes: dict[str, Probe] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
-    stopped: bool = False
-    locked: set[str] = field(default_factory=set)
+    stopped: bool = False  # by the user
+    locked: set[str] = field(default_factory=set)  # nodes to unlock
 
     @property
     def alive(self) -> tuple[str, ...]:
+        """Return the nodes without a failure."""
         return tuple(name for name, node in self.nodes.items() if not node.failed)
 
     def run_locked(self, name: str, variables: Mapping[str, Any]) -> None:
-        """A playbook that takes the nodes' locks first and releases them last."""
+        """Run a playbook that locks the nodes first and unlocks them at its end."""
         variables = {**variables, "orch_owner": self.state.owner(name)}
         try:
-            with renewing(lambda: self.renew_locks(variables)):
+            with repeated(lambda: self.renew_locks(variables)):
                 self.run(name, variables, self.alive)
         finally:
-            # What failed or was interrupted did not come to the release.
+            # Nodes that failed or were interrupted did not reach the end of the playbook.
             if self.locked:
                 unlock = self.playbook("unlock", variables, tuple(sorted(self.locked)))
                 playbook.run(replace(unlock, check=False), lambda _: None, self.listener.line)
 
     def renew_locks(self, variables: Mapping[str, Any]) -> None:
-        """Say on the nodes that this controller still lives; a node that another has is told."""
+        """Renew the locks of the nodes, and report nodes that another controller has taken over."""
+
+        def report_failure(result: TaskResult) -> None:
+            if result.state == "failed":
+                self.listener.note(f"{result.node}: {message_of(result.result)}")
+
         if names := tuple(sorted(self.locked)):
             lock = replace(self.playbook("lock", variables, names), check=False)
-            playbook.run(lock, self.take_renewal, lambda _: None)
-
-    def take_renewal(self, result: TaskResult) -> None:
-        if result.state == "failed":
-            self.listener.note(f"{result.node}: {message_of(result.result)}")
+            playbook.run(lock, report_failure, lambda _: None)
 
     def playbook(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> Playbook:
+        """Return a playbook with the settings of this session."""
         return Playbook(
             name=name,
             inventory=self.source,
@@ -111,61 +113,67 @@ class Session:
         )
 
     def run(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> None:
-        status = playbook.run(self.playbook(name, variables, limit), self.take, self.listener.line)
+        """Run a playbook and collect its results.
+
+        Raises:
+            OrchError: if Ansible stops before it reaches a node.
+        """
+        status = playbook.run(self.playbook(name, variables, limit), self.add_result, self.listener.line)
         self.stopped = status == "canceled"
         if status == "failed" and not any(node.failed for node in self.nodes.values()):
             raise OrchError(
-                f"Ansible stopped before it reached a node: {last_error(self.log)}", hint=f"Its log: {self.log}"
+                f"Ansible stopped before it reached a node: {last_error(self.log)}", hint=f"See its log: {self.log}"
             )
 
-    def take(self, result: TaskResult) -> None:
-        """Count one task of one node, and note what it said."""
+    def add_result(self, result: TaskResult) -> None:
+        """Add the result of one task to the report of its node."""
         node = self.nodes.get(result.node)
-        if node is None or (is_ansibles_own(result) and result.state == "ok"):
+        if node is None or (is_internal(result) and result.state == "ok"):
             return
         node.seconds += result.seconds
         node.changed += result.changed
         node.ok += result.state == "ok"
         if result.changed:
             node.changes += changes_of(result.result, result.task)
-        self.note_lock(result)
+        self.track_lock(result)
         if result.state != "ok":
             self.fail(result.node, message_of(result.result), result.task)
         else:
-            self.learn(result)
+            self.store_result(result)
         self.listener.result(result)
 
-    def learn(self, result: TaskResult) -> None:
-        """Keep what the task says of its node, if it is what a node can say."""
+    def store_result(self, result: TaskResult) -> None:
+        """Store the record, probe or fabric results that a task returns; an invalid one fails its node."""
         try:
-            if result.action in SET_FACT and result.role in RECORDING:
+            if result.action in SET_FACT and result.role in RECORDING_ROLES:
                 facts = result.result.get("ansible_facts")
-                said = facts.get(VARIABLE) if isinstance(facts, dict) else None
-                text = record_json(said, result.node)
-                write_private(self.state.record(result.node), text)
-            elif result.task.startswith(PROBE_TASK) and result.role in PROBING:
-                answer = probe.parse(result.node, result.result.get("probe"))
+                record = facts.get(RECORD_VARIABLE) if isinstance(facts, dict) else None
+                write_private(self.state.record(result.node), record_json(record, result.node))
+            elif result.task.startswith(PROBE_TASK) and result.role in PROBING_ROLES:
+                parsed = probe.parse_result(result.node, result.result.get("probe"))
                 if result.role == "preflight":
-                    seen = probe.probe_of(result.node, answer, skew(result, answer.time))
-                    self.probes[result.node] = seen
-            elif result.task.startswith(proofs.TASK) and result.role == "fabric":
-                self.keep_proofs(result)
+                    skew = clock_skew(result, parsed.time)
+                    self.probes[result.node] = probe.make_probe(result.node, parsed, skew)
+            elif result.task.startswith(fabric_checks.TASK) and result.role == "fabric":
+                self.store_fabric_results(result)
         except NotWhatANodeSays as error:
             self.fail(result.node, error.message, result.task)
-            self.nodes[result.node].hint = STRANGE
+            self.nodes[result.node].hint = INVALID_RESULT_HINT
 
-    def keep_proofs(self, result: TaskResult) -> None:
-        """A trial that did not end well is no failure of a node: it will be tried again."""
+    def store_fabric_results(self, result: TaskResult) -> None:
+        """Add the results of the fabric checks to the nodes' records."""
         if result.result.get("rc") != 0:
-            words, _ = explain(message_of(result.result))
-            self.listener.note(f"which fabrics carry traffic could not be tried: {words}")
+            # Not a failure of a node: the next `orch provision` repeats the checks.
+            reason, _ = explain(message_of(result.result))
+            self.listener.note(f"the fabrics could not be checked: {reason}")
             return
-        answer = proofs.parse(result.node, result.result)
-        for name, found in answer.nodes.items():
+        parsed = fabric_checks.parse_results(result.node, result.result)
+        for name, fabrics in parsed.nodes.items():
             if name in self.nodes:
-                self.keep_proof(name, found, answer.key)
+                self.store_node_fabrics(name, fabrics, parsed.key)
 
-    def keep_proof(self, name: str, found: Mapping[str, ProofFacts], key: str) -> None:
+    def store_node_fabrics(self, name: str, fabrics: Mapping[str, ProofFacts], key: str) -> None:
+        """Add the results of one node to its record, and report them."""
         path = self.state.record(name)
         try:
             record = read_record(path)
@@ -173,12 +181,12 @@ class Session:
             self.listener.note(error.describe())
             return
         if record:
-            write_private(path, proofs.with_proofs(record, found, key))
-        for fabric, proof in found.items():
-            self.listener.note(f"{name}: {fabric}: {proof.failed or 'carries traffic'}")
+            write_private(path, fabric_checks.record_with_results(record, fabrics, key))
+        for fabric, proof in fabrics.items():
+            self.listener.note(f"{name}: {fabric}: {proof.failed or 'works'}")
 
-    def note_lock(self, result: TaskResult) -> None:
-        """Keep in mind which nodes must be released, as far as they can be reached."""
+    def track_lock(self, result: TaskResult) -> None:
+        """Record which nodes have to be unlocked and can be reached."""
         if result.state == "unreachable" or result.task == RELEASE_TASK:
             self.locked.discard(result.node)
         elif result.task == LOCK_TASK and result.state == "ok":
@@ -187,18 +195,20 @@ class Session:
                 self.listener.note(f"{result.node}: {one_line(str(note))}")
 
     def fail(self, name: str, message: str, task: str = "") -> None:
+        """Record a failure of a node, with the problem and a hint for its message."""
         node = self.nodes[name]
         problem, hint = explain(message)
         node.failed += 1
         variables = self.hosts.get(name, {})
         key = str(variables.get(KEY_FILE, ""))
-        if LET_IN in message and key and "{{" not in key and not Path(key).expanduser().is_file():
+        if PERMISSION_DENIED in message and key and "{{" not in key and not Path(key).expanduser().is_file():
             problem = f"its key file {key} does not exist on this machine"
             hint = f"Correct {KEY_FILE} in the inventory."
         node.problem = f"{task}: {problem}" if task and problem else problem or task
         node.hint = fill_in_host(hint, name, variables)
 
     def report(self, cluster: str) -> Report:
+        """Return the report of all nodes."""
         failed = any(node.failed for node in self.nodes.values())
         drift = self.request.check and any(node.changes for node in self.nodes.values())
         state = "stopped" if self.stopped else "failed" if failed else "drift" if drift else "done"
@@ -215,6 +225,11 @@ class Session:
 def open_session(
     request: ProvisionRequest, listener: Listener, environment: Mapping[str, str], command: str
 ) -> Session:
+    """Return a session for the nodes of an inventory.
+
+    Raises:
+        RequestError: if there is no such inventory, or it has no hosts.
+    """
     source = find_inventory(request.inventory)
     hosts = read_inventory(source)
     if not hosts:
@@ -232,13 +247,13 @@ def open_session(
     )
 
 
-def is_ansibles_own(result: TaskResult) -> bool:
-    """What comes before a role's own tasks, and changes nothing."""
+def is_internal(result: TaskResult) -> bool:
+    """Return whether this is a task of Ansible that precedes the tasks of a role."""
     return result.task.startswith(VALIDATION) or result.action.endswith("include_role")
 
 
-def skew(result: TaskResult, now: float) -> float:
-    """Seconds that the node's clock lies outside the time in which it was asked; 0 if inside."""
+def clock_skew(result: TaskResult, now: float) -> float:
+    """Return the seconds by which a node's time lies outside the duration of its task; 0 if inside."""
     start, end = (dt.datetime.fromisoformat(text) for text in (result.start, result.end))
     start, end = (
         moment.replace(tzinfo=dt.timezone.utc) if moment.tzinfo is None else moment for moment in (start, end)
@@ -249,5 +264,6 @@ def skew(result: TaskResult, now: float) -> float:
 
 
 def last_error(log: Path) -> str:
+    """Return the last line of the log with an error."""
     lines = [line for line in log.read_text().splitlines() if "ERROR" in line or "fatal" in line]
     return " ".join(lines[-1:])[-500:] or "see its log"

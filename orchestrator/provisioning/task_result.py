@@ -1,4 +1,4 @@
-"""What Ansible tells of one task on one node. Pure."""
+"""Results of Ansible's tasks."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ RESULTS = {"runner_on_ok": "ok", "runner_on_failed": "failed", "runner_on_unreac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """One task on one node. `state`: ok, failed or unreachable; times as Ansible notes them;
-    `action`: the module."""
+    """The result of one task on one node."""
 
     node: str
     role: str
     task: str
-    state: str
+    state: str  # ok, failed or unreachable
     changed: bool
     seconds: float
-    start: str
+    start: str  # ISO 8601
     end: str
-    result: Mapping[str, Any]
-    action: str = ""
+    result: Mapping[str, Any]  # of the module: untrusted, because it comes from the node
+    action: str = ""  # the module
 
 
 def task_result(state: str, data: Mapping[str, Any]) -> TaskResult:
-    """`data`: of an event of ansible-runner. What a module said is a node's word: `result`."""
-    found = data.get("res")
-    result = found if isinstance(found, dict) else {}
+    """Return the result that an event of ansible-runner describes.
+
+    Args:
+        state: ok, failed or unreachable, by the kind of the event.
+        data: `event_data` of the event.
+    """
+    result = data.get("res")
+    duration = data.get("duration")
     ignored = state == "failed" and data.get("ignore_errors")
     return TaskResult(
         node=str(data["host"]),
         role=str(data.get("role") or ""),
         task=one_line(str(data.get("task") or "")),
         state="ok" if ignored else state,
-        changed=result.get("changed") is True,
-        seconds=seconds(data.get("duration")),
+        changed=isinstance(result, dict) and result.get("changed") is True,
+        seconds=float(duration) if isinstance(duration, (int, float)) and math.isfinite(duration) else 0.0,
         start=str(data.get("start") or ""),
         end=str(data.get("end") or ""),
-        result=result,
+        result=result if isinstance(result, dict) else {},
         action=str(data.get("resolved_action") or data.get("task_action") or ""),
     )
-
-
-def seconds(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0

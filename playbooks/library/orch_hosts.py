@@ -28,7 +28,7 @@ options:
 author: [orch]
 """
 EXAMPLES = r"""
-- name: Names of the nodes
+- name: Write the host names of the nodes
   orch_hosts:
     cluster: lab
     nodes: [{address: 10.0.0.1, names: [node0]}]
@@ -67,12 +67,12 @@ def main() -> None:
 def check(cluster: str, nodes: list[dict[str, Any]]) -> None:
     """Raises ValueError for what would be more than one line, or another one."""
     if not cluster.isprintable():
-        raise ValueError(f"{cluster!r} is no name of a cluster")
+        raise ValueError(f"{cluster!r}: not a valid cluster name")
     for node in nodes:
         ipaddress.ip_address(node["address"].partition("%")[0])
         for text in [node["address"], *node["names"]]:
             if (text != node["address"] and not NAME.fullmatch(text)) or not text.isprintable():
-                raise ValueError(f"{text!r} is no host name")
+                raise ValueError(f"{text!r}: not a valid host name")
 
 
 def rewrite(text: str, cluster: str, nodes: list[dict[str, Any]]) -> str:

@@ -40,7 +40,7 @@ options:
 author: [orch]
 """
 EXAMPLES = r"""
-- name: Keep other controllers off
+- name: Lock the node
   orch_lock:
     root: /opt/orch
     owner: {token: f00, user: me, host: laptop, pid: 1, what: provision}

@@ -38,7 +38,7 @@ options:
 author: [orch]
 """
 EXAMPLES = r"""
-- name: Look at the node
+- name: Probe the node
   orch_probe:
     facts_script: "{{ lookup('ansible.builtin.file', 'train/facts.py') }}"
     stack: current

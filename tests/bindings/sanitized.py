@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.provisioning.own_bindings import sources_digest
+from orchestrator.provisioning.bindings_wheel import sources_digest
 from tests.bindings.conftest import PROGRAMS, clean_environment, commands, wait_all
 
 CHECKOUT = Path(__file__).parents[2]

@@ -166,7 +166,7 @@ def test_a_dead_node_does_not_keep_the_others(site: Site) -> None:
     report = nodes_of(site.orch(code=1))
     assert time.monotonic() - began < 90
     assert [report[name]["failed"] for name in ("node0", "node1", "node2")] == [0, 0, 1]
-    assert "does not answer" in report["node2"]["problem"]
+    assert "does not respond" in report["node2"]["problem"]
     assert on(site, "node0", "ls", f"{ROOT}/train/node.py")
 
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from orch_node.fabric import prove
 
-from orchestrator.provisioning import proofs
+from orchestrator.provisioning import fabric_checks
 from tests.local.grounds import Ground
 
 KEY = "ab" * 32
@@ -85,7 +85,7 @@ def test_what_does_not_is_told_in_words(two: Ground) -> None:
     """The card is only said to be there: MPI finds none, and TCP is not measured for nothing."""
     assert two.lab is not None
     said = on_node0(two, f"{two.lab.root}/train/node.py", "prove")
-    answer = proofs.parse("node0", {"stdout": said})
+    answer = fabric_checks.parse_results("node0", {"stdout": said})
     assert answer.key == KEY
     assert [set(found) for found in answer.nodes.values()] == [{"verbs"}] * 2
     proof = answer.nodes["node0"]["verbs"]

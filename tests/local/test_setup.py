@@ -16,9 +16,10 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.operations import setup
-from orchestrator.provisioning import lock, wheelhouse
+from orchestrator.provisioning import lock
+from orchestrator.provisioning.bindings_wheel import sources_digest
 from orchestrator.provisioning.lock import parse_lock, pip_options
-from orchestrator.provisioning.own_bindings import sources_digest
+from orchestrator.provisioning.pip import run_pip
 from orchestrator.stacks.stack import Index
 
 HASH = "0" * 64
@@ -99,7 +100,7 @@ def test_building_does_not_change_what_the_bindings_are_made_of(
     source = tmp_path / "bindings" / "package"
     source.mkdir(parents=True)
     (source / "module.py").write_text("")
-    monkeypatch.setattr("orchestrator.provisioning.own_bindings.SHARE", tmp_path)
+    monkeypatch.setattr("orchestrator.provisioning.bindings_wheel.SHARE", tmp_path)
     before = sources_digest()
     (source / "_built.py").write_text("what setup.py writes")
     assert sources_digest() == before
@@ -111,8 +112,8 @@ def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:
     (locked,) = (p for p in parse_lock(lock.LOCKS / "current.txt") if p.name == "idna")
     forged = replace(locked, hashes=(HASH,))
     with pip_options((forged,)) as (options, _), pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
-        wheelhouse.pip(tmp_path, options)
+        run_pip("download", "--quiet", "--dest", str(tmp_path), *options)
     assert not list(tmp_path.glob("*.whl"))
     with pip_options((locked,)) as (options, _):
-        wheelhouse.pip(tmp_path, options)
+        run_pip("download", "--quiet", "--dest", str(tmp_path), *options)
     assert len(list(tmp_path.glob("idna-*.whl"))) == 1

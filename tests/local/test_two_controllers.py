@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.provisioning import playbook, renewal
+from orchestrator.provisioning import playbook
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.task_result import TaskResult
 from tests.roles.modules import load_module
@@ -28,13 +28,13 @@ def controller(folder: Path, token: str) -> Playbook:
 
 
 def test_a_lock_is_renewed_beside_the_work_of_its_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renewal, "RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(playbook, "RENEW_SECONDS", 0.2)
     first, path = controller(tmp_path, "first"), tmp_path / "root" / ".lock"
     lock = load_module("orch_lock")
     theirs = {**first.variables["orch_owner"], "token": "second"}
     lock.take(str(path), first.variables["orch_owner"], SECONDS)
     told: list[TaskResult] = []
-    with renewal.renewing(lambda: str(playbook.run(first, told.append, lambda _: None))):
+    with playbook.repeated(lambda: str(playbook.run(first, told.append, lambda _: None))):
         deadline = time.monotonic() + 60
         while sum(one.task == "Make the lock renewed" for one in told) < 2:
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""The role that tries fabrics, by Ansible itself on this machine, and what orch keeps of it."""
+"""The role `fabric`, run by Ansible on this machine, and the records of its results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from orchestrator.load.facts import read_record
 from orchestrator.paths import TRAIN
-from orchestrator.provisioning import proofs
-from orchestrator.provisioning.extra_variables import render
-from orchestrator.provisioning.session import STRANGE, Session
+from orchestrator.provisioning import fabric_checks
+from orchestrator.provisioning.playbook import render_variables
+from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
 from tests.roles.modules import PLAYBOOKS
-from tests.unit.provisioning.test_node_answers import facts
-from tests.unit.provisioning.test_session import say, session
+from tests.unit.provisioning.test_node_answers import make_facts
+from tests.unit.provisioning.test_session import add_result, session
 
 __all__ = ["session"]
 CARD = {
@@ -33,9 +33,9 @@ CARD = {
 KEY = "cd" * 32
 
 
-def played(folder: Path, devices: list[dict[str, Any]], verified: str = "") -> str:
-    """What the task prints; empty where it was skipped. Two nodes, both this machine."""
-    its = {
+def run_role(folder: Path, devices: list[dict[str, Any]], verified: str = "") -> str:
+    """Run the role for two nodes, both of them this machine, and return Ansible's output."""
+    facts = {
         "fabrics": {"verbs": ""},
         "devices": devices,
         "address": "127.0.0.1",
@@ -54,10 +54,10 @@ def played(folder: Path, devices: list[dict[str, Any]], verified: str = "") -> s
         "orch_fabric_version": "1",
         "fabric_prefix": sys.prefix,
         "fabric_seconds": 60,
-        "orch_facts": its,
+        "orch_facts": facts,
         "orch_nodes": {name: {"verified": {"fabrics": verified}} for name in names},
     }
-    (folder / "variables").write_text(render(variables))
+    (folder / "variables").write_text(render_variables(variables))
     play = [{"hosts": "all", "gather_facts": False, "roles": ["fabric"]}]
     (folder / "play.yml").write_text(json.dumps(play))
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
@@ -85,55 +85,55 @@ def played(folder: Path, devices: list[dict[str, Any]], verified: str = "") -> s
     return done.stdout
 
 
-def test_it_is_tried_where_two_nodes_have_devices(tmp_path: Path) -> None:
-    """The card is only said to be there: MPI finds none, and that is the answer."""
-    said = played(tmp_path, [CARD])
-    (line,) = [line for line in said.splitlines() if "(stdout)" in line]
-    answer = proofs.parse("node0", {"stdout": line.partition("(stdout) ")[2]})
-    assert set(answer.nodes) == {"node0", "node1"}
-    assert "fi_getinfo() failed" in answer.nodes["node1"]["verbs"].failed
-    assert "SKIPPED" in played(tmp_path, [CARD], verified=answer.key)
+def test_fabrics_are_checked_once_if_two_nodes_have_devices(tmp_path: Path) -> None:
+    """The card does not exist, so the result is that MPI does not find it."""
+    output = run_role(tmp_path, [CARD])
+    (line,) = [line for line in output.splitlines() if "(stdout)" in line]
+    result = fabric_checks.parse_results("node0", {"stdout": line.partition("(stdout) ")[2]})
+    assert set(result.nodes) == {"node0", "node1"}
+    assert "fi_getinfo() failed" in result.nodes["node1"]["verbs"].failed
+    assert "SKIPPED" in run_role(tmp_path, [CARD], verified=result.key)
 
 
-def test_it_is_not_tried_without_devices(tmp_path: Path) -> None:
-    assert "SKIPPED" in played(tmp_path, [])
+def test_fabrics_are_not_checked_without_devices(tmp_path: Path) -> None:
+    assert "SKIPPED" in run_role(tmp_path, [])
 
 
-def said_of(**nodes: Any) -> dict[str, Any]:
+def make_output(**nodes: Any) -> dict[str, Any]:
     return {"rc": 0, "stdout": json.dumps({"key": KEY, "nodes": nodes})}
 
 
-def record(session: Session) -> None:
-    known = facts() | {"root": "/opt/orch"}
-    say(session, "Record the facts", "record", {"ansible_facts": {"orch_facts": known}}, "set_fact")
+def record_facts(session: Session) -> None:
+    facts = make_facts() | {"root": "/opt/orch"}
+    add_result(session, "Record the facts", "record", {"ansible_facts": {"orch_facts": facts}}, "set_fact")
 
 
-def test_what_was_proved_is_kept_in_the_records(session: Session) -> None:
-    record(session)
+def test_results_are_added_to_the_records(session: Session) -> None:
+    record_facts(session)
     proof = {"together": KEY, "rails": 2, "gbit": 92.5, "microseconds": 3.1, "failed": ""}
-    stranger = {"node0": {"psm3": proof}, "../node7": {"psm3": proof}}
-    say(session, "Try the fabrics", "fabric", said_of(node0={"psm3": proof}), "command")
-    kept = read_record(session.state.record("node0"))
-    assert kept is not None
-    assert (kept.proved["psm3"].gbit, kept.proved["psm3"].rails) == (92.5, 2)
-    assert kept.verified is not None
-    assert kept.verified.fabrics == KEY
-    say(session, "Try the fabrics", "fabric", said_of(**stranger), "command")
-    assert session.nodes["node0"].hint == STRANGE
+    add_result(session, "Check the fabrics", "fabric", make_output(node0={"psm3": proof}), "command")
+    record = read_record(session.state.record("node0"))
+    assert record is not None
+    assert (record.proved["psm3"].gbit, record.proved["psm3"].rails) == (92.5, 2)
+    assert record.verified is not None
+    assert record.verified.fabrics == KEY
+    unknown_node = {"node0": {"psm3": proof}, "../node7": {"psm3": proof}}
+    add_result(session, "Check the fabrics", "fabric", make_output(**unknown_node), "command")
+    assert session.nodes["node0"].hint == INVALID_RESULT_HINT
 
 
-def test_a_damaged_record_is_named_and_left(session: Session) -> None:
-    record(session)
+def test_damaged_record_is_reported_and_not_overwritten(session: Session) -> None:
+    record_facts(session)
     session.state.record("node0").write_text("{")
     notes: list[str] = []
     session.listener.note = notes.append
-    say(session, "Try the fabrics", "fabric", said_of(node0={}), "command")
+    add_result(session, "Check the fabrics", "fabric", make_output(node0={}), "command")
     assert session.state.record("node0").read_text() == "{"
     assert "node0.json" in notes[0]
 
 
 @pytest.mark.parametrize(
-    "words",
+    "output",
     [
         "",
         "no JSON",
@@ -141,20 +141,21 @@ def test_a_damaged_record_is_named_and_left(session: Session) -> None:
         '{"key": "x", "nodes": {}}',
         json.dumps({"key": KEY, "nodes": {"node0": {"psm3": {"together": "{{ 1 }}"}}}}),
     ],
+    ids=["nothing", "text", "list", "invalid key", "invalid digest"],
 )
-def test_what_is_no_answer_is_not_kept(words: str, session: Session) -> None:
-    record(session)
+def test_invalid_output_is_not_recorded(output: str, session: Session) -> None:
+    record_facts(session)
     before = session.state.record("node0").read_text()
-    say(session, "Try the fabrics", "fabric", {"rc": 0, "stdout": words}, "command")
+    add_result(session, "Check the fabrics", "fabric", {"rc": 0, "stdout": output}, "command")
     assert session.state.record("node0").read_text() == before
     assert session.nodes["node0"].failed == 1
 
 
-def test_a_trial_that_ends_badly_is_no_failure_of_the_node(session: Session) -> None:
-    record(session)
+def test_failed_checks_are_no_failure_of_the_node(session: Session) -> None:
+    record_facts(session)
     notes: list[str] = []
     session.listener.note = notes.append
     failed = {"rc": 1, "stderr": "Traceback"}
-    say(session, "Try the fabrics", "fabric", failed, "command")
+    add_result(session, "Check the fabrics", "fabric", failed, "command")
     assert session.nodes["node0"].failed == 0
-    assert notes == ["which fabrics carry traffic could not be tried: Traceback"]
+    assert notes == ["the fabrics could not be checked: Traceback"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.provisioning.extra_variables import render
+from orchestrator.provisioning.playbook import render_variables
 from tests.roles.modules import PLAYBOOKS
 
 FACTS = "import json; print(json.dumps({facts!r}))"
@@ -34,7 +34,7 @@ def test_a_node_adds_nothing_to_its_record_and_runs_nothing(tmp_path: Path) -> N
         "record_facts_script": str(tmp_path / "facts.py"),
         "orch_nodes": {"node0": {"record": record, "missing": ["ssh"]}},
     }
-    (tmp_path / "variables").write_text(render(variables))
+    (tmp_path / "variables").write_text(render_variables(variables))
     tasks = [
         {
             "ansible.builtin.copy": {

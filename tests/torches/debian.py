@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.provisioning.own_bindings import sources_digest
+from orchestrator.provisioning.bindings_wheel import sources_digest
 from tests.torches.suite import Program
 
 HERE = Path(__file__).resolve().parent

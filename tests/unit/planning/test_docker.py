@@ -17,7 +17,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.model.limits import Limits
 from orchestrator.planning.containers import Docker, bind, outermost
 from orchestrator.planning.plan import Plan, PutFile
-from orchestrator.provisioning.preflight import problems
+from orchestrator.provisioning.preflight import find_problems
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.resolve import Inputs
@@ -202,6 +202,6 @@ def test_the_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
 
 def test_without_root_an_administrator_is_asked_for_the_engine() -> None:
     probe = make_probe(docker=True, missing=("dockerd",), sudo=False)
-    (problem,) = problems((probe,), STACK, limits={"node0": Limits()}, becoming=())
-    assert "lacks dockerd" in problem.text
+    (problem,) = find_problems((probe,), STACK, limits={"node0": Limits()}, sudo_nodes=())
+    assert "dockerd missing" in problem.text
     assert "apt-get install docker.io" in problem.hint

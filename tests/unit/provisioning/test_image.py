@@ -40,17 +40,17 @@ def test_a_base_may_be_pinned_by_digest() -> None:
 
 
 @pytest.mark.parametrize("name", ["Two Words", "-x", "a@sha256:12", "$(x)"])
-def test_names_that_are_none(name: str) -> None:
+def test_invalid_image_names_are_rejected(name: str) -> None:
     with pytest.raises(PlanError, match="not a valid image name"):
         make_image(make_stack(), tag=name, base=None, engine="docker")
 
 
-def test_a_push_is_the_engines_own() -> None:
+def test_push_uses_the_engine() -> None:
     image = make_image(make_stack(), tag="registry.example/orch:x", base=None, engine="podman")
     assert image.push().argv == ("podman", "push", "registry.example/orch:x")
 
 
-def test_large_wheels_and_what_changes_more_often_are_layers_of_their_own(tmp_path: Path) -> None:
+def test_large_wheels_are_in_a_separate_layer(tmp_path: Path) -> None:
     house = tmp_path / "house"
     house.mkdir()
     wheels = [
@@ -63,23 +63,23 @@ def test_large_wheels_and_what_changes_more_often_are_layers_of_their_own(tmp_pa
     old.parent.mkdir(parents=True)
     old.touch()
     lay_wheels(house, wheels, tmp_path / "wheels")
-    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("wheels/*/*.whl"))
-    assert found == ["wheels/large/torch.whl", "wheels/other/bindings.whl"]
+    result = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("wheels/*/*.whl"))
+    assert result == ["wheels/large/torch.whl", "wheels/other/bindings.whl"]
     text = make_image(make_stack(), tag=None, base=None, engine="docker").dockerfile()
     layers = [line for line in text.split("\n") if line.startswith(("COPY --from", "COPY train"))]
     assert [line.split()[1] for line in layers] == ["--from=large", "--from=other", "train"]
 
 
-def test_the_bill_of_materials_names_each_wheel_with_its_hash() -> None:
+def test_sbom_lists_each_wheel_with_its_hash() -> None:
     wheel = Wheel(name="torch", version="2.13.0+cpu", file="t.whl", sha256="ab" * 32, size=1)
-    made = sbom("orch:x", [wheel])
-    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.5")
-    (one,) = made["components"]
-    assert one["purl"] == "pkg:pypi/torch@2.13.0%2Bcpu"
-    assert one["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
+    result = sbom("orch:x", [wheel])
+    assert (result["bomFormat"], result["specVersion"]) == ("CycloneDX", "1.5")
+    (component,) = result["components"]
+    assert component["purl"] == "pkg:pypi/torch@2.13.0%2Bcpu"
+    assert component["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
 
 
-def test_an_image_keeps_one_of_equal_libraries_and_no_tests(tmp_path: Path) -> None:
+def test_slim_links_equal_libraries_and_deletes_tests(tmp_path: Path) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     for name in ("numpy/tests/test_a.py", "numpy/testing/keep.py", "torch/bin/test_api"):
         path = packages / name
@@ -99,5 +99,5 @@ def test_an_image_keeps_one_of_equal_libraries_and_no_tests(tmp_path: Path) -> N
         "libother.so",
         "libiomp5.so",
     }
-    left = {path.name for path in packages.rglob("*") if path.is_file()}
-    assert left == {"keep.py"}
+    remaining = {path.name for path in packages.rglob("*") if path.is_file()}
+    assert remaining == {"keep.py"}

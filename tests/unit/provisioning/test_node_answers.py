@@ -1,5 +1,5 @@
-"""What nodes say of themselves is input: of one form, or of no use. Nothing of it is a template, a
-line of a file that it was not meant for, or an order to a terminal."""
+"""Results from nodes are untrusted: invalid ones are rejected, and none becomes a template, another
+line of a file, or an escape sequence on a terminal."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from orchestrator.model.host_names import is_address, is_host_key, is_host_name
 from orchestrator.model.printable import one_line
 from orchestrator.paths import STANDALONE
 from orchestrator.provisioning import probe
-from orchestrator.provisioning.extra_variables import UNSAFE, render
-from orchestrator.provisioning.names import known_hosts, names, ssh_config
-from orchestrator.provisioning.plan import address_of
-from orchestrator.provisioning.playbook import Playbook, run
+from orchestrator.provisioning.host_files import host_entries, known_hosts, ssh_config
+from orchestrator.provisioning.plan import find_address
+from orchestrator.provisioning.playbook import UNSAFE, Playbook, handle_event, render_variables, run
 from orchestrator.provisioning.report import changes_of, explain, message_of
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
 from tests.roles.modules import load_module
 
 LIMITED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-ORDER = "\x1b]0;owned\x07"
+ESCAPE = "\x1b]0;owned\x07"
 
 
-def key(kind: str = "ssh-ed25519") -> str:
+def make_host_key(kind: str = "ssh-ed25519") -> str:
     name = kind.encode()
     blob = len(name).to_bytes(4, "big") + name + b"\0\0\0\x20" + bytes(32)
     return f"{kind} {base64.b64encode(blob).decode()}"
 
 
-def facts(**changes: Any) -> dict[str, Any]:
+def make_facts(**changes: Any) -> dict[str, Any]:
     good = {
         "schema": 1,
         "hostname": "node0",
@@ -59,7 +58,7 @@ def facts(**changes: Any) -> dict[str, Any]:
     return good | changes
 
 
-def answer(**changes: Any) -> dict[str, Any]:
+def make_result(**changes: Any) -> dict[str, Any]:
     good = {
         "user": "trainer",
         "uid": 1000,
@@ -76,36 +75,36 @@ def answer(**changes: Any) -> dict[str, Any]:
         "missing": ["ssh"],
         "docker": False,
         "systemd": True,
-        "host_keys": [key()],
+        "host_keys": [make_host_key()],
         "hosts_file": "127.0.0.1 localhost\n",
-        "facts": facts(),
+        "facts": make_facts(),
         "peers": {"node1": {"address": "10.0.0.2", "source": "10.0.0.1", "resolves": ["10.0.0.2"], "error": ""}},
         "time": 1.0e9,
     }
     return copy.deepcopy(good | changes)
 
 
-def test_a_node_as_it_should_be() -> None:
-    found = probe.probe_of("node0", probe.parse("node0", answer()), 0.0)
-    assert (found.family, found.python, found.facts["hostname"]) == ("debian", (3, 11, 2), "node0")
+def test_valid_result_becomes_a_probe() -> None:
+    result = probe.make_probe("node0", probe.parse_result("node0", make_result()), 0.0)
+    assert (result.family, result.python, result.facts["hostname"]) == ("debian", (3, 11, 2), "node0")
 
 
-def test_this_machine_is_one() -> None:
-    said = subprocess.run([sys.executable, str(STANDALONE / "facts.py")], capture_output=True)
-    checked(NodeFacts, json.loads(said.stdout), "this machine")
+def test_facts_of_this_machine_are_valid() -> None:
+    done = subprocess.run([sys.executable, str(STANDALONE / "facts.py")], capture_output=True)
+    checked(NodeFacts, json.loads(done.stdout), "this machine")
 
 
-HOSTILE = ["a\nb", "-oProxyCommand=id", ORDER, "{{ 1 }}", "$(id)", "a b", "", 7, None, ["x"]]
+HOSTILE = ["a\nb", "-oProxyCommand=id", ESCAPE, "{{ 1 }}", "$(id)", "a b", "", 7, None, ["x"]]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=repr)
 @pytest.mark.parametrize("name", ["user", "home", "root", "machine", "python_path", "libc", "host_keys", "missing"])
-def test_a_word_that_is_more_than_a_word_is_refused(name: str, text: object) -> None:
+def test_invalid_text_in_a_result_is_rejected(name: str, text: object) -> None:
     if (name, text) == ("libc", ""):
         return  # musl
     value = [text] if name in ("host_keys", "missing") else text
-    with pytest.raises(NotWhatANodeSays, match=f"node0 does not say what a node says: {name}"):
-        probe.parse("node0", answer(**{name: value}))
+    with pytest.raises(NotWhatANodeSays, match=f"node0 returned an invalid probe: {name}"):
+        probe.parse_result("node0", make_result(**{name: value}))
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=repr)
@@ -113,63 +112,57 @@ def test_a_word_that_is_more_than_a_word_is_refused(name: str, text: object) -> 
     "name",
     ["hostname", "python", "flags", "address", "interface", "mpi", "package", "version", "library", "fingerprint"],
 )
-def test_so_is_one_among_its_facts(name: str, text: Any) -> None:
-    if text == "" and name == "fingerprint":
-        return
-    if not isinstance(text, str) and name in ("interface", "package"):
-        return  # JSON has only text there
+def test_invalid_text_in_the_facts_is_rejected(name: str, text: Any) -> None:
+    if (text == "" and name == "fingerprint") or (name in ("interface", "package") and not isinstance(text, str)):
+        return  # valid, and impossible in JSON
+    if name in ("version", "package") and text in ("-oProxyCommand=id", "$(id)"):
+        return  # valid: it is only compared and printed
     changes: dict[str, Any] = {
         "flags": {"flags": [text]},
         "address": {"interfaces": {"eth0": [text]}},
         "mpi": {"mpi": {"intel": text}},
         "version": {"packages": {"torch": text}},
         "library": {"libraries": {"a.so": text}},
+        "interface": {"interfaces": {str(text): []}},
+        "package": {"packages": {str(text): "1"}},
     }.get(name, {name: text})
-    if name == "interface":
-        changes = {"interfaces": {text: []}}
-    if name == "package":
-        changes = {"packages": {text: "1"}}
-    if name == "version" and text in ("-oProxyCommand=id", "$(id)"):
-        return  # a word; it is compared and printed, and nothing else
-    if name == "package" and text in ("-oProxyCommand=id", "$(id)"):
-        return
     with pytest.raises(NotWhatANodeSays):
-        probe.parse("node0", answer(facts=facts(**changes)))
+        probe.parse_result("node0", make_result(facts=make_facts(**changes)))
 
 
 @pytest.mark.parametrize("name", ["cpus", "memory_bytes", "shm_bytes", "gpus"])
 @pytest.mark.parametrize("value", [-1, 1 << 70, 1.5, "1", True, [{"cpu": -1}], []], ids=repr)
-def test_numbers_are_numbers(name: str, value: object) -> None:
+def test_invalid_numbers_in_the_facts_are_rejected(name: str, value: object) -> None:
     with pytest.raises(NotWhatANodeSays):
-        probe.parse("node0", answer(facts=facts(**{name: value})))
+        probe.parse_result("node0", make_result(facts=make_facts(**{name: value})))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_clock_has_a_time(value: float) -> None:
+def test_invalid_time_is_rejected(value: float) -> None:
     with pytest.raises(NotWhatANodeSays):
-        probe.parse("node0", answer(time=value))
+        probe.parse_result("node0", make_result(time=value))
 
 
-def test_a_mark_of_ansibles_is_no_name() -> None:
+def test_ansibles_markers_are_rejected_as_names() -> None:
     for changes in ({"packages": {UNSAFE: "x"}}, {"interfaces": {"__ansible_type": []}}):
         with pytest.raises(NotWhatANodeSays):
-            probe.parse("node0", answer(facts=facts(**changes)))
-    with pytest.raises(ValueError, match="is no name of a variable"):
-        render({"facts": {UNSAFE: "{{ 1 }}"}})
+            probe.parse_result("node0", make_result(facts=make_facts(**changes)))
+    with pytest.raises(ValueError, match="not a valid name of a variable"):
+        render_variables({"facts": {UNSAFE: "{{ 1 }}"}})
 
 
-def test_words_about_an_answer_hold_no_orders() -> None:
-    with pytest.raises(NotWhatANodeSays) as refused:
-        probe.parse("node0", answer(user=ORDER + "\n"))
-    assert refused.value.message.isprintable()
+def test_message_about_an_invalid_result_is_printable() -> None:
+    with pytest.raises(NotWhatANodeSays) as error:
+        probe.parse_result("node0", make_result(user=ESCAPE + "\n"))
+    assert error.value.message.isprintable()
 
 
-# Names, addresses and keys, which end in /etc/hosts and known_hosts of all nodes.
+# Names, addresses and keys, which are written to /etc/hosts and known_hosts of all nodes.
 
 
-@pytest.mark.parametrize("line", [key(), key("ecdsa-sha2-nistp256"), key("sk-ssh-ed25519@openssh.com")])
-def test_a_host_key(line: str) -> None:
-    assert is_host_key(line)
+@pytest.mark.parametrize("kind", ["ssh-ed25519", "ecdsa-sha2-nistp256", "sk-ssh-ed25519@openssh.com"])
+def test_valid_host_key(kind: str) -> None:
+    assert is_host_key(make_host_key(kind))
 
 
 @pytest.mark.parametrize(
@@ -179,20 +172,20 @@ def test_a_host_key(line: str) -> None:
         "ssh-ed25519",
         "ssh-ed25519 AAAA",
         "ssh-ed25519 not base64",
-        key() + "\n* " + key(),
-        key() + " comment",
-        "ssh-rsa " + key().split()[1],
-        "@cert-authority * " + key(),
-        "é " + key(),
+        make_host_key() + "\n* " + make_host_key(),
+        make_host_key() + " comment",
+        "ssh-rsa " + make_host_key().split()[1],
+        "@cert-authority * " + make_host_key(),
+        "é " + make_host_key(),
     ],
 )
-def test_what_is_no_host_key(line: str) -> None:
+def test_invalid_host_key(line: str) -> None:
     assert not is_host_key(line)
 
 
 @LIMITED
-@given(st.text() | st.binary().map(lambda found: "ssh-ed25519 " + base64.b64encode(found).decode()))
-def test_a_key_name_or_address_is_one_line_and_one_word(text: str) -> None:
+@given(st.text() | st.binary().map(lambda blob: "ssh-ed25519 " + base64.b64encode(blob).decode()))
+def test_valid_keys_names_and_addresses_have_no_spaces_or_line_breaks(text: str) -> None:
     if is_host_key(text):
         assert len(text.split()) == 2
     if is_host_name(text) or is_address(text):
@@ -203,46 +196,47 @@ def test_a_key_name_or_address_is_one_line_and_one_word(text: str) -> None:
     assert not any(is_address(text + end) for end in ("\n", "%", "%a\nb"))
 
 
-OWN = ["localhost", "localhost.localdomain", "node1", "NODE1", "10.0.0.9", "pypi.org", "proxy", "own"]
+HOSTNAMES = ["localhost", "localhost.localdomain", "node1", "NODE1", "10.0.0.9", "pypi.org", "proxy", "own"]
 
 
-@pytest.mark.parametrize("own", OWN)
-def test_what_a_node_calls_itself_is_written_on_no_node(own: str) -> None:
+@pytest.mark.parametrize("reported", HOSTNAMES)
+def test_hostname_that_a_node_reports_is_written_on_no_node(reported: str) -> None:
     probes = tuple(
-        probe.probe_of(name, probe.parse(name, answer(facts=facts(hostname=hostname))), 0.0)
-        for name, hostname in (("node0", own), ("node1", "machine1"))
+        probe.make_probe(name, probe.parse_result(name, make_result(facts=make_facts(hostname=hostname))), 0.0)
+        for name, hostname in (("node0", reported), ("node1", "machine1"))
     )
-    seen = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
-    assert names(probes, seen) == [
+    addresses = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
+    assert host_entries(probes, addresses) == [
         {"address": "10.0.0.1", "names": ["node0"]},
         {"address": "10.0.0.2", "names": ["node1"]},
     ]
     hosts = [
         line
-        for line in ssh_config(probes, seen, dict.fromkeys(seen, 22), "/r").splitlines()
+        for line in ssh_config(probes, addresses, dict.fromkeys(addresses, 22), "/r").splitlines()
         if line.startswith("Host ")
     ]
     assert hosts == ["Host node0 10.0.0.1", "Host node1 10.0.0.2", "Host *"]
-    assert len(known_hosts(probes, seen, dict.fromkeys(seen, 22)).splitlines()) == 2
+    assert len(known_hosts(probes, addresses, dict.fromkeys(addresses, 22)).splitlines()) == 2
 
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"])
-def test_no_inventory_gives_every_node_another_localhost(name: str) -> None:
-    found = probe.probe_of(name, probe.parse(name, answer()), 0.0)
-    assert names((found,), {name: "10.0.0.1"}) == []
+def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names(name: str) -> None:
+    node = probe.make_probe(name, probe.parse_result(name, make_result()), 0.0)
+    assert host_entries((node,), {name: "10.0.0.1"}) == []
 
 
-def test_no_other_node_says_where_a_node_is() -> None:
-    """Its peers would talk to whoever is there."""
-    lies = answer(peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}})
-    truth = answer(
-        facts=facts(interfaces={"eth0": ["10.0.0.2"]}),
+def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
+    """Its peers would connect to another machine."""
+    lies = make_result(peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}})
+    truth = make_result(
+        facts=make_facts(interfaces={"eth0": ["10.0.0.2"]}),
         peers={"node1": {"address": "10.0.0.2", "source": "", "resolves": [], "error": ""}},
     )
     probes = tuple(
-        probe.probe_of(name, probe.parse(name, said), 0.0) for name, said in (("node0", lies), ("node1", truth))
+        probe.make_probe(name, probe.parse_result(name, result), 0.0)
+        for name, result in (("node0", lies), ("node1", truth))
     )
-    assert address_of("node1", probes) == "10.0.0.2"
+    assert find_address("node1", probes) == "10.0.0.2"
 
 
 @pytest.mark.parametrize(
@@ -254,27 +248,27 @@ def test_no_other_node_says_where_a_node_is() -> None:
         {"address": "node0", "names": ["node0"]},
     ],
 )
-def test_the_module_itself_writes_no_other_line(node: dict[str, Any]) -> None:
+def test_module_rejects_entries_that_would_be_other_lines(node: dict[str, Any]) -> None:
     hosts = load_module("orch_hosts")
     with pytest.raises(ValueError, match=r".+"):
         hosts.check("lab", [node])
     hosts.check("lab", [{"address": "fe80::1%eth0", "names": ["node0", "n.example.com"]}])
-    with pytest.raises(ValueError, match="no name of a cluster"):
+    with pytest.raises(ValueError, match="not a valid cluster name"):
         hosts.check("lab\n1.2.3.4 pypi.org", [])
 
 
-# What is read again later.
+# Records.
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    told = facts() | {
+def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record_values = make_facts() | {
         "root": "/opt/orch",
         "stack": "current",
         "address": "10.0.0.1",
         "connection": {"host": "10.0.0.1", "port": "22"},
         "future": 1,
     }
-    (tmp_path / "node0.json").write_text(record_json(told, "node0"))
+    (tmp_path / "node0.json").write_text(record_json(record_values, "node0"))
     record = read_record(tmp_path / "node0.json")
     assert record is not None
     assert (record.root, record.hostname, record.connection and record.connection.port) == ("/opt/orch", "node0", "22")
@@ -291,8 +285,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         {"route": "a b"},
     ],
 )
-def test_a_record_that_was_altered_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "node0.json").write_text(json.dumps(facts() | changes))
+def test_altered_record_is_rejected(changes: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "node0.json").write_text(json.dumps(make_facts() | changes))
     with pytest.raises(DamagedRecord, match="cannot be read"):
         read_record(tmp_path / "node0.json")
 
@@ -306,57 +300,57 @@ JSON = st.recursive(
 
 @LIMITED
 @given(st.data())
-def test_any_change_of_an_answer_is_taken_or_refused(data: st.DataObject) -> None:
-    """One value somewhere in a good answer is any other value."""
-    told = answer()
-    where: Any = told
+def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> None:
+    """Replace one value of a valid result by any other value."""
+    result = make_result()
+    container: Any = result
     while True:
-        at = data.draw(st.sampled_from(sorted(where) if isinstance(where, dict) else list(range(len(where)))))
-        inner = where[at]
+        keys = sorted(container) if isinstance(container, dict) else list(range(len(container)))
+        key = data.draw(st.sampled_from(keys))
+        inner = container[key]
         if not (isinstance(inner, (dict, list)) and inner) or data.draw(st.booleans()):
-            where[at] = data.draw(JSON)
+            container[key] = data.draw(JSON)
             break
-        where = inner
+        container = inner
     try:
-        found = probe.probe_of("node0", probe.parse("node0", told), 0.0)
+        node = probe.make_probe("node0", probe.parse_result("node0", result), 0.0)
     except NotWhatANodeSays:
         return
-    seen = {"node0": "10.0.0.1"}
-    assert len(known_hosts((found,), seen, {"node0": 22}).splitlines()) == len(found.host_keys)
-    assert len(ssh_config((found,), seen, {"node0": 22}, "/r").splitlines()) == 17
-    json.loads(render({"nodes": {"node0": found.facts}}))
+    addresses = {"node0": "10.0.0.1"}
+    assert len(known_hosts((node,), addresses, {"node0": 22}).splitlines()) == len(node.host_keys)
+    assert len(ssh_config((node,), addresses, {"node0": 22}, "/r").splitlines()) == 17
+    json.loads(render_variables({"nodes": {"node0": node.facts}}))
 
 
 @LIMITED
 @given(res=JSON, duration=JSON, task=JSON, state=st.sampled_from(sorted(RESULTS.values())))
-def test_any_result_of_a_task_is_told_in_printable_words(
+def test_any_result_of_a_task_is_reported_as_printable_text(
     res: object, duration: object, task: object, state: str
 ) -> None:
     data = {"host": "node0", "res": res, "duration": duration, "task": task}
     result = task_result(state, data)
     assert isinstance(result, TaskResult)
-    told = [*explain(message_of(result.result)), result.task]
+    texts = [*explain(message_of(result.result)), result.task]
     for change in changes_of(result.result, result.task):
-        told += [change.what, change.is_, change.should]
-    assert all(text.isprintable() for text in told)
+        texts += [change.what, change.is_, change.should]
+    assert all(text.isprintable() for text in texts)
 
 
 @LIMITED
 @given(st.text())
-def test_what_is_printed_gives_a_terminal_no_orders(text: str) -> None:
+def test_one_line_is_printable(text: str) -> None:
     assert one_line(text).isprintable()
 
 
-# Ansible itself, on this machine.
+# Ansible on this machine.
 
 
-def test_no_text_is_a_template_to_ansible(tmp_path: Path) -> None:
-    """The lock's holder is text like any other: what is in it is written, and not run."""
-    mark = tmp_path / "ran"
+def test_ansible_does_not_evaluate_texts_as_templates(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
     (tmp_path / "hosts.yml").write_text(
         f"all: {{hosts: {{node0: {{ansible_connection: local, ansible_python_interpreter: {sys.executable}}}}}}}"
     )
-    template = "{{ lookup('pipe', 'touch " + str(mark) + "') }}"
+    template = "{{ lookup('pipe', 'touch " + str(marker) + "') }}"
     root = tmp_path / template
     results: list[TaskResult] = []
     playbook = Playbook(
@@ -368,24 +362,22 @@ def test_no_text_is_a_template_to_ansible(tmp_path: Path) -> None:
     )
     assert run(playbook, results.append, lambda line: None) == "successful"
     assert [result.node for result in results if result.state == "ok"]
-    assert not mark.exists()
+    assert not marker.exists()
 
 
-def test_an_event_on_a_line_of_its_own_gives_a_terminal_no_orders(tmp_path: Path) -> None:
-    from orchestrator.provisioning.playbook import handle
-
+def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:
     lines: list[str] = []
     with (tmp_path / "log").open("w") as log:
-        handle({"stdout": f"ok: [node0] => {ORDER}", "event_data": {}}, log, print, lines.append)
-    assert ORDER not in lines[0]
+        handle_event({"stdout": f"ok: [node0] => {ESCAPE}", "event_data": {}}, log, print, lines.append)
+    assert ESCAPE not in lines[0]
     assert "\x1b" not in (tmp_path / "log").read_text()
 
 
-def test_an_error_of_ours_is_told_in_printable_words() -> None:
+def test_errors_of_the_command_line_are_printable() -> None:
     text = (
         "from orchestrator.errors import OrchError\n"
         "from orchestrator.cli import main\n"
-        f"def fail(): raise OrchError({ORDER!r} + 'x', hint={ORDER!r})\n"
+        f"def fail(): raise OrchError({ESCAPE!r} + 'x', hint={ESCAPE!r})\n"
         "main.app = fail\nmain.main()"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)

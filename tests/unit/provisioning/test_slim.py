@@ -1,5 +1,3 @@
-"""Which files of wheels nodes do without, and that what is left of one is a wheel."""
-
 from __future__ import annotations
 
 import base64
@@ -13,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExecuteError
-from orchestrator.provisioning.slim import is_unused, slimmed
-from orchestrator.provisioning.wheelhouse import Wheel, Wheelhouse, describe
+from orchestrator.provisioning.slim import is_unused, slim_wheelhouse
+from orchestrator.provisioning.wheelhouse import Wheel, Wheelhouse, describe_wheel
 
 CONTENTS = {
     "tiny/__init__.py": b"ANSWER = 42\n" * 100,
@@ -28,7 +26,7 @@ RECORD = "tiny-1.0.dist-info/RECORD"
 
 
 class Pipe(io.RawIOBase):
-    """Cannot seek: zipfile writes sizes behind the contents."""
+    """A file that cannot seek: zipfile writes the sizes after the contents."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -59,8 +57,8 @@ def digest(content: bytes) -> str:
     return f"sha256={value.decode()}"
 
 
-def house_of(folder: Path) -> Wheelhouse:
-    return Wheelhouse(folder=folder, wheels=tuple(describe(path) for path in sorted(folder.glob("*.whl"))))
+def make_wheelhouse(folder: Path) -> Wheelhouse:
+    return Wheelhouse(folder=folder, wheels=tuple(describe_wheel(path) for path in sorted(folder.glob("*.whl"))))
 
 
 @pytest.fixture
@@ -71,59 +69,58 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("to_pipe", [False, True])
-def test_what_is_left_is_a_wheel(folder: Path, to_pipe: bool) -> None:
+@pytest.mark.parametrize("to_pipe", [False, True], ids=["sizes first", "sizes last"])
+def test_slim_wheel_is_valid(folder: Path, to_pipe: bool) -> None:
     file = "tiny-1.0-py3-none-any.whl"
     write_wheel(folder / file, CONTENTS, to_pipe=to_pipe)
-    (slimmer,) = slimmed(house_of(folder)).wheels
-    path = slimmed(house_of(folder)).folder / file
-    assert slimmer == describe(path)
-    assert slimmer.sha256 != describe(folder / file).sha256
+    (slimmer,) = slim_wheelhouse(make_wheelhouse(folder)).wheels
+    path = slim_wheelhouse(make_wheelhouse(folder)).folder / file
+    assert slimmer == describe_wheel(path)
+    assert slimmer.sha256 != describe_wheel(folder / file).sha256
     with zipfile.ZipFile(path) as wheel:
         assert wheel.testzip() is None
-        found = {name: wheel.read(name) for name in wheel.namelist() if name != RECORD}
+        contents = {name: wheel.read(name) for name in wheel.namelist() if name != RECORD}
         rows = list(csv.reader(wheel.read(RECORD).decode().splitlines()))
-        module, script = (wheel.getinfo(name) for name in list(found)[:2])
-    assert found == {name: text for name, text in CONTENTS.items() if name not in LEFT_OUT}
-    assert {row[0]: row[1] for row in rows} == {n: digest(c) for n, c in found.items()} | {RECORD: ""}
+        module, script = (wheel.getinfo(name) for name in list(contents)[:2])
+    assert contents == {name: text for name, text in CONTENTS.items() if name not in LEFT_OUT}
+    assert {row[0]: row[1] for row in rows} == {n: digest(c) for n, c in contents.items()} | {RECORD: ""}
     assert (script.external_attr >> 16, module.external_attr >> 16) == (0o755, 0o644)
-    assert module.compress_size < module.file_size  # as it was: nothing is compressed anew
+    assert module.compress_size < module.file_size  # copied as it was compressed
 
 
-def test_a_wheel_that_is_needed_whole_is_the_same_file(folder: Path) -> None:
+def test_wheel_without_unused_files_is_linked(folder: Path) -> None:
     file = "tiny-1.0-py3-none-any.whl"
     write_wheel(folder / file, {"tiny/__init__.py": b"", "tiny/testing/__init__.py": b""})
-    house = house_of(folder)
-    made = slimmed(house)
-    assert made.wheels == house.wheels
-    assert os.path.samefile(made.folder / file, folder / file)
+    house = make_wheelhouse(folder)
+    result = slim_wheelhouse(house)
+    assert result.wheels == house.wheels
+    assert os.path.samefile(result.folder / file, folder / file)
 
 
-def test_a_damaged_wheel_gets_no_hash_of_its_own(folder: Path) -> None:
-    """Nodes would find it by the published one."""
+def test_damaged_wheel_is_rejected(folder: Path) -> None:
     file = folder / "tiny-1.0-py3-none-any.whl"
     write_wheel(file, CONTENTS)
-    house = house_of(folder)
+    house = make_wheelhouse(folder)
     file.write_bytes(file.read_bytes().replace(b"PK\x03\x04", b"PK\x03\x05", 1))
-    with pytest.raises(ExecuteError, match=r"tiny-1\.0.*is damaged") as refused:
-        slimmed(house)
-    assert str(folder) in refused.value.hint
+    with pytest.raises(ExecuteError, match=r"tiny-1\.0.*is damaged") as error:
+        slim_wheelhouse(house)
+    assert str(folder) in error.value.hint
 
 
-def test_a_folder_that_cannot_be_filled_is_told(folder: Path) -> None:
+def test_folder_that_cannot_be_written_is_reported(folder: Path) -> None:
     write_wheel(folder / "tiny-1.0-py3-none-any.whl", CONTENTS)
     (folder / "slim-old").touch()
-    with pytest.raises(ExecuteError, match="cannot be filled: Not a directory"):
-        slimmed(house_of(folder))
+    with pytest.raises(ExecuteError, match="cannot be written: Not a directory"):
+        slim_wheelhouse(make_wheelhouse(folder))
 
 
-def test_it_is_made_once_and_anew_for_other_wheels(folder: Path) -> None:
+def test_slim_wheelhouse_is_written_once_per_content(folder: Path) -> None:
     write_wheel(folder / "tiny-1.0-py3-none-any.whl", CONTENTS)
-    first = slimmed(house_of(folder))
-    (folder / ".slim-left").mkdir()  # by one that was killed
-    assert slimmed(house_of(folder)) == first
+    first = slim_wheelhouse(make_wheelhouse(folder))
+    (folder / ".slim-left").mkdir()  # of a killed process
+    assert slim_wheelhouse(make_wheelhouse(folder)) == first
     write_wheel(folder / "tiny-1.0-py3-none-any.whl", CONTENTS | {"tiny/more.py": b""})
-    second = slimmed(house_of(folder))
+    second = slim_wheelhouse(make_wheelhouse(folder))
     assert second.folder != first.folder
     assert [path for path in folder.iterdir() if path.is_dir()] == [second.folder]
 
@@ -145,15 +142,15 @@ def test_it_is_made_once_and_anew_for_other_wheels(folder: Path) -> None:
         ("tests.py", False),
     ],
 )
-def test_what_of_a_wheel_nodes_do_without(name: str, unused: bool) -> None:
+def test_unused_files_of_a_wheel(name: str, unused: bool) -> None:
     assert is_unused(name) is unused
 
 
-def test_a_damaged_wheel_of_the_smaller_wheelhouse_is_made_again(folder: Path) -> None:
+def test_damaged_slim_wheel_is_written_again(folder: Path) -> None:
     file = "tiny-1.0-py3-none-any.whl"
     write_wheel(folder / file, CONTENTS)
-    made = slimmed(house_of(folder))
-    (made.folder / file).write_bytes(b"")
-    (wheel,) = slimmed(house_of(folder)).wheels
+    result = slim_wheelhouse(make_wheelhouse(folder))
+    (result.folder / file).write_bytes(b"")
+    (wheel,) = slim_wheelhouse(make_wheelhouse(folder)).wheels
     assert isinstance(wheel, Wheel)
-    assert wheel == describe(made.folder / file)
+    assert wheel == describe_wheel(result.folder / file)

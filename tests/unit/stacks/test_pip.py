@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.operations import setup, wheels
-from orchestrator.provisioning import pip, wheelhouse
+from orchestrator.provisioning import pip
 from orchestrator.stacks.downloads import Download
 
 
@@ -18,7 +18,7 @@ def test_a_pip_in_the_current_folder_is_not_run(caller: str, tmp_path: Path, mon
         (tmp_path / name).write_text(f"open({str(marker)!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
     if caller == "wheelhouse":
-        wheelhouse.pip(tmp_path, ["--help"])
+        pip.run_pip("download", "--help")
     elif caller == "setup":
         setup.pip("install", "--help")
     else:

@@ -1,5 +1,3 @@
-"""Fabrics are tried anew where anything has changed that decides how the trial ends."""
-
 from __future__ import annotations
 
 import shutil
@@ -8,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.paths import SHARE
-from orchestrator.provisioning import trial
+from orchestrator.provisioning.fabric_checks import checks_version
 
 ROLE = "playbooks/roles/fabric"
 NODE = "train/lib/orch_node"
@@ -23,14 +21,14 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def changes(share: Path, name: str) -> bool:
-    """Whether one line more in this file makes another version."""
-    before, path = trial.version(share), share / name
+def changes_version(share: Path, name: str) -> bool:
+    """Return whether another line in this file changes the version."""
+    before, path = checks_version(share), share / name
     content = path.read_text()
     path.write_text(content + "# another\n")
-    after = trial.version(share)
+    after = checks_version(share)
     path.write_text(content)
-    assert trial.version(share) == before
+    assert checks_version(share) == before
     return after != before
 
 
@@ -48,10 +46,10 @@ def changes(share: Path, name: str) -> bool:
         f"{ROLE}/tasks/main.yml",
     ],
 )
-def test_what_decides_the_answer_is_part_of_the_version(share: Path, name: str) -> None:
-    assert changes(share, name)
+def test_version_depends_on_everything_that_decides_the_results(share: Path, name: str) -> None:
+    assert changes_version(share, name)
 
 
 @pytest.mark.parametrize("name", [f"{NODE}/supervisor/supervisor.py", f"{ROLE}/README.md"])
-def test_what_does_not_decide_it_is_not(share: Path, name: str) -> None:
-    assert not changes(share, name)
+def test_version_does_not_depend_on_other_files(share: Path, name: str) -> None:
+    assert not changes_version(share, name)

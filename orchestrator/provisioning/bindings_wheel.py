@@ -1,0 +1,113 @@
+"""The wheel of the ccl bindings, built from the sources in bindings/."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from orch_node.standalone.facts import torch_version
+
+from orchestrator.errors import RequestError
+from orchestrator.files import PUBLIC, short_digest, write_whole
+from orchestrator.paths import SHARE
+from orchestrator.provisioning.pip import index_options, run_pip
+from orchestrator.stacks.matrix import builds_bindings
+from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
+
+BUILD_RECORD = "made-of.json"  # beside the wheel of `orch setup`
+WHEELS = "oneccl_bind_pt-*.whl"
+
+
+def sources_digest() -> str:
+    """Return a digest of all sources of the bindings."""
+    return short_digest(sources(SHARE / "bindings"), SHARE)
+
+
+def sources(bindings: Path) -> Iterator[Path]:
+    """Yield the files from which the bindings are built, in a fixed order."""
+    for path in sorted(bindings.rglob("*")):
+        generated = "build" in path.relative_to(bindings).parts or path.name == "_built.py"
+        if path.suffix in {".cpp", ".h", ".c", ".py", ".toml"} and not generated:
+            yield path
+
+
+def find_wheel(folder: Path, torch: str) -> Path | None:
+    """Return the wheel in a folder, None unless it was built from these sources, torch and compiler flags."""
+    try:
+        unchanged = json.loads((folder / BUILD_RECORD).read_text()) == build_record(torch)
+    except (OSError, ValueError):
+        return None
+    return next(folder.glob(WHEELS), None) if unchanged else None
+
+
+def record_build(folder: Path, torch: str) -> None:
+    """Write what the wheel in a folder was built from."""
+    write_whole(folder / BUILD_RECORD, json.dumps(build_record(torch)) + "\n", mode=PUBLIC)
+
+
+def build_record(torch: str) -> dict[str, str]:
+    """Return what a build depends on; `torch` is its version with the local part."""
+    return {"torch": torch, "of": sources_digest(), "flags": os.environ.get("CXXFLAGS", "")}
+
+
+def needs_build(stack: Stack, find_links: tuple[str, ...]) -> bool:
+    """Return whether orch has to build the stack's bindings, because no --find-links folder has them."""
+    provided = any(path for folder in find_links for path in Path(folder).glob(WHEELS))
+    return builds_bindings(stack) and BINDINGS in stack.requirements and not provided
+
+
+def build_wheel(stack: Stack, cache: Path) -> Path:
+    """Return the folder of the bindings' wheel for the stack's torch; build it if it is missing.
+
+    The caller excludes concurrent builds: all of them share the folder `build` of the sources.
+
+    Raises:
+        RequestError: if the sources are missing.
+        ExecuteError: if pip fails.
+    """
+    source = SHARE / "bindings"
+    if not (source / "pyproject.toml").exists():
+        raise RequestError(
+            f"The stack needs the bindings {BINDINGS}, whose sources are missing in {source}.",
+            hint="Build them in a checkout (`pip wheel --no-deps ./bindings`), and name the folder of the wheel: "
+            "--find-links.",
+        )
+    target = cache / f"bindings-{stack.torch}-{sources_digest()}"
+    if not any(target.glob("*.whl")):
+        staging = target.with_name(f"{target.name}.{os.getpid()}")
+        build(source, staging, stack, cache)
+        shutil.rmtree(target, ignore_errors=True)
+        staging.replace(target)
+    return target
+
+
+def build(source: Path, folder: Path, stack: Stack, cache: Path) -> None:
+    """Build the wheel with this environment's torch if it is the stack's, else with a downloaded one."""
+    arguments = ["--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
+    if torch_is_installed(stack):
+        prefix = Path(sys.prefix)
+        torch = torch_version(prefix) or version(TORCH)  # as `orch setup` records it
+        if wheel := find_wheel(prefix / "wheels", torch):
+            folder.mkdir()
+            shutil.copy(wheel, folder)
+        else:
+            run_pip("wheel", *arguments)
+        return
+    with tempfile.TemporaryDirectory(prefix="torch-", dir=cache) as packages:
+        tools = (f"{TORCH}=={stack.torch}", "setuptools>=77", "numpy")
+        run_pip("install", "--quiet", "--target", packages, *index_options(stack), *tools)
+        run_pip("wheel", "--no-build-isolation", *arguments, variables={"PYTHONPATH": packages})
+
+
+def torch_is_installed(stack: Stack) -> bool:
+    """Return whether this environment has the stack's torch."""
+    try:
+        return same_version(version(TORCH), stack.torch)
+    except PackageNotFoundError:
+        return False

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from orchestrator import load
+from orchestrator.provisioning import bindings_wheel
+
+TORCH = "2.13.0+cpu"
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """Return a folder with the wheel that `orch setup` has built."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "oneccl_bind_pt-2.13.0+orch.10-cp311-cp311-linux_x86_64.whl").write_text("built")
+    return folder
+
+
+def test_find_wheel_returns_a_wheel_whose_build_record_is_current(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bindings_wheel.find_wheel(built, TORCH) is None, "no build record"
+    bindings_wheel.record_build(built, TORCH)
+    assert bindings_wheel.find_wheel(built, TORCH) in list(built.iterdir())
+    assert bindings_wheel.find_wheel(built, "2.13.0+cu130") is None
+    monkeypatch.setenv("CXXFLAGS", "-march=native")
+    assert bindings_wheel.find_wheel(built, TORCH) is None
+    bindings_wheel.record_build(built, TORCH)
+    assert bindings_wheel.find_wheel(built, TORCH), "built with these flags"
+    monkeypatch.setattr("orchestrator.provisioning.bindings_wheel.SHARE", built)
+    assert bindings_wheel.find_wheel(built, TORCH) is None, "other sources"
+
+
+@pytest.mark.parametrize("torch", [None, "2.13.0+cu130"], ids=["of the metadata", "of version.py"])
+def test_nodes_get_the_wheel_that_setup_has_built(
+    torch: str | None, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyPI's wheel of torch names its build in version.py only, and `orch setup` records that."""
+    stack = load.stack("current")
+    if not bindings_wheel.torch_is_installed(stack):
+        pytest.skip("this environment does not have the stack's torch")
+    if torch:
+        module = tmp_path / "lib" / "python3.11" / "site-packages" / "torch" / "version.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(f"__version__ = '{torch}'\n")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setattr(bindings_wheel, "run_pip", lambda *arguments, **_: pytest.fail(f"{arguments}"))
+    monkeypatch.delenv("CXXFLAGS", raising=False)
+    bindings_wheel.record_build(built, torch or version("torch"))
+    (wheel,) = bindings_wheel.build_wheel(stack, tmp_path).iterdir()
+    assert wheel.read_text() == "built"
