@@ -26,7 +26,7 @@ class Result:
 
     def verdict(self, case: Case) -> str:
         if self.missing:
-            return f"NOT TO BE HAD HERE: {self.missing}"
+            return f"NOT AVAILABLE HERE: {self.missing}"
         for name, (code, _) in self.steps.items():
             if code:
                 return f"FAILED: make {name} ended with {code}"

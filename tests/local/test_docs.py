@@ -9,12 +9,14 @@ import pytest
 
 from tests.pages import PAGES, blocks
 
-COMMANDS = [words for page in PAGES for block in blocks(page) if block.mark == "dry-run" for words in block.commands()]
+COMMANDS = [
+    arguments for page in PAGES for block in blocks(page) if block.mark == "dry-run" for arguments in block.commands()
+]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_command_can_be_planned(words: list[str], tmp_path: Path) -> None:
-    command = [*words, "--dry-run"]
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_command_can_be_planned(arguments: list[str], tmp_path: Path) -> None:
+    command = [*arguments, "--dry-run"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert "run_" in result.stdout, "the script starts the recipe"

@@ -1,4 +1,4 @@
-"""The house: layers and purity by package, no circle of files, targets as peers."""
+"""Check the architecture: layers of packages, pure packages, no import cycles, independent targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import orchestrator
 ROOT = Path(orchestrator.__file__).parent
 TRAIN = ROOT.parent / "train"
 LIB = TRAIN / "lib"
-# From the top of the house to its ground: a package imports only what stands after it.
+# From top to bottom: a package imports only packages below it.
 LAYERS = (
     "cli",
     "operations",
@@ -36,7 +36,7 @@ LAYERS = (
     "screen",
     "errors",
 )
-# No clock, no files, no environment, no network.
+# Packages and files that use no clock, files, environment or network.
 PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = (
     "targets/ssh/plan",
@@ -80,8 +80,8 @@ EFFECTS = {
     "ansible_runner",
     "kubernetes",
 }
-# Who may name a target: its own folder, the registry, its options on the command line.
-NAMES = {
+# Files outside of a target that may import it: the registry, and its options on the command line.
+ALLOWED_IMPORTERS = {
     "ssh": ("targets/registry.py",),
     "kubernetes": ("targets/registry.py", "cli/kubernetes.py", "cli/main.py"),
     "slurm": ("targets/registry.py", "cli/slurm.py", "cli/main.py"),
@@ -95,13 +95,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def offenders(paths: Iterable[Path], wrong: Callable[[Path], set[str]]) -> dict[str, set[str]]:
-    """Return what is wrong in each file that has something wrong."""
-    return {own(path, ROOT.parent): names for path in paths if (names := wrong(path))}
+def violations(paths: Iterable[Path], find: Callable[[Path], set[str]]) -> dict[str, set[str]]:
+    """Return the names that break a rule, by file."""
+    return {relative(path, ROOT.parent): names for path in paths if (names := find(path))}
 
 
-def imported(path: Path) -> set[str]:
-    """Every name that the file imports, wherever in it."""
+def imported_names(path: Path) -> set[str]:
+    """Return all names that a file imports, also inside of functions."""
     names: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -111,22 +111,22 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def own(path: Path, top: Path = ROOT) -> str:
+def relative(path: Path, top: Path = ROOT) -> str:
     return path.relative_to(top).as_posix()
 
 
-def room(name: str) -> str | None:
-    """The package or file right below orchestrator/ that an import names."""
-    first, *rest = name.split(".")
-    return rest[0] if first == "orchestrator" and rest and rest[0] in LAYERS else None
+def layer_of(name: str) -> str | None:
+    """Return the package or file directly in orchestrator/ that an import names."""
+    top, *submodules = name.split(".")
+    return submodules[0] if top == "orchestrator" and submodules and submodules[0] in LAYERS else None
 
 
 def imports_of_upper_layers(path: Path) -> set[str]:
-    here = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if here == "__init__":
+    layer = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    if layer == "__init__":
         return set()
-    lowest = LAYERS.index(here)
-    return {name for name in imported(path) if (at := room(name)) and LAYERS.index(at) < lowest}
+    level = LAYERS.index(layer)
+    return {name for name in imported_names(path) if (target := layer_of(name)) and LAYERS.index(target) < level}
 
 
 def test_each_package_has_a_layer() -> None:
@@ -135,105 +135,105 @@ def test_each_package_has_a_layer() -> None:
 
 
 def test_imports_go_down_the_layers() -> None:
-    assert offenders(FILES, imports_of_upper_layers) == {}
+    assert violations(FILES, imports_of_upper_layers) == {}
 
 
 def pure_files() -> list[Path]:
-    rooms = [path for name in PURE for path in sorted((ROOT / name).rglob("*.py"))]
+    packages = [path for name in PURE for path in sorted((ROOT / name).rglob("*.py"))]
     manifests = sorted((ROOT / "targets/kubernetes/manifests").glob("*.py"))
-    return [*rooms, *manifests, *(ROOT / f"{name}.py" for name in PURE_FILES)]
+    return [*packages, *manifests, *(ROOT / f"{name}.py" for name in PURE_FILES)]
 
 
-def effects(path: Path) -> set[str]:
-    names = imported(path)
+def imported_effects(path: Path) -> set[str]:
+    names = imported_names(path)
     return {name.partition(".")[0] for name in names} & EFFECTS | names & {"pathlib.Path"}
 
 
-def test_what_decides_has_no_effects() -> None:
-    assert offenders(pure_files(), effects) == {}
+def test_pure_files_import_nothing_with_effects() -> None:
+    assert violations(pure_files(), imported_effects) == {}
 
 
 def modules(top: Path) -> dict[str, Path]:
-    """Importable name -> file, as seen from the folder `top`."""
-    found = {}
+    """Return the files below a folder by their module names."""
+    files = {}
     for path in sorted(top.rglob("*.py")):
         name = ".".join(path.relative_to(top).with_suffix("").parts)
-        found[name.removesuffix(".__init__")] = path
-    return found
+        files[name.removesuffix(".__init__")] = path
+    return files
 
 
-def files_named(path: Path, known: dict[str, Path]) -> set[str]:
-    """A file's imports; `from package import file` means the file, not the package itself."""
-    names = {name for name in imported(path) if name in known}
+def imported_modules(path: Path, files: dict[str, Path]) -> set[str]:
+    """Return the modules that a file imports; `from package import module` counts as the module."""
+    names = {name for name in imported_names(path) if name in files}
     packages = {name.rpartition(".")[0] for name in names}
-    return {name for name in names if name not in packages or takes_more(path, name, known)}
+    return {name for name in names if name not in packages or imports_from_init(path, name, files)}
 
 
-def takes_more(path: Path, package: str, known: dict[str, Path]) -> bool:
-    """Whether something is imported from the package that is no file of it."""
+def imports_from_init(path: Path, package: str, files: dict[str, Path]) -> bool:
+    """Return whether a file imports a name that the package itself defines."""
     return any(
         isinstance(node, ast.ImportFrom)
         and node.module == package
-        and any(f"{package}.{alias.name}" not in known for alias in node.names)
+        and any(f"{package}.{alias.name}" not in files for alias in node.names)
         for node in ast.walk(tree(path))
     )
 
 
 @pytest.mark.parametrize("top", [ROOT.parent / "orchestrator", LIB], ids=["orchestrator", "lib"])
-def test_no_circle_of_files(top: Path) -> None:
-    known = {
+def test_imports_have_no_cycle(top: Path) -> None:
+    files = {
         name: path for name, path in modules(top if top == LIB else ROOT.parent).items() if path.is_relative_to(top)
     }
-    graph = {path: {known[name] for name in files_named(path, known)} - {path} for path in known.values()}
+    graph = {path: {files[name] for name in imported_modules(path, files)} - {path} for path in files.values()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail(" -> ".join(own(path, ROOT.parent) for path in error.args[1]))
+        pytest.fail(" -> ".join(relative(path, ROOT.parent) for path in error.args[1]))
 
 
-def test_nothing_on_the_nodes_needs_orch() -> None:
+def test_programs_on_nodes_do_not_import_orchestrator() -> None:
     for path in TRAIN.rglob("*.py"):
-        assert not any(name.startswith("orchestrator") for name in imported(path)), path
+        assert not any(name.startswith("orchestrator") for name in imported_names(path)), path
 
 
-def test_what_runs_on_nodes_needs_nothing_but_torch() -> None:
-    """orch_node is imported in a user's process, before the user's script."""
-    allowed = {*sys.stdlib_module_names, "orch_node", "torch", "transformers"}
-    known = {"oneccl_bindings_for_pytorch", "torch_ccl"}
+def test_orch_node_imports_only_torch_and_the_standard_library() -> None:
+    """Protect the processes of user scripts, which import orch_node first."""
+    bindings = {"oneccl_bindings_for_pytorch", "torch_ccl"}
+    allowed = {*sys.stdlib_module_names, *bindings, "orch_node", "torch", "transformers"}
     for path in (LIB / "orch_node").rglob("*.py"):
-        tops = {name.partition(".")[0] for name in imported(path)}
-        assert tops <= allowed | known, path
+        tops = {name.partition(".")[0] for name in imported_names(path)}
+        assert tops <= allowed, path
 
 
-def test_of_ours_only_two_names_can_be_imported() -> None:
-    there = {path.name for path in LIB.iterdir() if path.name != "__pycache__"}
-    assert there == {"orch_node", "orch_training"}
+def test_scripts_can_import_two_packages_of_orch() -> None:
+    packages = {path.name for path in LIB.iterdir() if path.name != "__pycache__"}
+    assert packages == {"orch_node", "orch_training"}
 
 
 def foreign_targets(path: Path) -> list[str]:
     """Return the targets that the file must not name."""
     return [
         target
-        for target, allowed in NAMES.items()
-        if not own(path).startswith(f"targets/{target}/") and own(path) not in allowed
+        for target, allowed in ALLOWED_IMPORTERS.items()
+        if not relative(path).startswith(f"targets/{target}/") and relative(path) not in allowed
     ]
 
 
 def imports_of_targets(path: Path) -> set[str]:
     packages = tuple(f"orchestrator.targets.{target}" for target in foreign_targets(path))
-    return {name for name in imported(path) if name.startswith(packages)}
+    return {name for name in imported_names(path) if name.startswith(packages)}
 
 
-def test_targets_are_peers() -> None:
-    assert offenders(FILES, imports_of_targets) == {}
+def test_targets_do_not_import_each_other() -> None:
+    assert violations(FILES, imports_of_targets) == {}
 
 
-# What a target's names hold, as words of identifiers.
-WORDS = {"kubernetes": ("kube", "k8s", "pod_", "_pod"), "slurm": ("slurm", "sbatch")}
+# Parts of identifiers that belong to a target.
+TARGET_TERMS = {"kubernetes": ("kube", "k8s", "pod_", "_pod"), "slurm": ("slurm", "sbatch")}
 
 
 def identifiers(path: Path) -> set[str]:
-    """Every name that the file defines or uses."""
+    """Return all names that a file defines or uses."""
     names: set[str] = set()
     for node in ast.walk(tree(path)):
         for field in ("id", "attr", "arg", "name", "asname"):
@@ -242,50 +242,50 @@ def identifiers(path: Path) -> set[str]:
     return names
 
 
-def words_of_targets(path: Path) -> set[str]:
-    terms = [word for target in foreign_targets(path) for word in WORDS.get(target, ())]
-    return {name for name in identifiers(path) if any(word in name.lower() for word in terms)}
+def identifiers_of_targets(path: Path) -> set[str]:
+    terms = [term for target in foreign_targets(path) for term in TARGET_TERMS.get(target, ())]
+    return {name for name in identifiers(path) if any(term in name.lower() for term in terms)}
 
 
-def test_no_name_outside_a_target_is_one_of_its_words() -> None:
-    assert offenders(FILES, words_of_targets) == {}
+def test_identifiers_of_a_target_stay_in_it() -> None:
+    assert violations(FILES, identifiers_of_targets) == {}
 
 
-# The protocol alone knows how events are called, and that they are JSON.
+# Only the protocol knows the names of events and that they are JSON.
 PROTOCOL = LIB / "orch_node" / "protocol"
-# Words of everyday: also states of runs, pods and tasks, and keys of what --json prints.
-EVERYDAY = {"node", "progress", "result", "failed", "refused", "waiting", "ended"}
-EVENT_NAMES = {*KINDS} - EVERYDAY
-ANSIBLES = "provisioning/playbook.py"  # its events are dicts, with a key of this name
+# These names are also states of runs, pods and tasks, or keys of the output of --json.
+COMMON_NAMES = {"node", "progress", "result", "failed", "refused", "waiting", "ended"}
+EVENT_NAMES = {*KINDS} - COMMON_NAMES
+ANSIBLE_EVENTS = "provisioning/playbook.py"  # Ansible's events are dicts with the key "event"
 OUTSIDE = sorted(path for path in [*FILES, *ON_NODES] if not path.is_relative_to(PROTOCOL))
 
 
-def texts(node: ast.AST | None) -> set[str]:
-    """String literals in an operand: `"a"`, `("a", "b")`."""
+def literals(node: ast.AST | None) -> set[str]:
+    """Return the strings in an operand such as `"a"` or `("a", "b")`."""
     parts = ast.walk(node) if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
-    return {one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
 
 
 def keys_and_comparisons(path: Path) -> set[str]:
-    """Texts that the file compares with, looks up by, or has as keys."""
-    found: set[str] = set()
+    """Return the strings that a file compares with, looks up or uses as keys."""
+    strings: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Compare):
-            found |= {text for one in (node.left, *node.comparators) for text in texts(one)}
+            strings |= {text for operand in (node.left, *node.comparators) for text in literals(operand)}
         elif isinstance(node, ast.Subscript):
-            found |= texts(node.slice)
+            strings |= literals(node.slice)
         elif isinstance(node, ast.Dict):
-            found |= {text for key in node.keys for text in texts(key)}
+            strings |= {text for key in node.keys for text in literals(key)}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             looks_up = node.func.attr in ("get", "pop", "setdefault")
-            found |= texts(node.args[0]) if looks_up and node.args else set()
-    return found
+            strings |= literals(node.args[0]) if looks_up and node.args else set()
+    return strings
 
 
 def untyped_events(path: Path) -> set[str]:
-    ansible = path.is_relative_to(ROOT) and own(path) == ANSIBLES
+    ansible = path.is_relative_to(ROOT) and relative(path) == ANSIBLE_EVENTS
     return keys_and_comparisons(path) & (EVENT_NAMES | (set() if ansible else {"event"}))
 
 
 def test_events_are_typed_outside_of_the_protocol() -> None:
-    assert offenders(OUTSIDE, untyped_events) == {}
+    assert violations(OUTSIDE, untyped_events) == {}

@@ -44,7 +44,11 @@ CONFIGURATION = DOCS / "reference" / "configuration.md"
 GENERATED = {"reference/cli.md": commands.HEAD, "reference/events.md": events.HEAD}
 COMMAND = typer.main.get_command(app)
 COMMAND_LINES = [
-    (page, words) for page, block in ALL if block.language == "sh" for words in block.commands() if words[0] == "orch"
+    (page, arguments)
+    for page, block in ALL
+    if block.language == "sh"
+    for arguments in block.commands()
+    if arguments[0] == "orch"
 ]
 INLINE_COMMAND = re.compile(r"`orch ([^`]+)`")
 # A link to a file, without its anchor.
@@ -87,10 +91,10 @@ QUOTED_OUTPUT = (
 )
 
 
-def usage_error(words: list[str]) -> str:
+def usage_error(arguments: list[str]) -> str:
     """Return the error of orch's command line for these arguments, or ""."""
     try:
-        parse(words)
+        parse(arguments)
     except (typer.Exit, SystemExit):  # --version and --help only print
         return ""
     except Exception as error:
@@ -98,10 +102,10 @@ def usage_error(words: list[str]) -> str:
     return ""
 
 
-def parse(words: list[str]) -> None:
+def parse(arguments: list[str]) -> None:
     """Parse arguments down to the last subcommand, as orch does."""
     command = COMMAND
-    context = command.make_context("orch", words, resilient_parsing=False)
+    context = command.make_context("orch", arguments, resilient_parsing=False)
     while isinstance(command, TyperGroup):
         remaining = [*context._protected_args, *context.args]
         if not remaining:
@@ -123,15 +127,15 @@ def nav_entries(items: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "block"), ALL, ids=block_id)
 def test_a_block_has_a_mark_of_its_language(page: Path, block: Block) -> None:
-    where = f"{page.name}:{block.line}"
-    assert block.language in MARKS, f"{where}: unknown language: {block.language!r}"
+    location = f"{page.name}:{block.line}"
+    assert block.language in MARKS, f"{location}: unknown language: {block.language!r}"
     mark = MARKS[block.language].fullmatch(block.mark)
     if block.language == "sh" and not block.mark:
-        assert {words[0] for words in block.commands()} == {"orch"}, f"{where}: needs a mark"
+        assert {arguments[0] for arguments in block.commands()} == {"orch"}, f"{location}: needs a mark"
         return
-    assert mark, f"{where}: unknown mark for {block.language}: {block.mark!r}"
+    assert mark, f"{location}: unknown mark for {block.language}: {block.mark!r}"
     if file := mark.groupdict().get("file"):
-        assert (ROOT / file).exists(), where
+        assert (ROOT / file).exists(), location
 
 
 def test_every_block_is_fenced() -> None:
@@ -150,17 +154,17 @@ def test_navigation_titles_equal_page_titles() -> None:
 def test_a_page_begins_with_two_sentences(page: Path | str) -> None:
     text = page.read_text() if isinstance(page, Path) else GENERATED[page]
     paragraph = text.split("\n\n")[1]
-    assert len(re.findall(r"[.:](?:\s|$)", paragraph)) >= 2, "say what the page helps with, and when it is needed"
+    assert len(re.findall(r"[.:](?:\s|$)", paragraph)) >= 2, "begin with the purpose of the page and its occasion"
 
 
 def test_orch_accepts_every_command_in_a_block() -> None:
     assert len(COMMAND_LINES) > 60
-    errors = {f"{page.name}: {' '.join(words)}": usage_error(words[1:]) for page, words in COMMAND_LINES}
+    errors = {f"{page.name}: {' '.join(arguments)}": usage_error(arguments[1:]) for page, arguments in COMMAND_LINES}
     assert {command: error for command, error in errors.items() if error} == {}
 
 
 def test_commands_and_options_in_sentences_exist() -> None:
-    """A sentence may omit required arguments of a command."""
+    """Ignore errors about missing arguments, which a sentence may omit."""
     texts = {text for page in PAGES for text in INLINE_COMMAND.findall(page.read_text())}
     assert len(texts) > 30
     errors = {text: usage_error(text.replace("|", " ").split()) for text in texts}

@@ -1,4 +1,4 @@
-"""The cases of `make fresh`, what their containers get, and how their results are read."""
+"""Test the cases of `make fresh`, the arguments of their containers, and their results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CONFIGURATION = (
 INDEX = index_of(CONFIGURATION)
 
 
-def test_every_suite_is_met_by_both_users_with_both_builds() -> None:
-    met = {(case.suite, case.user, case.build) for case in CASES.values()}
-    every = (("bookworm", "trixie"), ("root", "alice"), ("cpu", "default"))
-    assert met == set(itertools.product(*every))
-    for suite in every[0]:
+def test_cases_cover_every_suite_user_and_build() -> None:
+    covered = {(case.suite, case.user, case.build) for case in CASES.values()}
+    expected = (("bookworm", "trixie"), ("root", "alice"), ("cpu", "default"))
+    assert covered == set(itertools.product(*expected))
+    for suite in expected[0]:
         cases = [case for case in CASES.values() if case.suite == suite]
         assert {case.folder for case in cases} == {"orch", "my orch"}
         assert {case.umask for case in cases} == {"022", "077"}
@@ -34,7 +34,7 @@ def test_every_suite_is_met_by_both_users_with_both_builds() -> None:
     assert CASES[CHEAPEST].build == "cpu"
 
 
-def test_only_the_way_to_the_index_is_taken_from_pip() -> None:
+def test_only_the_index_settings_of_pip_are_used() -> None:
     assert INDEX.settings == {
         "index-url": "https://index.example/simple",
         "extra-index-url": "https://more.example/simple",
@@ -44,23 +44,23 @@ def test_only_the_way_to_the_index_is_taken_from_pip() -> None:
     assert index_of([]) == Index(settings={})
 
 
-def test_ci_has_its_cases_compile_only_what_is_imported() -> None:
+def test_ci_passes_its_setting_for_bytecode() -> None:
     index = index_of([*CONFIGURATION, ":env:.compile='0'"])
     assert "PIP_COMPILE=0" in index.arguments(CASES[CHEAPEST])
 
 
 def test_the_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
-    words = container("trixie-user-default", "image", INDEX, STEPS)
-    assert "download.pytorch.org:127.0.0.1" in words
-    assert not any("wheels" in word for word in words)
-    assert words[-6:] == ["/begin", "my orch", "022", "default", "demo", "test-unit"]
+    arguments = container("trixie-user-default", "image", INDEX, STEPS)
+    assert "download.pytorch.org:127.0.0.1" in arguments
+    assert not any("wheels" in argument for argument in arguments)
+    assert arguments[-6:] == ["/begin", "my orch", "022", "default", "demo", "test-unit"]
 
 
-def test_the_cpu_build_may_come_from_a_folder_of_this_machine() -> None:
-    words = container("bookworm-user", "image", INDEX, STEPS)
-    assert {"/wheels-here:/wheels/0:ro", "PIP_FIND_LINKS=/wheels/0"} <= set(words)
-    assert "PIP_CERT=/etc/ssl/certs/ca-certificates.crt" in words
-    assert words[words.index("--user") + 1] == "alice"
+def test_the_cpu_build_can_use_wheels_of_this_machine() -> None:
+    arguments = container("bookworm-user", "image", INDEX, STEPS)
+    assert {"/wheels-here:/wheels/0:ro", "PIP_FIND_LINKS=/wheels/0"} <= set(arguments)
+    assert "PIP_CERT=/etc/ssl/certs/ca-certificates.crt" in arguments
+    assert arguments[arguments.index("--user") + 1] == "alice"
 
 
 DONE = """fresh: step demo 0 300
@@ -72,13 +72,13 @@ fresh: torch 2.13.0+cpu
 """
 
 
-def test_a_case_that_passed() -> None:
+def test_a_passed_case_is_a_row_of_the_table() -> None:
     row = result_of(0, DONE).row("bookworm-user")
     assert row == ("bookworm-user", "passed", "2.13.0+cpu", "5.0 min", "1.0 min", "50 s", "19.7", "84.1", "88.7")
     assert table({"bookworm-user": result_of(0, DONE)}).splitlines()[2] == f"| {' | '.join(row)} |"
 
 
-def test_the_demo_alone() -> None:
+def test_a_case_can_run_only_the_demo() -> None:
     text = DONE.replace("fresh: step test-unit 0 60\n", "")
     assert result_of(0, text, ("demo",)).verdict(CASES["bookworm-user"]) == "passed"
     assert result_of(0, text).verdict(CASES["bookworm-user"]) == "FAILED: ended with 0"
@@ -91,8 +91,9 @@ def test_the_demo_alone() -> None:
         ("bookworm-user", 125, "docker: no space left\n", "FAILED: ended with 125"),
         ("bookworm-user", 0, "", "FAILED: ended with 0"),
         ("bookworm-user-default", 0, DONE, "FAILED: not the default build"),
-        ("trixie-user", 0, "fresh: missing ERROR: none\n", "NOT TO BE HAD HERE: ERROR: none"),
+        ("trixie-user", 0, "fresh: missing ERROR: none\n", "NOT AVAILABLE HERE: ERROR: none"),
     ],
+    ids=["a step fails", "docker fails", "no output", "wrong build", "no package index"],
 )
-def test_a_case_that_did_not(name: str, code: int, text: str, verdict: str) -> None:
+def test_a_failed_case_has_a_reason(name: str, code: int, text: str, verdict: str) -> None:
     assert result_of(code, text).verdict(CASES[name]) == verdict

@@ -45,18 +45,20 @@ def known_packages() -> set[str]:
 def installed_packages(text: str) -> Iterator[str]:
     """Yield the package names in the install commands of a page, without files and folders."""
     for arguments in INSTALL.findall(text):
-        words = iter(shlex.split(arguments.replace("\\", " ")))
-        for word in words:
-            if word in OPTIONS_WITH_VALUE:
-                next(words, None)
-            elif not word.startswith(("-", ".", "/")) and "/" not in word and ".whl" not in word:
-                yield canonicalize_name(Requirement(word).name)
+        tokens = iter(shlex.split(arguments.replace("\\", " ")))
+        for token in tokens:
+            if token in OPTIONS_WITH_VALUE:
+                next(tokens, None)
+            elif not token.startswith(("-", ".", "/")) and "/" not in token and ".whl" not in token:
+                yield canonicalize_name(Requirement(token).name)
 
 
 def test_pages_install_only_known_packages() -> None:
-    known = known_packages()
-    unknown = {str(path.relative_to(CHECKOUT)): set(installed_packages(path.read_text())) - known for path in PAGES}
-    assert {page: names for page, names in unknown.items() if names} == {}
+    allowed = known_packages()
+    unknown_packages = {
+        str(path.relative_to(CHECKOUT)): set(installed_packages(path.read_text())) - allowed for path in PAGES
+    }
+    assert {page: names for page, names in unknown_packages.items() if names} == {}
 
 
 def test_an_unknown_package_is_found() -> None:

@@ -1,4 +1,4 @@
-"""What a machine lacks is named before anything is fetched."""
+"""Check that missing compilers and headers are reported before anything is downloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 NEEDED = ROOT / "bindings" / "needed.py"
 
 
-def needed(code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def run_needed(code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", f"import needed, pathlib; {code}"] if code else None
     return subprocess.run(
         command or [sys.executable, str(NEEDED)],
@@ -22,26 +22,26 @@ def needed(code: str = "", **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_this_machine_has_what_its_environment_was_made_with() -> None:
-    assert needed("print(needed.to_build())").stdout == "{}\n"
+def test_nothing_is_missing_on_this_machine() -> None:
+    assert run_needed("print(needed.to_build())").stdout == "{}\n"
 
 
-def test_a_missing_compiler_is_named_with_its_packages() -> None:
-    done = needed(CXX="no-such-compiler -O3")
-    assert done.returncode == 1
-    assert "not on this machine: a C++ compiler ('no-such-compiler')" in done.stderr
-    assert "apt install g++" in done.stderr
-    assert "dnf install gcc-c++" in done.stderr
+def test_a_missing_compiler_is_reported_with_its_packages() -> None:
+    result = run_needed(CXX="no-such-compiler -O3")
+    assert result.returncode == 1
+    assert "not on this machine: a C++ compiler ('no-such-compiler')" in result.stderr
+    assert "apt install g++" in result.stderr
+    assert "dnf install gcc-c++" in result.stderr
 
 
-def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+def test_all_missing_packages_are_reported_at_once(tmp_path: Path) -> None:
     code = f"print(needed.told(needed.to_build(pathlib.Path({str(tmp_path)!r}))))"
-    said = needed(code, CXX="no-such-compiler").stdout
-    assert "Python.h" in said
-    assert "`apt install g++ python3-dev` (Debian, Ubuntu)" in said
+    output = run_needed(code, CXX="no-such-compiler").stdout
+    assert "Python.h" in output
+    assert "`apt install g++ python3-dev` (Debian, Ubuntu)" in output
 
 
-def test_readme_names_the_packages_that_are_asked_for() -> None:
+def test_readme_names_the_required_packages() -> None:
     line = next(line for line in (ROOT / "README.md").read_text().splitlines() if "apt " in line)
     packages = set(line.split()[2:])
     assert packages == {"python3-venv", "python3-dev", "make", "g++"}

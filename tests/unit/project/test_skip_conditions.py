@@ -1,4 +1,4 @@
-"""What the tests need beyond `make test`: `make test-all` sets it, or CONTRIBUTING describes it."""
+"""Check that `make test-all` sets, or CONTRIBUTING describes, each variable that selects tests."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-READ = re.compile(r'"(ORCH_\w+)"(?: not)? in os\.environ|os\.environ(?:\.get\(|\[)"(ORCH_\w+)"')
-# Set by ranks and fixtures, or written for a person.
+LOOKUP = re.compile(r'"(ORCH_\w+)"(?: not)? in os\.environ|os\.environ(?:\.get\(|\[)"(ORCH_\w+)"')
+# Set by ranks and fixtures, or by developers.
 NOT_CONDITIONS = {
     "ORCH_ATTEMPT",
     "ORCH_EVENTS_FD",
@@ -23,7 +23,7 @@ NOT_CONDITIONS = {
 def variables() -> set[str]:
     """Return the variables that select tests."""
     texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
-    matches = {name for text in texts for pair in READ.findall(text) for name in pair if name}
+    matches = {name for text in texts for groups in LOOKUP.findall(text) for name in groups if name}
     return matches - NOT_CONDITIONS
 
 
