@@ -1,6 +1,7 @@
-"""`make fresh`: README's two commands on bare machines, one container after the other.
+"""Run README's two commands on bare machines, one container after another: `make fresh`.
 
-Standard library only: it runs before anything is set up. What each case printed is in build/fresh.
+This uses only the standard library, because it runs before anything is set up. The output of each case is in
+build/fresh.
 """
 
 from __future__ import annotations
@@ -15,41 +16,41 @@ from tests.fresh.cases import CASES
 from tests.fresh.index import Index, index_of
 from tests.fresh.result import STEPS, Result, result_of, table
 
-HERE = Path(__file__).resolve().parent
-CHECKOUT = HERE.parent.parent
+FOLDER = Path(__file__).resolve().parent
+CHECKOUT = FOLDER.parent.parent
 LOGS = CHECKOUT / "build" / "fresh"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def said(*command: str) -> str:
-    done = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.strip()
+def output_of(*command: str) -> str:
+    process = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
+    return process.stdout.strip()
 
 
 def configuration() -> Index:
-    """A machine without pip has none."""
+    """Return pip's configuration on this machine; without pip it is empty."""
     pip = [sys.executable, "-m", "pip", "config", "list"]
     return index_of(subprocess.run(pip, stdout=subprocess.PIPE, text=True).stdout.splitlines())
 
 
 def container(name: str, image: str, index: Index, steps: tuple[str, ...]) -> list[str]:
     case = CASES[name]
-    words = ["docker", "run", "--rm", "--interactive", "--init", "--user", case.user]
-    words += ["--name", f"orch-fresh-{name}-{os.getpid()}", "--label", f"orch.fresh={CHECKOUT}"]
+    arguments = ["docker", "run", "--rm", "--interactive", "--init", "--user", case.user]
+    arguments += ["--name", f"orch-fresh-{name}-{os.getpid()}", "--label", f"orch.fresh={CHECKOUT}"]
     if case.user != "root":
-        words += ["--env", f"PATH={PATH}", "--security-opt", "no-new-privileges"]
+        arguments += ["--env", f"PATH={PATH}", "--security-opt", "no-new-privileges"]
     if case.locked_home:
-        words += ["--tmpfs", "/locked:ro,mode=0555", "--env", "HOME=/locked"]
+        arguments += ["--tmpfs", "/locked:ro,mode=0555", "--env", "HOME=/locked"]
     if case.one_core:
-        words += ["--cpuset-cpus", "0"]
+        arguments += ["--cpuset-cpus", "0"]
     if case.small_tmp:
-        words += ["--tmpfs", "/tmp:size=256m,mode=1777,exec"]
-    words += [*index.arguments(case), "--volume", f"{HERE / 'begin'}:/begin:ro"]
-    return [*words, image, "/begin", case.folder, case.umask, case.build, *steps]
+        arguments += ["--tmpfs", "/tmp:size=256m,mode=1777,exec"]
+    arguments += [*index.arguments(case), "--volume", f"{FOLDER / 'begin'}:/begin:ro"]
+    return [*arguments, image, "/begin", case.folder, case.umask, case.build, *steps]
 
 
 def run(name: str, index: Index, steps: tuple[str, ...]) -> Result:
-    command = container(name, said(str(HERE / "image"), CASES[name].suite), index, steps)
+    command = container(name, output_of(str(FOLDER / "image"), CASES[name].suite), index, steps)
     clone = subprocess.Popen(["git", "archive", "--format=tar", "HEAD"], cwd=CHECKOUT, stdout=subprocess.PIPE)
     path = LOGS / f"{name}.log"
     with clone, path.open("w") as log:
@@ -60,20 +61,20 @@ def run(name: str, index: Index, steps: tuple[str, ...]) -> Result:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.fresh", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--demo", action="store_true", help="the first command alone")
-    parser.add_argument("--list", action="store_true", help="tell the cases")
-    asked = parser.parse_args()
-    if unknown := set(asked.cases) - set(CASES):
-        parser.error(f"no such case: {', '.join(sorted(unknown))}. There are: {', '.join(CASES)}.")
-    if asked.list:
+    parser.add_argument("--demo", action="store_true", help="run only the first command")
+    parser.add_argument("--list", action="store_true", help="list the cases and exit")
+    options = parser.parse_args()
+    if unknown_cases := set(options.cases) - set(CASES):
+        parser.error(f"unknown case: {', '.join(sorted(unknown_cases))}. The cases are: {', '.join(CASES)}.")
+    if options.list:
         print("\n".join(f"{name}: {case}" for name, case in CASES.items()))
         return 0
-    return tell(run_all(asked.cases or list(CASES), STEPS[:1] if asked.demo else STEPS))
+    return print_results(run_all(options.cases or list(CASES), STEPS[:1] if options.demo else STEPS))
 
 
 def run_all(names: list[str], steps: tuple[str, ...]) -> dict[str, Result]:
-    if said("git", "status", "--porcelain"):
-        print("fresh: what is not committed is not in it, as in a clone", file=sys.stderr)
+    if output_of("git", "status", "--porcelain"):
+        print("fresh: uncommitted changes are left out, as in a clone", file=sys.stderr)
     LOGS.mkdir(parents=True, exist_ok=True)
     index = configuration()
     results = {}
@@ -84,17 +85,17 @@ def run_all(names: list[str], steps: tuple[str, ...]) -> dict[str, Result]:
     return results
 
 
-def tell(results: dict[str, Result]) -> int:
-    """-> the exit code."""
-    bad = [name for name in results if not passed(name, results[name])]
-    for name in bad:
+def print_results(results: dict[str, Result]) -> int:
+    """Print the log of each failed case and the table; return the exit code."""
+    failed = [name for name in results if not passed(name, results[name])]
+    for name in failed:
         print(f"\n{name}:\n{tail(LOGS / f'{name}.log')}\n", file=sys.stderr)
     print(table(results))
-    return int(bool(bad))
+    return int(bool(failed))
 
 
 def passed(name: str, result: Result) -> bool:
-    """A case that cannot be had is told; where a machine was made for the tests it is a failure."""
+    """Return whether a case passed; in CI, a case whose packages are not available has failed."""
     return result.verdict(CASES[name]) == "passed" or (bool(result.missing) and "CI" not in os.environ)
 
 

@@ -1,32 +1,32 @@
-"""The machines of people who have just cloned orch, as values."""
+"""Define machines of people who have just cloned orch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# PyTorch's own index, which has its small builds.
+# PyTorch's index, which has the small CPU builds.
 CPU_INDEX = "download.pytorch.org"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A bare Debian, and how somebody uses it. `build`: cpu, or default: what PyPI has."""
+    """A bare Debian and its user."""
 
     suite: str
     user: str = "alice"
-    build: str = "cpu"
+    build: str = "cpu"  # build of PyTorch: cpu, or default for that of PyPI
     folder: str = "orch"
-    locked_home: bool = False
+    locked_home: bool = False  # HOME is not writable
     umask: str = "022"
     one_core: bool = False
-    small_tmp: bool = False
+    small_tmp: bool = False  # /tmp has 256 MB
 
     def __str__(self) -> str:
-        words = (self.suite, self.user, f"{self.build} build", f"'{self.folder}'")
+        parts = (self.suite, self.user, f"{self.build} build", f"'{self.folder}'")
         home = ("HOME not writable",) if self.locked_home else ()
         core = ("one core",) if self.one_core else ()
         tmp = ("small /tmp",) if self.small_tmp else ()
-        return ", ".join((*words, f"umask {self.umask}", *home, *core, *tmp))
+        return ", ".join((*parts, f"umask {self.umask}", *home, *core, *tmp))
 
 
 BOOKWORM = {
@@ -45,5 +45,5 @@ TRIXIE = {
     ),
 }
 CASES = BOOKWORM | TRIXIE
-# Of all cases the one that costs least; the others bring several GB, or nothing that it does not.
+# The cheapest case; the others download several GB or test nothing in addition.
 CHEAPEST = "bookworm-user"

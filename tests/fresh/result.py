@@ -1,4 +1,4 @@
-"""What a case came to, read out of what its container printed, and the table of all."""
+"""Read the result of a case from the output of its container, and print the table of all results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ COLUMNS = ("case", "result", "torch", "demo", "unit tests", "training", "samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """`steps`: name -> (exit code, seconds), of those `wanted`. `missing`: why it cannot be had."""
+    """The result of a case."""
 
-    code: int
-    wanted: tuple[str, ...] = STEPS
-    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    code: int  # exit code of the container
+    expected_steps: tuple[str, ...] = STEPS
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)  # name -> (exit code, seconds)
     figures: dict[str, Any] = field(default_factory=dict)
-    torch: str = ""
-    missing: str = ""
+    torch: str = ""  # version
+    missing: str = ""  # why the build is not available here
 
     def verdict(self, case: Case) -> str:
         if self.missing:
@@ -30,7 +30,7 @@ class Result:
         for name, (code, _) in self.steps.items():
             if code:
                 return f"FAILED: make {name} ended with {code}"
-        if self.code or tuple(self.steps) != self.wanted:
+        if self.code or tuple(self.steps) != self.expected_steps:
             return f"FAILED: ended with {self.code}"
         if self.torch.endswith("+cpu") != (case.build == "cpu"):
             return f"FAILED: not the {case.build} build"
@@ -46,19 +46,19 @@ class Result:
         return (name, self.verdict(CASES[name]), self.torch or "-", *times, training, *figures)
 
 
-def result_of(code: int, text: str, wanted: tuple[str, ...] = STEPS) -> Result:
-    said = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
-    found: dict[str, Any] = {"steps": {}}
-    for line in said:
-        kind, _, rest = line.partition(" ")
+def result_of(code: int, text: str, expected_steps: tuple[str, ...] = STEPS) -> Result:
+    lines = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
+    values: dict[str, Any] = {"steps": {}}
+    for line in lines:
+        kind, _, value = line.partition(" ")
         if kind == "step":
-            name, ended, seconds = rest.split()
-            found["steps"][name] = (int(ended), int(seconds))
+            name, ended, seconds = value.split()
+            values["steps"][name] = (int(ended), int(seconds))
         elif kind == "figures":
-            found[kind] = json.loads(rest)
+            values[kind] = json.loads(value)
         else:
-            found[kind] = rest.strip()
-    return Result(code=code, wanted=wanted, **found)
+            values[kind] = value.strip()
+    return Result(code=code, expected_steps=expected_steps, **values)
 
 
 def table(results: dict[str, Result]) -> str:
