@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -176,7 +179,22 @@ def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert lease_here.acquire() == ""
     set_age(tmp_path / files.LEASE, 1000)
     assert lease_here.problem() == ""
-    assert lease.seconds_since_renewal(tmp_path / files.LEASE) < 100
+    age = lease.seconds_since_renewal(tmp_path / files.LEASE)
+    assert age is not None
+    assert age < 100
+
+
+def test_run_of_another_host_is_unknown_through_a_read_only_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = ProcessIdentity(OTHER_HOST, pid=1, start=1)
+    (tmp_path / files.LEASE).write_text("")
+    set_age(tmp_path / files.LEASE, lease.EXPIRE_SECONDS + 10)
+    supervisor = SupervisorProcess(pid=1, started=1.0, identity=process)
+    assert supervisor_state.state_of(tmp_path, supervisor) == supervisor_state.KILLED
+    read_only = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", Mock(side_effect=read_only))
+    assert supervisor_state.state_of(tmp_path, supervisor) == supervisor_state.UNKNOWN
 
 
 def test_lease_is_not_read_through_a_link(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ class Lease:
                 return ""
             if condition == machine.ALIVE:
                 return holder.describe()
-        if seconds_since_renewal(self.path) > EXPIRE_SECONDS:
+        age = seconds_since_renewal(self.path)
+        if age is not None and age > EXPIRE_SECONDS:
             return ""
         return holder.describe() if holder else "a process whose lease cannot be read"
 
@@ -180,10 +181,14 @@ def parse(content: str) -> Holder | None:
         return None
 
 
-def seconds_since_renewal(path: Path) -> float:
-    """Return the age of a file in seconds by the clock of its file system; 0 if it is unknown."""
+def seconds_since_renewal(path: Path) -> float | None:
+    """Return the age of a file in seconds by the clock of its file system.
+
+    Returns:
+        None if the clock cannot be read, as through a read-only mount, or if there is no such file.
+    """
     try:
         with tempfile.NamedTemporaryFile(prefix=".lease-", dir=path.parent) as probe:
             return max(0.0, os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime)
     except OSError:
-        return 0.0
+        return None

@@ -25,7 +25,8 @@ def state_of(run_dir: Path, supervisor: SupervisorProcess) -> str:
     """Return whether a run without an outcome is RUNNING, KILLED, or UNKNOWN here.
 
     A supervisor on another host, or in another container, is running if it has renewed its lease
-    recently, and gone if it has not for a long time.
+    recently, and gone if it has not for a long time. If the age of the lease cannot be measured,
+    as through a read-only mount, its state is unknown.
     """
     if supervisor.identity is None:  # ended before it began
         return RUNNING if supervises(supervisor.pid, run_dir) else KILLED
@@ -35,6 +36,8 @@ def state_of(run_dir: Path, supervisor: SupervisorProcess) -> str:
     path = run_dir / files.LEASE
     renewed = path.exists()
     age = lease.seconds_since_renewal(path if renewed else run_dir / files.SUPERVISOR)
+    if age is None:
+        return UNKNOWN
     if renewed and age <= lease.RECENT_SECONDS:
         return RUNNING
     return UNKNOWN if age <= lease.EXPIRE_SECONDS else KILLED
