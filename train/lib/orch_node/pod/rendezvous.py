@@ -1,59 +1,69 @@
-"""The key of the rendezvous of a run's pods, on the run's own volume.
+"""The key of a run's rendezvous in Kubernetes, stored on the run's volume.
 
-torch's c10d rendezvous unpickles what anybody writes into its store, which everybody in the pod
-network reaches. The agents of this run sign what they write (supervisor/torchrun_agent.py) with a
-key that the first pod makes. It is in no object of the cluster, no argument and no environment.
+torch's c10d rendezvous unpickles whatever is written into its store, and everybody in the pod
+network can reach that store. The agents of a run sign what they write
+(supervisor/torchrun_agent.py) with a key that the first pod creates. The key is not part of any
+object of the cluster, of any argument or of the environment.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import time
 from pathlib import Path
 
-from orch_node.whole_files import PRIVATE
+from orch_node import whole_files
 
 NAME = ".rendezvous-key"
 SIZE = 64  # hexadecimal digits
-WAIT_SECONDS = 30.0
-TICK_SECONDS = 0.1
+MAX_TRIES = 10
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what link(2) returns on such volumes
+SETTLE_SECONDS = 1.0
 
 
 def is_dynamic() -> bool:
-    """Whether the operator has told torchrun to meet by c10d. A static rendezvous unpickles
-    nothing."""
+    """Return whether the operator selects the c10d rendezvous; a static one unpickles nothing."""
     return os.environ.get("PET_RDZV_BACKEND") == "c10d"
 
 
 def key_of(run_dir: Path) -> bytes:
-    """Of this run: made by whoever comes first. Raises OSError."""
+    """Return the key of this run; the first pod creates it.
+
+    Raises:
+        OSError: if the key cannot be read or written, or is a symbolic link.
+    """
     path = run_dir / NAME
+    for _ in range(MAX_TRIES):
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                key = file.read()
+        except FileNotFoundError:
+            create_key(path)
+            continue
+        if len(key) == SIZE:
+            return key
+        raise OSError(None, "the key is damaged; delete this file", str(path))
+    raise OSError(None, "the file disappears after each attempt to create it", str(path))
+
+
+def create_key(path: Path) -> None:
+    """Write a new key unless another pod has written one.
+
+    A pod can be killed at any time, so the file gets its name when it is complete.
+    """
+    staging = path.with_name(f"{NAME}.{secrets.token_hex(4)}.tmp")
+    whole_files.write(staging, secrets.token_hex(SIZE // 2))
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, PRIVATE)
+        os.link(staging, path)
     except FileExistsError:
-        return made_by_another(path)
-    key = secrets.token_hex(SIZE // 2).encode()
-    try:
-        with os.fdopen(file, "wb") as key_file:
-            key_file.write(key)
-            key_file.flush()
-            os.fsync(key_file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)  # on a full volume: every later pod would wait for the key
-        raise
-    return key
-
-
-def made_by_another(path: Path) -> bytes:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(key := read(path)) < SIZE:
-        if time.monotonic() > deadline:
-            raise TimeoutError(None, "the pod that makes this file has not written it", str(path))
-        time.sleep(TICK_SECONDS)
-    return key
-
-
-def read(path: Path) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        return file.read()
+        pass
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        # Pods that start at the same time may replace each other's key; all of them use the last.
+        staging.replace(path)
+        time.sleep(SETTLE_SECONDS)
+    finally:
+        staging.unlink(missing_ok=True)
