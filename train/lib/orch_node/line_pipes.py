@@ -6,7 +6,7 @@ import os
 import selectors
 from collections.abc import Callable
 
-LONGEST = 1 << 26  # bytes: what an agent answers of a node with many ranks fits
+LONGEST = 1 << 24  # bytes: the stack traces of a node with several hundred ranks fit
 LONGEST_OF_LAUNCHER = 1 << 20
 
 
@@ -16,14 +16,14 @@ class Pipes:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.pending: dict[int, bytes] = {}
+        self.pending: dict[int, bytearray] = {}
         self.takers: dict[int, Callable[[bytes], None]] = {}
         self.longest: dict[int, int] = {}
 
     def add(self, descriptor: int, take: Callable[[bytes], None], longest: int = LONGEST) -> None:
         """`longest`: bytes of a line that are waited for."""
         self.selector.register(descriptor, selectors.EVENT_READ)
-        self.pending[descriptor], self.takers[descriptor] = b"", take
+        self.pending[descriptor], self.takers[descriptor] = bytearray(), take
         self.longest[descriptor] = longest
 
     def drop(self, descriptor: int) -> None:
@@ -42,12 +42,26 @@ class Pipes:
             if not chunk:
                 self.drop(descriptor)
                 continue
-            *lines, self.pending[descriptor] = (self.pending[descriptor] + chunk).split(b"\n")
-            if len(self.pending[descriptor]) > self.longest[descriptor]:
-                lines, self.pending[descriptor] = [*lines, self.pending[descriptor]], b""
             take = self.takers[descriptor]
-            for line in lines:
-                take(line + b"\n")
+            for line in self.complete_lines(descriptor, chunk):
+                take(line)
+
+    def complete_lines(self, descriptor: int, chunk: bytes) -> list[bytes]:
+        """Add a chunk to the unfinished line of a pipe, and return the lines that are complete.
+
+        The time is linear in the size of the chunk, however long the unfinished line is.
+        """
+        pending = self.pending[descriptor]
+        *ends, remainder = chunk.split(b"\n")
+        lines = []
+        for end in ends:
+            lines.append(bytes(pending) + end + b"\n")
+            pending.clear()
+        pending += remainder
+        if len(pending) > self.longest[descriptor]:
+            lines.append(bytes(pending) + b"\n")
+            pending.clear()
+        return lines
 
     def open(self, descriptor: int) -> bool:
         return descriptor in self.takers

@@ -1,0 +1,40 @@
+"""Read whole lines from several pipes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.line_pipes import Pipes
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        pytest.param(100, [b"one\n", b"\n", b"a longer line\n"], id="whole-lines"),
+        pytest.param(4, [b"one\n", b"\n", b"a lon\n", b"ger l\n", b"ine\n"], id="pieces-of-a-long-line"),
+    ],
+)
+def test_lines_arrive_whole_however_they_are_divided(limit: int, expected: list[bytes]) -> None:
+    reader, writer = os.pipe()
+    pipes, lines = Pipes(), list[bytes]()
+    pipes.add(reader, lines.append, limit)
+    for byte in b"one\n\na longer line\nno end":
+        os.write(writer, bytes([byte]))
+        pipes.pump(1.0)
+    os.close(writer)
+    pipes.pump(1.0)
+    os.close(reader)
+    assert [line for line in lines if not b"no end".startswith(line[:2])] == expected
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_no_byte_is_lost_or_repeated(chunks: list[bytes]) -> None:
+    pipes = Pipes()
+    pipes.pending[0], pipes.longest[0] = bytearray(), 1 << 20
+    lines = [line for chunk in chunks for line in pipes.complete_lines(0, chunk)]
+    assert b"".join(lines) + bytes(pipes.pending[0]) == b"".join(chunks)
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
