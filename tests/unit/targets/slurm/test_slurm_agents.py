@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -14,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, slurm
 from orch_node.protocol import outcome as outcomes
@@ -23,7 +28,7 @@ from orch_node.protocol.slurm import Submitted
 from orch_node.slurm import agent as slurm_agent
 from orch_node.slurm import gather, job
 from orch_node.slurm.channels import JobAgents, JobChannel, is_superseded
-from orch_node.slurm.gather import GatherError, Gathering
+from orch_node.slurm.gather import GatherError, Gathering, Newcomer
 from orch_node.slurm.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
 from orch_node.supervisor import agents as supervisor_agents
 from orch_node.supervisor.reservation import Ending
@@ -63,6 +68,15 @@ def gathering(run_dir: Path) -> Iterator[Gathering]:
     found.end()
 
 
+@pytest.fixture
+def silent_gathering(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gathering]:
+    """Return a gathering whose step starts no agents, so that a test can act as them."""
+    monkeypatch.setattr(Gathering, "start", lambda self: subprocess.Popen(["sleep", "60"]))
+    gathering = Gathering(run_dir, ["n1", "n2"])
+    yield gathering
+    gathering.end()
+
+
 def agents_of(run_dir: Path, gathering: Gathering) -> JobAgents:
     turn = Submitted("12")
     return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), connections=gathering.connections, turn=turn)
@@ -98,17 +112,11 @@ def test_a_stranger_does_not_keep_the_nodes_out(gathering: Gathering, sent: byte
     assert set(gathering.hellos) == {"n1", "n2"}
 
 
-def test_a_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NODES", "")
-    monkeypatch.setattr(Gathering, "start", lambda self: subprocess.Popen(["sleep", "60"]))
-    gathering = Gathering(run_dir, ["n1", "n2"])
-    gathering.log.write_text("")
+def test_a_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_gathering: Gathering) -> None:
     ended = threading.Event()
 
     def drip() -> None:
-        with socket.create_connection(gathering.server.getsockname()) as stranger:
+        with socket.create_connection(silent_gathering.server.getsockname()) as stranger:
             while not ended.wait(0.05):
                 stranger.send(b"x")
 
@@ -117,12 +125,60 @@ def test_a_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(
     began = time.monotonic()
     try:
         with pytest.raises(GatherError, match="no agent came from n1, n2"):
-            gathering.all(1.0)
+            silent_gathering.all(1.0)
     finally:
         ended.set()
         thread.join()
-        gathering.end()
     assert time.monotonic() - began < gather.HELLO_SECONDS, "that one connection may take"
+
+
+def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
+    silent_gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "MAX_STRANGERS", 2)
+    monkeypatch.setattr(gather, "HELLO_SECONDS", 2.0)
+    address = silent_gathering.server.getsockname()
+    thread = threading.Thread(target=silent_gathering.all, args=(30.0,))
+    thread.start()
+    first = socket.create_connection(address, timeout=30.0)
+    strangers = [socket.create_connection(address) for _ in range(5)]
+    try:
+        time.sleep(0.5)
+        slurm_agent.introduce("n1", silent_gathering.key, first)
+        with socket.create_connection(address, timeout=30.0) as second:
+            slurm_agent.introduce("n2", silent_gathering.key, second)
+        thread.join(30.0)
+        assert set(silent_gathering.hellos) == {"n1", "n2"}
+    finally:
+        silent_gathering.step.kill()
+        thread.join(30.0)
+        for connection in (first, *strangers):
+            connection.close()
+
+
+@given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_without_the_key_never_introduce_a_node(
+    silent_gathering: Gathering, data: bytes, sizes: list[int]
+) -> None:
+    """Send any bytes in pieces of any sizes: the connection is closed, and no node is accepted."""
+    gathering_end, stranger = socket.socketpair()
+    with selectors.DefaultSelector() as selector, stranger:
+        gathering_end.setblocking(False)
+        silent_gathering.newcomers[gathering_end.fileno()] = Newcomer(gathering_end, time.monotonic())
+        selector.register(gathering_end, selectors.EVENT_READ)
+        pieces = itertools.cycle(sizes)
+        while data:
+            size = next(pieces)
+            with contextlib.suppress(OSError):
+                stranger.send(data[:size])
+            data = data[size:]
+            silent_gathering.read(selector, gathering_end.fileno())
+        stranger.shutdown(socket.SHUT_WR)
+        silent_gathering.read(selector, gathering_end.fileno())
+    assert not silent_gathering.newcomers
+    assert gathering_end.fileno() == -1
+    assert not silent_gathering.hellos
 
 
 def test_a_node_that_does_not_share_the_run_folder_is_named(

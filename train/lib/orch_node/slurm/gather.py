@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orch_node import program
+from orch_node import program, tail
 from orch_node.protocol import slurm
 from orch_node.protocol.slurm import Hello
 from orch_node.protocol.values import ProtocolError
@@ -27,8 +27,9 @@ GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one 
 HELLO_SECONDS = 10.0  # for the first line of a connection
 TICK_SECONDS = 0.2
 MAX_HELLO_BYTES = 1 << 20
-MAX_STRANGERS = 64  # connections beside one of each node that may be without a first line
+MAX_STRANGERS = 64  # open connections without a first line, in addition to one for each node
 STEP_LOG = "agents.log"
+LOG_CHARACTERS = 4000  # of the end of the log, in which the reason of a failure is looked for
 LOOPBACK = "127.0.0.1"
 NODE_ADDRESS = re.compile(r"\bNodeAddr=(\S+)")
 
@@ -150,6 +151,18 @@ class Gathering:
                 else:
                     self.read(selector, key.fd)
             self.drop_late(selector)
+            self.limit_newcomers(selector)
+
+    def limit_newcomers(self, selector: selectors.BaseSelector) -> None:
+        """Accept no more connections while too many have not introduced themselves.
+
+        The kernel holds further connections until some of the open ones are dropped for being late.
+        """
+        is_full = len(self.newcomers) >= len(self.nodes) + MAX_STRANGERS
+        if is_full and self.server in selector.get_map():
+            selector.unregister(self.server)
+        elif not is_full and self.server not in selector.get_map():
+            selector.register(self.server, selectors.EVENT_READ)
 
     def accept(self, selector: selectors.BaseSelector) -> None:
         """Accept a connection and send it a number to sign."""
@@ -165,8 +178,6 @@ class Gathering:
             connection.send(newcomer.nonce.encode() + b"\n")
         except OSError:
             self.drop(selector, connection.fileno())
-        if len(self.newcomers) > len(self.nodes) + MAX_STRANGERS:
-            self.drop(selector, next(iter(self.newcomers)))
 
     def read(self, selector: selectors.BaseSelector, descriptor: int) -> None:
         """Read what a newcomer has sent; take it in or drop it once its first line is there."""
@@ -215,9 +226,9 @@ class Gathering:
             newcomer.connection.close()
 
     def why(self, missing: Sequence[str]) -> str:
-        said = self.log.read_text(errors="replace").strip().splitlines()
+        output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
         names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if missing[8:] else "")
-        return f"no agent came from {names}: {said[-1] if said else 'srun says nothing'}"
+        return f"no agent came from {names}: {output[-1] if output else 'srun printed nothing'}"
 
     def end(self) -> None:
         """The agents have left, or are told to."""
