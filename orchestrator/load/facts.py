@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from orch_node.protocol import precision
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from orchestrator.errors import OrchError, RequestError
@@ -70,10 +71,6 @@ class ProofFacts(FromNode):
     failed: Line = ""
 
 
-# CPU flag -> the flag of the instructions that it extends (Intel SDM, volume 1, chapter 5).
-REQUIRED_FLAGS = {"avx512_bf16": "avx512f", "amx_bf16": "amx_tile"}
-
-
 class NodeFacts(FromNode):
     """What facts.py prints. Sizes in bytes; the fields mean what model.cluster.Facts says."""
 
@@ -99,9 +96,7 @@ class NodeFacts(FromNode):
     @classmethod
     def check_flags(cls, flags: list[str]) -> list[str]:
         """Raise ValueError for a flag without the one that every CPU with it has."""
-        for flag, base in REQUIRED_FLAGS.items():
-            if flag in flags and base not in flags:
-                raise ValueError(f"{flag} without {base}, which no CPU has")
+        precision.check_flags(flags)
         return flags
 
 

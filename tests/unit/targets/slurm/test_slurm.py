@@ -677,6 +677,13 @@ def test_too_few_cores_and_no_bf16_are_told_with_the_way_out(tmp_path: Path) -> 
         lay.check(config, [hello(1), replace(hello(2), flags=())])
 
 
+def test_cpu_flags_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CONFIG_OF)
+    wrong = replace(hello(2), flags=("avx2", "avx512_bf16"))
+    with pytest.raises(lay.LayError, match="n2 reports wrong CPU flags: avx512_bf16 without avx512f"):
+        lay.check(config, [hello(1), wrong])
+
+
 @pytest.mark.parametrize(
     ("text", "number", "granted"), [("2(x3),4", 2, 2), ("2(x3),4", 3, 4), ("8", 0, 8), ("", 0, 16)]
 )

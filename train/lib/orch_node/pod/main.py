@@ -35,7 +35,7 @@ from orch_node.protocol import events, files, pod
 from orch_node.protocol.events import SIGNS, Event, Exited, LeftOut, Refused, Stalled, Started, Unanswered
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.pod import PodConfig
-from orch_node.protocol.precision import bf16_flag
+from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags
 from orch_node.standalone import facts
 from orch_node.supervisor.launcher_process import die_with_parent
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
@@ -64,7 +64,12 @@ def why_not(config: PodConfig, *, ranks: bool) -> str | None:
     stack = os.environ.get("ORCH_STACK", config.stack)  # an image of others does not say
     if stack != config.stack:
         return f"the image has stack '{stack}', the run is planned for '{config.stack}'."
-    if ranks and config.needs_bf16 and not bf16_flag(facts.cpu_flags()):
+    flags = facts.cpu_flags() if ranks else []
+    try:
+        check_flags(flags)
+    except ValueError as error:
+        return f"this pod's node reports wrong CPU flags: {error}. {FLAGS_HINT}"
+    if ranks and config.needs_bf16 and not bf16_flag(flags):
         return (
             "Precision bf16: this pod's CPU has no BF16 instructions. "
             "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have them."

@@ -13,6 +13,9 @@ BF16 = "bf16"
 FP32 = "fp32"
 # As /proc/cpuinfo names them: Intel AMX, Intel and AMD AVX-512, ARM.
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
+# CPU flag -> the flag of the instructions that it extends (Intel SDM, volume 1, chapter 5).
+REQUIRED_FLAGS = {"avx512_bf16": "avx512f", "amx_bf16": "amx_tile"}
+FLAGS_HINT = "Its kernel or its virtual machine is wrong; leave this node out."
 # Stands in a command line for the arguments of the precision that the ranks will choose.
 PLACEHOLDER = "--orch-precision=auto"
 
@@ -20,6 +23,17 @@ PLACEHOLDER = "--orch-precision=auto"
 def bf16_flag(flags: Collection[str]) -> str | None:
     """Return the fastest instruction set for BF16 among these CPU flags, or None."""
     return next((flag for flag in BF16_FLAGS if flag in flags), None)
+
+
+def check_flags(flags: Collection[str]) -> None:
+    """Check that CPU flags do not contradict each other.
+
+    Raises:
+        ValueError: if a flag is there without the flag that every CPU with it has.
+    """
+    for flag, base in REQUIRED_FLAGS.items():
+        if flag in flags and base not in flags:
+            raise ValueError(f"{flag} without {base}, which no CPU has")
 
 
 def describe_lack(hosts: str) -> str:

@@ -10,7 +10,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.cores import split
 from orch_node.protocol.environment import held_to, local_numbers, preloaded
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
-from orch_node.protocol.precision import bf16_flag, describe_lack
+from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags, describe_lack
 from orch_node.protocol.slurm import NODE0, Hello, JobConfig
 
 REPAIR = "`orch provision --on slurm` for a root= folder, else `orch setup` where orch is installed"
@@ -28,6 +28,10 @@ def check(config: JobConfig, hellos: Sequence[Hello]) -> None:
                 f"{one.node} gives this job {len(one.cores)} cores, and --ppn is {config.ppn}. "
                 "Ask for more: --slurm cpus-per-task=N or --slurm exclusive, or fewer ranks."
             )
+        try:
+            check_flags(one.flags)
+        except ValueError as error:
+            raise LayError(f"{one.node} reports wrong CPU flags: {error}. {FLAGS_HINT}") from None
         if config.needs_bf16 and not bf16_flag(one.flags):
             raise LayError(
                 f"Precision bf16: {describe_lack(one.node)}. Use --precision fp32, "
