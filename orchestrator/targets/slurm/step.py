@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch_node import tail
 from orch_node.protocol import files
 from orch_node.slurm.words import STEP
 from orch_node.whole_files import private
@@ -84,7 +85,7 @@ def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
     if step_id:
         return step_id
     end_step(srun, step.run_dir)
-    text = log.read_text(errors="replace")[-LAST_CHARACTERS:].strip()
+    text = tail.last_text(log, LAST_CHARACTERS).strip()
     reason = text.splitlines()[-1] if text else "srun has printed nothing"
     raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=WAY_OUT)
 

@@ -6,6 +6,7 @@ given, and is the supervisor of the run, as on every target. Exit code: that of 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import whole_files
+from orch_node import tail, whole_files
 from orch_node.protocol import files, outcome, slurm, values
 from orch_node.protocol.outcome import EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.slurm import Hello, JobConfig, Submitted
@@ -39,7 +40,7 @@ OF_BEFORE = (files.OUTCOME, files.SUPERVISOR)
 
 
 CHECKPOINT = re.compile(r"checkpoint at step ([0-9]+)", re.ASCII)
-LAST_BYTES = 1 << 16
+LOG_CHARACTERS = 1 << 16  # of the end of each log, in which Slurm's messages are looked for
 ENDED_BY = ("SIGTERM", "SIGKILL")  # as Slurm ends processes
 BATCH_STEP = "4294967291"  # what Slurm calls the step of a batch script
 STEP_VARIABLE = re.compile(r"SLURM_(STEP|NTASKS|NPROCS|NNODES|TASKS_PER_NODE|DISTRIBUTION|CPU_BIND|MPI_TYPE)")
@@ -183,16 +184,9 @@ def explained(run_dir: Path, ending: Ending) -> Ending:
 def slurm_output(run_dir: Path) -> str:
     """Return the last output of the steps and of the job itself."""
     outputs = (files.LAUNCHER_LOG, STEP_LOG, f"slurm-{os.environ['SLURM_JOB_ID']}.out")
-    return "\n".join(last_text(run_dir / name) for name in outputs)
-
-
-def last_text(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - LAST_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError):
+        return "\n".join(tail.last_text(run_dir / name, LOG_CHARACTERS) for name in outputs)
+    return ""
 
 
 def requeue(run_dir: Path, limit: int | None = None) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orch_node import program
+from orch_node import program, tail
 from orch_node.filled_folder import fill_once
 from orch_node.protocol import slurm
 from orch_node.protocol.slurm import LocalStack
@@ -21,6 +21,7 @@ from orch_node.whole_files import private
 CHUNK = 1 << 20
 LOG = "local-stack.log"
 MARK = "error: "
+LOG_CHARACTERS = 1 << 16  # of the end of the log, in which the errors of nodes are looked for
 
 
 class FillError(Exception):
@@ -102,6 +103,6 @@ def fill_nodes(run_dir: Path, nodes: Sequence[str]) -> None:
             stderr=words,
         )
     if done.returncode != 0:
-        said = log.read_text(errors="replace").strip().splitlines()
-        told = [line.removeprefix(MARK) for line in said if line.startswith(MARK)]
-        raise FillError("; ".join(told[:3]) or (said[-1] if said else "srun says nothing"))
+        output = tail.last_text(log, LOG_CHARACTERS).strip().splitlines()
+        errors = [line.removeprefix(MARK) for line in output if line.startswith(MARK)]
+        raise FillError("; ".join(errors[:3]) or (output[-1] if output else "srun printed nothing"))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from orch_node import program
+from orch_node import program, tail
 from orch_node.line_pipes import Pipes
 from orch_node.protocol.agent import (
     Alive,
@@ -36,6 +36,7 @@ SEND_SECONDS = 2.0
 # its machine was frozen. Then no answer could be read either.
 STANDSTILL_SECONDS = 5.0
 LOG_BYTES = 1 << 20  # of a node's lines that are not answers, and of its standard error
+LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
 SKEW_SECONDS = 5.0  # that a node's clock may be off; preflight has the same limit
 A = TypeVar("A", bound=Answer)
 
@@ -156,8 +157,8 @@ class Channel:
 
     def problem(self) -> str:
         """What ssh said, for a node that cannot be reached."""
-        text = self.log.read_text(errors="replace").strip() if self.log.exists() else ""
-        return text.splitlines()[-1] if text else "no answer"
+        output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
+        return output[-1] if output else "no answer"
 
 
 class Agents:
