@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from orch_node import trust
 from orch_node.filled_folder import MARK, fill_once
 from orch_node.trust import UntrustedError
@@ -69,6 +72,29 @@ def test_folder_is_not_trusted_if_a_stranger_owns_any_component(tmp_path: Path, 
     os.chown(parts[depth], STRANGER, STRANGER)
     with pytest.raises(UntrustedError, match="belongs to the user nobody"):
         trust.check_folder(parts[-1])
+
+
+FOLDERS = st.tuples(
+    st.text(st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=20),
+    st.sampled_from([0, STRANGER]),  # the owner
+    st.sampled_from([0o700, 0o755, 0o775, 0o777, 0o1777]),
+)
+
+
+@needs_root
+@given(folders=st.lists(FOLDERS, min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_path_is_trusted_only_if_each_folder_is(folders: list[tuple[str, int, int]]) -> None:
+    assume(not any(name in (".", "..") for name, _, _ in folders))
+    with tempfile.TemporaryDirectory() as base:
+        path = Path(base)
+        for name, owner, mode in folders:
+            path = make_folder(path / name, mode=mode, owner=owner)
+        *passed, (_, _, last_mode) = folders
+        expected = all(owner == 0 for _, owner, _ in folders)
+        # The group of these folders is their owner's private group, so 0o775 is as good as 0o755.
+        expected = expected and not last_mode & 0o002 and all(mode != 0o777 for _, _, mode in passed)
+        assert is_trusted(path) is expected
 
 
 @needs_root
