@@ -28,6 +28,7 @@ STRATEGIES = (
     ("pytorch_lightning.strategies", "Strategy"),
     ("lightning_fabric.strategies", "Strategy"),
 )
+LIGHTNING_PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 # Logger -> a part of its line. torchao, which transformers imports, has libraries for CUDA alone
 # and registers constants that newer releases of torch know by themselves.
 NOTES_ABOUT_GPUS = {
@@ -35,6 +36,10 @@ NOTES_ABOUT_GPUS = {
     "torch.utils._pytree": "is an Enum subclass and is now natively supported",
 }
 ACCELERATE_ADVICE = "Pass cpu=True to Accelerator(), or use_cpu=True to TrainingArguments()"
+NO_ACCELERATOR_ADVICE = (
+    "Pass the model and the optimizer to the prepare() of an Accelerator(cpu=True), or "
+    "use_cpu=True to TrainingArguments()"
+)
 OTHER_ADVICE = "Wrap the model in DistributedDataParallel, or pass it to Accelerator.prepare()"
 
 
@@ -114,17 +119,33 @@ def strategy_numbers(kinds: tuple[type, ...]) -> Iterator[Numbers]:
 
 
 def advice(layout: RunLayout, placement: Placement) -> str:
-    """Return what to change in a script that does not train together, by the framework it uses."""
+    """Return what to change in a script that trains alone on each rank, by the framework it uses.
+
+    A framework with an instance in this process comes first, then the only one that is imported.
+    """
+    lightning_advice = (
+        f"Pass accelerator='cpu', devices={placement.local_world_size}, "
+        f"num_nodes={len(layout.node_names)} and strategy='ddp' to the Trainer or "
+        "Fabric of Lightning"
+    )
     if lightning_numbers():
-        return (
-            f"Pass accelerator='cpu', devices={placement.local_world_size}, "
-            f"num_nodes={len(layout.node_names)} and strategy='ddp' to the Trainer or "
-            "Fabric of Lightning"
-        )
-    numbers = accelerate_numbers()
-    if numbers and numbers[0].world_size != layout.world_size:
-        return ACCELERATE_ADVICE
-    return OTHER_ADVICE
+        return lightning_advice
+    if numbers := accelerate_numbers():
+        return ACCELERATE_ADVICE if numbers[0].world_size != layout.world_size else OTHER_ADVICE
+    has_lightning = not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES)
+    if has_lightning == imports_accelerate():
+        return OTHER_ADVICE
+    return lightning_advice if has_lightning else NO_ACCELERATOR_ADVICE
+
+
+def imports_accelerate() -> bool:
+    """Return whether the script uses Accelerate or the Trainer, as far as its imports show.
+
+    The models of transformers import accelerate too, so accelerate alone says nothing then.
+    """
+    if "transformers" in sys.modules:
+        return "transformers.trainer" in sys.modules
+    return "accelerate" in sys.modules
 
 
 def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:

@@ -1,0 +1,39 @@
+"""Which framework the advice for a script names, and with which arguments."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from orch_node.rank import frameworks
+
+LAYOUT: Any = SimpleNamespace(world_size=4, node_names=("node0", "node1"))
+PLACEMENT: Any = SimpleNamespace(local_world_size=2)
+LIGHTNING = "devices=2, num_nodes=2 and strategy='ddp'"
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        pytest.param(["lightning"], LIGHTNING, id="lightning"),
+        pytest.param(["lightning_fabric"], LIGHTNING, id="fabric"),
+        pytest.param(["accelerate"], "Accelerator(cpu=True)", id="accelerate"),
+        pytest.param(["accelerate", "transformers", "transformers.trainer"], "use_cpu=True", id="trainer"),
+        pytest.param(["accelerate", "transformers"], "DistributedDataParallel", id="model-of-transformers"),
+        pytest.param(["lightning", "accelerate", "transformers"], LIGHTNING, id="lightning-and-model"),
+        pytest.param(["lightning", "accelerate"], "DistributedDataParallel", id="several"),
+        pytest.param([], "DistributedDataParallel", id="none"),
+    ],
+)
+def test_advice_names_the_only_imported_framework(
+    modules: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = ("accelerate", "transformers", "lightning", "pytorch_lightning", "lightning_fabric")
+    for name in list(sys.modules):
+        if name.partition(".")[0] in foreign:
+            monkeypatch.delitem(sys.modules, name)
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert expected in frameworks.advice(LAYOUT, PLACEMENT)
