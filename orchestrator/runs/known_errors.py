@@ -246,9 +246,10 @@ KNOWN_SIGNATURES = (
     Signature(
         name="killed",
         pattern=r"was ended by SIGKILL$",
-        cause="Another program ended the rank. Neither the kernel's log nor its counters show that memory ran out.",
-        cure="Look for who sends SIGKILL: an administrator, a memory guard such as earlyoom, a "
-        "batch system. The same command resumes a recipe from its newest checkpoint, and "
+        cause="The script or another program sent SIGKILL to the rank. Neither the kernel's log nor "
+        "its counters show that memory ran out.",
+        cure="Look for what sends SIGKILL: the script itself, an administrator, a memory guard such "
+        "as earlyoom, or a batch system. The same command resumes a recipe from its newest checkpoint, and "
         "--max-restarts N does so without you.",
     ),
     Signature(

@@ -199,7 +199,7 @@ LINES = [
     ),
     ("no gpu", "AssertionError: Torch not compiled with CUDA enabled", "asks for a GPU"),
     ("cores taken", "refused: node0 is taken: run first has cores 0-1", "reserved the cores"),
-    ("killed", "rank 1 on node0 was ended by SIGKILL", "Another program ended the rank"),
+    ("killed", "rank 1 on node0 was ended by SIGKILL", "The script or another program sent SIGKILL"),
     (
         "out of memory",
         "rank 1 on node0 was ended by SIGKILL: memory ran out (oom_kill rose from 0 to 1)",
