@@ -10,15 +10,16 @@ from orchestrator.load.docker import docker
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
 from orchestrator.load.mpi import mpi_flavours
-from orchestrator.load.recipes import check_module, check_syntax, recipe, recipe_folders, settings
+from orchestrator.load.recipes import recipe, recipe_folders, settings
+from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
+    "RanksPython",
     "accelerate_config",
     "agreed_docker",
     "all_stacks",
-    "check_module",
-    "check_syntax",
+    "check_script",
     "cluster",
     "docker",
     "image_file",

@@ -5,18 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import importlib.util
-import subprocess
-import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import read_toml
 from orchestrator.load.recipe_file import RecipeFile
-from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.paths import RECIPES, TRAIN
+from orchestrator.paths import RECIPES
 
 ENTRY_POINTS = "orch.recipes"
 NOT_SENT = ("__pycache__",)
@@ -105,33 +101,6 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
     raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
 
 
-def check_syntax(script: str, python: str) -> None:
-    """Check that Python can compile a script, unless its ranks have a newer Python than this one.
-
-    Args:
-        script: The path of the script.
-        python: The version of the ranks' Python.
-
-    Raises:
-        RequestError: with the line of a syntax error.
-    """
-    major, _, rest = python.partition(".")
-    minor = rest.partition(".")[0]
-    if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > sys.version_info[:2]:
-        return
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        line = f": {error.text.strip()}" if error.text else ""
-        raise RequestError(
-            one_line(f"{script}, line {error.lineno}: {error.msg}{line}"), hint="Nothing was started."
-        ) from None
-    except (OSError, ValueError):  # the ranks report it
-        return
-
-
 def module_recipe(name: str) -> Recipe:
     """Return a module as the user's own script; whether it exists is for the ranks' Python to say.
 
@@ -144,23 +113,6 @@ def module_recipe(name: str) -> Recipe:
     if hint:
         raise RequestError(f"-m {name}: that is not the name of a module.", hint=hint)
     return Recipe(name=name.rpartition(".")[2], script=name, own_script=True, module=True)
-
-
-def check_module(python: str, name: str) -> None:
-    """Check that a Python of this machine finds a module from the current folder.
-
-    Raises:
-        RequestError: if it finds none.
-    """
-    command = (python, str(TRAIN / "node.py"), "find-module", name)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stdout + done.stderr).strip().removesuffix(".")
-        raise RequestError(
-            f"-m {name}: {reason}.",
-            hint="As with `python -m`, the current folder is searched, then the packages of the "
-            "stack. Call orch in the folder that the name begins in, or install the package there.",
-        )
 
 
 def recipe_from(name: str, folder: Path) -> Recipe:

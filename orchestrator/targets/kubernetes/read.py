@@ -12,6 +12,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import named_files
 from orchestrator.runs.resume import plan_or_resume
+from orchestrator.stacks.image import python_for
 from orchestrator.targets.identity import new_identity
 from orchestrator.targets.kubernetes import installed
 from orchestrator.targets.kubernetes.default_kind import Installed
@@ -35,9 +36,11 @@ def read(request: TrainRequest) -> Inputs:
     own = request.own(KubeOptions)
     kube = kube_settings(own.k8s_file, list(own.k8s))
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    stack = load.stack(request.stack)
+    load.check_script(recipe, request.script_args, load.RanksPython(version=python_for(stack), image=True))
     return Inputs(
         recipe=recipe,
-        stack=load.stack(request.stack),
+        stack=stack,
         kube=kube,
         settings=chosen_settings(request.settings, recipe, kube),
         patch=kube_patch(own.k8s_patch),

@@ -16,6 +16,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.resume import done as finished
 from orchestrator.runs.resume import plan_or_resume, resumed
+from orchestrator.stacks.image import python_for
 from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.slurm import array
@@ -116,9 +117,15 @@ def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.
 
 def read(request: TrainRequest, slurm: SlurmSettings, python: str, seen: Seen) -> Inputs:
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    stack = load.stack(request.stack)
+    if slurm.image:
+        ranks_python = load.RanksPython(version=python_for(stack), image=True)
+    else:
+        ranks_python = load.RanksPython(version=seen.facts.python, here="" if slurm.login else python)
+    load.check_script(recipe, request.script_args, ranks_python)
     return Inputs(
         recipe=recipe,
-        stack=load.stack(request.stack),
+        stack=stack,
         slurm=slurm,
         facts=seen.facts,
         python=python,

@@ -8,12 +8,15 @@ from pathlib import Path
 from orch_node.protocol.precision import AUTO
 
 from orchestrator import load
-from orchestrator.model.cluster import Cluster
+from orchestrator.model.cluster import Cluster, Node
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
+from orchestrator.planning.containers import Docker
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.resume import plan_or_resume
+from orchestrator.stacks.image import python_for
+from orchestrator.stacks.stack import Stack
 from orchestrator.state import state_home
 from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.ssh.access import ssh_config
@@ -43,10 +46,8 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         request = with_options(request, accelerate)
     docker = load.docker(request.docker_image, request.docker, request.inventory)
     cluster = read_cluster(request)
-    if recipe.module and docker is None and cluster.nodes[:1] and cluster.nodes[0].local:
-        load.check_module(cluster.nodes[0].python, recipe.script)
-    if recipe.own_script and not recipe.module and docker is None and cluster.nodes:
-        load.check_syntax(recipe.script, cluster.nodes[0].facts.python)
+    if cluster.nodes:
+        load.check_script(recipe, request.script_args, ranks_python(cluster.nodes[0], stack, docker))
     inputs = Inputs(
         cluster=cluster,
         recipe=recipe,
@@ -57,6 +58,13 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         docker=docker,
     )
     return request, inputs
+
+
+def ranks_python(node0: Node, stack: Stack, docker: Docker | None) -> load.RanksPython:
+    """Return the Python that checks can assume of the ranks: node0's, or that of a container."""
+    if docker is not None:
+        return load.RanksPython(version=python_for(stack), image=True)
+    return load.RanksPython(version=node0.facts.python, here=node0.python if node0.local else "")
 
 
 def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:

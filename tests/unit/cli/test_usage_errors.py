@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from orchestrator import load
 from orchestrator.cli.main import app
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import find_inventory
+from orchestrator.load.script_arguments import TRAINING_ARGUMENTS, check_script_arguments
 from tests.recorded import make_run
+
+PODS = ("--on", "k8s", "--launcher", "job", "--nodes", "1", "--k8s", "image=orch")
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("ORCH_RUNS_DIR", raising=False)
     (tmp_path / "own.py").write_text("")
     (tmp_path / "bad.py").write_text("def x(:\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__main__.py").write_text("def x(:\n")
     (tmp_path / "empty").mkdir()
     for number in range(12):
         make_run(tmp_path / "runs", f"202601{number + 10}-120000-qa-0000", ranks=1, nodes=1, seconds=1)
@@ -45,6 +52,22 @@ def error_of(*arguments: str) -> OrchError:
         pytest.param(("train", "own.py", "--launcher", "mpiexec"), "launcher 'mpiexec'", "mpirun'?", id="launcher"),
         pytest.param(("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir", id="runs-dir"),
         pytest.param(("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was", id="syntax"),
+        pytest.param(("train", "-m", "bad"), "bad.py, line 1", "Nothing was", id="syntax-module"),
+        pytest.param(("train", "-m", "package"), "__main__.py, line 1", "Nothing was", id="syntax-package"),
+        pytest.param(("train", "bad.py", "--on", "slurm"), "bad.py, line 1", "Nothing was", id="syntax-slurm"),
+        pytest.param(("train", "-m", "bad", "--on", "slurm"), "bad.py, line 1", "Nothing was", id="module-slurm"),
+        pytest.param(("train", "bad.py", *PODS), "bad.py, line 1", "newer Python", id="syntax-pods"),
+        pytest.param(("train", "bert-qa", "--", "--xyzzy", "3"), "'--xyzzy'", "recipe.toml", id="recipe-argument"),
+        pytest.param(
+            ("train", "bert-qa-quant", "--", "--num_train_epoch_s=1"), "_s", "'num_train_epochs'?", id="near-argument"
+        ),
+        pytest.param(
+            ("train", "glue-mrpc", "--on", "slurm", "--", "--save_step_s", "1"),
+            "_s",
+            "'save_steps'?",
+            id="slurm-argument",
+        ),
+        pytest.param(("train", "bert-qa", *PODS, "--", "--sed", "1"), "'--sed'", "'seed'?", id="pods-argument"),
         pytest.param(("train", "own.py", "--stack", "latest"), "stack 'latest'", "`orch stacks` lists", id="stack"),
         pytest.param(("logs", "xyz"), "no run 'xyz'", "`orch runs` lists", id="run"),
     ],
@@ -68,3 +91,21 @@ def test_the_name_of_orch_init_is_an_inventory(folder: Path) -> None:
     (folder / "inventory/lab/program").chmod(0o755)
     with pytest.raises(RequestError):
         find_inventory("lab")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments"),
+    [
+        ("bert-qa", "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --evaluation_strategy no -1"),
+        ("bert-qa-quant", "--quantization_approach dynamic --max_seq_length 128 --warmup_ratio 0.1"),
+        ("bert-pretrain", "--output_dir=x --learning_rate 1e-4"),
+        ("bert-data", "--kind text --input_files a b"),
+    ],
+)
+def test_arguments_of_a_recipe_in_all_spellings_pass(recipe: str, arguments: str) -> None:
+    check_script_arguments(load.recipe(recipe), tuple(arguments.split()))
+
+
+def test_the_known_training_arguments_are_those_of_transformers() -> None:
+    training_arguments = pytest.importorskip("transformers").TrainingArguments
+    assert {field.name for field in fields(training_arguments) if field.init} <= {*TRAINING_ARGUMENTS.split()}

@@ -15,23 +15,23 @@ MODULE = "-m"
 
 
 def main(argv: list[str]) -> int:
-    """Check for the controller that this Python finds a module in the current folder."""
+    """Print for the controller which file of a module this Python finds from the current folder."""
     try:
-        check_program([MODULE, *argv])
+        print(check_program([MODULE, *argv]))
     except RankError as error:
         print(error)
         return 1
     return 0
 
 
-def check_program(argv: list[str]) -> None:
-    """Check that a module can be found, without importing its packages.
+def check_program(argv: list[str]) -> str:
+    """Return the file of the program, after a module has been found without importing its packages.
 
     Raises:
         RankError: if there is no such module, or if it is a package without __main__.
     """
     if argv[0] != MODULE:
-        return
+        return argv[0]
     name = argv[1]
     spec = find(name)
     if spec and spec.submodule_search_locations is not None:
@@ -42,6 +42,7 @@ def check_program(argv: list[str]) -> None:
             f"no module named {name}, neither in the working directory {os.getcwd()} nor among "
             f"the packages of {sys.executable}."
         )
+    return spec.origin or ""
 
 
 def find(name: str) -> ModuleSpec | None:
