@@ -100,7 +100,9 @@ def file_lines(handle: RunHandle) -> list[str]:
 
 def output_line(handle: RunHandle, outcome: Outcome) -> str:
     """Return where a run has written its model, and the command that fetches it; empty if it is unknown."""
-    output, node = handle.record.output_dir, handle.record.nodes[0]
+    from orchestrator.operations.fetch import find_output
+
+    output, node = find_output(handle), handle.record.nodes[0]
     if outcome.state != DONE or not output:
         return ""
     if not node.via and not handle.record.location:

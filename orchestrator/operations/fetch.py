@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
 
 from orchestrator.errors import RequestError
+from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.state_files import write_json
 from orchestrator.targets.interface import RunHandle, Wanted
@@ -31,10 +34,27 @@ def fetch(handle: RunHandle, wanted: Wanted, listener: FetchListener) -> Collect
 
 
 def output_of(handle: RunHandle) -> str:
-    """Raises RequestError."""
-    if handle.record.output_dir is None:
+    """Return the folder that the script writes to.
+
+    Raises:
+        RequestError: if it is not known.
+    """
+    folder = find_output(handle)
+    if folder is None:
         raise RequestError(
             f"{handle.record.recipe} is a script of its own: where it writes, only it knows.",
             hint="Name the folder on the node: --from /path/of/its/output.",
         )
-    return handle.record.output_dir
+    return folder
+
+
+def find_output(handle: RunHandle) -> str | None:
+    """Return the folder of the last --output_dir that the script got, or None without one."""
+    record, folder = handle.record, handle.record.output_dir
+    arguments = store.load(handle.folder).origin.script_args
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, is_joined, value = argument.partition("=")
+        if option in ("--output_dir", "--output-dir"):
+            folder = value if is_joined else following
+    is_here = not record.node0.via and not record.location
+    return str(Path(folder).absolute()) if folder and is_here else folder

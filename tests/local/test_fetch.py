@@ -180,3 +180,17 @@ def test_the_command(orch: Orch, far: Path, tmp_path: Path, sshd: str) -> None:
     nothing = orch("fetch", "x", "--only", "nothing*")
     assert nothing.returncode == 2
     assert orch("fetch", "x", "--node", "other").returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [["--output_dir", "{}"], ["--output-dir={}", "--seed", "1"]])
+def test_the_folder_of_the_script_arguments_is_fetched(
+    orch: Orch, far: Path, tmp_path: Path, sshd: str, arguments: list[str]
+) -> None:
+    away = {"node": "far", "via": ["ssh", "-F", sshd, "far"]}
+    layout = [{"rank": 0, "node": "far", "local_rank": 0, "local_world_size": 1, "cpus": [0], "threads": 1}]
+    script_args = [word.format(far) for word in arguments]
+    run = make_run(tmp_path / "runs", "x", ranks=1, nodes=1, node0=away, layout=layout, script_args=script_args)
+    done = orch("fetch", "x", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["files"] == 4
+    assert json.loads((run / "fetched.json").read_text())["from"] == str(far)
