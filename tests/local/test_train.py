@@ -358,7 +358,7 @@ def test_an_isa_override_lowers_the_precision_and_limits_the_kernels(orch: Orch,
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("model.parameters(), lr", "copies.parameters(), lr", "does not reach the weights"),
+        ("model.parameters(), lr", "copies.parameters(), lr", "does not change the weights that the model uses"),
         ("    model(torch", "    model.module(torch", "every rank trains alone"),
     ],
 )

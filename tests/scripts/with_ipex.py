@@ -9,11 +9,11 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "train" / "lib"))
 
 import intel_extension_for_pytorch as ipex
 import torch
-from orch_node.rank import learning as rank_learning
+from orch_node.rank import training_check
 
 
 def main(kind: str, device: str) -> None:
-    rank_learning.begin(torch, lambda: 0)
+    training_check.begin(torch, lambda: 0)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Embedding(50, 64), torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4)

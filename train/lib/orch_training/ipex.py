@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from orch_node.rank.weights import moved_away, packed_layers
+from orch_node.rank.weight_inspection import detached_layers, packed_layers
 
 from orch_training.errors import RecipeError
 
@@ -26,7 +26,7 @@ def settle(use: bool) -> None:
 def check() -> None:
     """After prepare(). Raises RecipeError where layers no longer compute with their weights."""
     layers = packed_layers()
-    if apart := moved_away(layers):
+    if apart := detached_layers(layers):
         raise RecipeError(
             f"--use_ipex: {len(apart)} of {len(layers)} layers would not learn, as this accelerate "
             "moves the model after ipex.optimize (30 steps of bert-qa end at a loss of 4.68, where "

@@ -29,7 +29,7 @@ from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import communication, frameworks, heartbeat, learning, precision
+from orch_node.rank import communication, frameworks, heartbeat, precision, training_check
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> None:
         callbacks.append(StepProgress(lambda: metrics.steps).look)
     heartbeat.begin(torch, lambda: metrics.steps, callbacks)
     agreement = preemption.AGREEMENT  # its own collectives train nothing
-    learning.begin(torch, lambda: communication.operations(torch) - agreement.collectives)
+    training_check.begin(torch, lambda: communication.operations(torch) - agreement.collectives)
     frameworks.note_losses()
     if run_script(argv, lambda: heartbeat.current(torch, metrics.steps)):
         count = communication.world_collectives(torch)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from orch_node.rank import checks, learning, weights
+from orch_node.rank import checks, training_check, weight_inspection
 from torch import nn
 from torch.nn.functional import mse_loss
 
@@ -30,9 +30,9 @@ def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def watch() -> Iterator[Any]:
     """The watch of a rank, on this process."""
-    begun = learning.begin(torch, lambda: 0)
+    begun = training_check.begin(torch, lambda: 0)
     yield begun
-    begun.leave()
+    begun.uninstall()
 
 
 def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -143,7 +143,7 @@ def test_weights_that_something_puts_back(watch: Any, capsys: pytest.CaptureFixt
     for step in range(5):
         model.load_state_dict(kept)
         train(model, optimizer, steps=1, each=lambda _: None)
-        assert ("what they were before" in capsys.readouterr().err) == (step == 2)
+        assert ("the weights have not changed" in capsys.readouterr().err) == (step == 2)
 
 
 def test_an_optimizer_that_does_not_step(watch: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +153,7 @@ def test_an_optimizer_that_does_not_step(watch: Any, capsys: pytest.CaptureFixtu
 
     model = network()
     train(model, AdamW(model.parameters(), lr=1e-3))
-    assert "after 2 optimizer steps what they were before" in capsys.readouterr().err
+    assert "the weights have not changed after 2 optimizer steps" in capsys.readouterr().err
 
 
 def test_a_part_that_was_replaced_after_the_optimizer_was_made(watch: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_a_loss_that_does_not_depend_on_the_weights_in_use(watch: Any, capsys: p
         (value - value.detach() + loss_of(packed, 0).detach()).backward()
         optimizer.step()
     words = capsys.readouterr().err
-    assert "to the last digit in each of the first 20 steps" in words
+    assert "in each of the first 20 steps" in words
     assert words.count("warning") == 1
 
 
@@ -450,9 +450,9 @@ def test_nothing_is_left_behind_once_it_is_clear(watch: Any) -> None:
 def test_what_cannot_be_looked_at_ends_no_training(
     watch: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "SAMPLE", None)
+    monkeypatch.setattr(weight_inspection, "SAMPLE_SIZE", None)
     plain(network())
-    assert "is not checked: TypeError" in capsys.readouterr().err
+    assert "the training check failed and is off: TypeError" in capsys.readouterr().err
 
 
 # On several ranks.
@@ -462,10 +462,10 @@ RANKS = """
 import os, sys
 sys.path.insert(0, {train!r})
 import torch, torch.distributed as dist
-from orch_node.rank import communication, learning
+from orch_node.rank import communication, training_check
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://{file}", rank=rank, world_size=2)
-learning.begin(torch, lambda: communication.collectives(torch))
+training_check.begin(torch, lambda: communication.collectives(torch))
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Linear(16, 1))
@@ -546,4 +546,4 @@ def test_who_trains_past_its_wrapper_is_ended(tmp_path: Path, body: str) -> None
 @WARM
 def test_a_wrapper_around_a_copy(tmp_path: Path) -> None:
     said = on_two_ranks(tmp_path, "import copy; ddp = DDP(copy.deepcopy(model)); train(ddp, model.parameters())")
-    assert said.count("RankError training does not reach the weights that compute") == 2, said
+    assert said.count("RankError training does not change the weights that the model uses") == 2, said

@@ -1,0 +1,379 @@
+"""Detect training that cannot work, within the first optimizer steps of a rank.
+
+The script is watched from outside, through a hook on optimizer steps and a wrapper around
+torch.autograd.backward(). Two sets of weights matter:
+
+- computing weights: those that get gradients, found in the graph of each backward();
+- optimizer weights: those that the optimizers hold.
+
+Checksums of both are compared from step to step. What is certainly wrong (the optimizer updates
+weights that the model does not use, or ranks never communicate) raises RankError before the third
+step; what only looks wrong is a warning. Watching ends once the weights and the loss have changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from orch_node.events import warn
+from orch_node.rank import weight_inspection as weights
+from orch_node.rank.checks import RankError
+
+CHECK_BEFORE_STEP = 3  # errors are raised when this step begins, at the latest
+MAX_CHECKED_STEPS = 30  # after so many steps an unclear case is dropped without a message
+MAX_LOSSES = 20  # a loss that stays equal for so many steps is reported
+MAX_GRAPHS = 4  # backward() calls per step whose graph is searched for weights
+# The fused optimizers of IPEX run no step hooks: check on these backward() calls instead.
+IPEX_BACKWARD_CALLS = range(3, 30)
+
+WRONG_WEIGHTS_MESSAGE = (
+    "training does not change the weights that the model uses: after {steps} optimizer steps none "
+    "of these {count} weights has changed, and no optimizer holds them. It holds {held} others"
+    "{detail}. Create the optimizer from the parameters of the module whose forward() is called, "
+    "after that module was copied, cast or wrapped."
+)
+DETACHED_IPEX_WEIGHTS_MESSAGE = (
+    "training does not change the weights that the model uses: {detached} of {layers} layers "
+    "compute with weights that IPEX packed, and the optimizer changes copies of them. The model "
+    "was moved after ipex.optimize() (accelerate moves it from cpu to cpu:0). Set "
+    "ACCELERATE_TORCH_DEVICE=cpu before creating the Accelerator or Trainer, or call "
+    "ipex.optimize() after any model.to()."
+)
+DDP_NOT_CALLED_MESSAGE = (
+    "every rank trains alone: {steps} optimizer steps were made without any collective operation, "
+    "although there is a DistributedDataParallel. Call it instead of the module inside it, and "
+    "wrap what ipex.optimize() returned."
+)
+NO_COLLECTIVES_MESSAGE = (
+    "{steps} optimizer steps were made without any collective operation: unless the weights are "
+    "averaged later, every rank trains alone."
+)
+REPLACED_WEIGHTS_MESSAGE = (
+    "{count} weights that get gradients are in no optimizer and do not change, while an optimizer "
+    "holds as many weights of the same shapes that get none. It was probably created before a part "
+    "of the model was replaced."
+)
+UNCHANGED_WEIGHTS_MESSAGE = (
+    "the weights have not changed after {steps} optimizer steps, although gradients and learning "
+    "rate are not zero. Something restores them, or the optimizer does not step."
+)
+CONSTANT_LOSS_MESSAGE = (
+    "the loss is exactly {loss} in each of the first {steps} steps although the weights change. It "
+    "probably does not depend on them."
+)
+
+
+def begin(torch: ModuleType, collective_count: Callable[[], int]) -> TrainingCheck | None:
+    """Check the first optimizer steps of this process.
+
+    Args:
+        torch: the torch module, which the caller has imported already.
+        collective_count: returns the number of collective operations so far.
+
+    Returns:
+        The check, or None for torch 2.0, which has no hooks for optimizer steps.
+    """
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
+        return None
+    check = TrainingCheck(torch, collective_count)
+    hook = optimizer.register_optimizer_step_pre_hook(check.before_step)
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if check.finished:
+            check.uninstall()
+        else:
+            check.before_backward(args[0] if args else kwargs.get("tensors"))
+        return original(*args, **kwargs)
+
+    def uninstall() -> None:
+        hook.remove()
+        if torch.autograd.backward is backward:
+            torch.autograd.backward = original
+
+    torch.autograd.backward, check.uninstall = backward, uninstall
+    return check
+
+
+class ComputingWeights:
+    """The weights that get gradients, and what they were when first seen."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch = torch
+        self.by_id: dict[int, Any] = {}
+        self.initial: dict[int, tuple[int, Any]] = {}  # id -> checksum and sample
+        self.changed = False  # whether any of them has changed
+
+    def add_from_graph(self, roots: list[Any]) -> None:
+        """Add the parameters that backward() from these tensors would reach."""
+        for leaf in weights.graph_leaves(self.torch, roots):
+            if isinstance(leaf, self.torch.nn.Parameter):
+                self.by_id[id(leaf)] = leaf
+
+    def update(self) -> None:
+        """Record weights seen for the first time, and note whether another one has changed."""
+        for key, weight in self.by_id.items():
+            if key not in self.initial:
+                checksum = weights.checksum(self.torch, weight)
+                self.initial[key] = (checksum, sample(weight))
+            elif not self.changed:
+                self.changed = not self.is_unchanged(key)
+
+    def is_unchanged(self, key: int) -> bool:
+        """Return whether a weight still has the checksum that it was first seen with."""
+        return weights.checksum(self.torch, self.by_id[key]) == self.initial[key][0]
+
+    def addresses(self) -> set[int]:
+        """Return the memory addresses of the weights, to compare with other tensors."""
+        return {weights.storage_address(weight) for weight in self.by_id.values()}
+
+    def moved_far(self) -> bool:
+        """Return whether the weights have moved so far that any loss must have changed."""
+        samples = [(sample(weight), self.initial[key][1]) for key, weight in self.by_id.items()]
+        distance = sum(float((current - first).float().norm()) for current, first in samples)
+        return distance > 1e-3 * sum(float(first.float().norm()) for _, first in samples)
+
+
+class OptimizerWeights:
+    """The weights that the optimizers hold."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch = torch
+        self.optimizers: list[Any] = []
+        self.current: list[Any] = []  # in this step
+        self.with_gradients: set[int] = set()  # ids of weights that ever had a gradient
+        self.first_checksums: dict[int, int] = {}  # by id, as rounded by changed_in()
+
+    def add(self, optimizer: Any) -> None:
+        """Add an optimizer unless it is known."""
+        if not any(existing is optimizer for existing in self.optimizers):
+            self.optimizers.append(optimizer)
+
+    def update(self) -> None:
+        """Note which weights have gradients in this step."""
+        self.with_gradients |= {id(w) for w in self.current if w.grad is not None}
+
+    def addresses(self) -> set[int]:
+        """Return the memory addresses of the weights, to compare with other tensors."""
+        return {weights.storage_address(weight) for weight in self.current}
+
+    def any_with_gradients(self) -> bool:
+        """Return whether any weight of this step has ever had a gradient."""
+        return any(id(weight) in self.with_gradients for weight in self.current)
+
+    def changed_in(self, dtype: Any) -> bool:
+        """Return whether any weight has changed visibly after rounding to this precision."""
+        checksums = {id(weight): weights.checksum(self.torch, weight.detach().to(dtype)) for weight in self.current}
+        changed = any(self.first_checksums.get(k, value) != value for k, value in checksums.items())
+        self.first_checksums = {**checksums, **self.first_checksums}
+        return changed
+
+    def must_change(self, addresses: set[int]) -> bool:
+        """Return whether the next step must change a weight at one of these addresses."""
+        return any(weights.must_change(self.torch, opt, addresses) for opt in self.optimizers)
+
+
+class IpexLayers:
+    """Layers of IPEX, which compute with packed copies of their weights."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch = torch
+        self.layers: list[Any] | None = None  # None until the first check
+        self.detached: list[Any] = []  # layers whose weights no longer share memory with the copies
+
+    def check(self) -> None:
+        """Raise RankError if the optimizer has changed weights but not their packed copies."""
+        if self.layers is None:
+            self.layers = weights.packed_layers()
+            self.detached = weights.detached_layers(self.layers)
+        if wrong := weights.differing_layers(self.torch, self.detached):
+            raise RankError(DETACHED_IPEX_WEIGHTS_MESSAGE.format(detached=len(wrong), layers=len(self.layers)))
+
+
+class TrainingCheck:
+    """Checks one rank's training from its first backward() until the result is clear.
+
+    A step, as counted here, is the first optimizer step after a backward(): several optimizers may
+    step after one backward(), and one of them may step many times.
+    """
+
+    def __init__(self, torch: ModuleType, collective_count: Callable[[], int]) -> None:
+        self.torch = torch
+        self.collective_count = collective_count
+        # Called from backward() and not from the optimizer hook: torch is iterating its hooks then.
+        self.uninstall: Callable[[], None] = lambda: None
+        self.finished = False
+        self.step = 0
+        self.backward_calls = 0  # since this step began
+        self.collectives_at_first_step = 0
+        self.unexplained_steps = 0  # steps that had to change a weight and did not
+        self.losses: list[float] = []
+        self.computing = ComputingWeights(torch)
+        self.optimizers = OptimizerWeights(torch)
+        self.ipex = IpexLayers(torch)
+
+    # Entry points: called by torch before each backward() and each optimizer step.
+
+    def before_backward(self, tensors: Any) -> None:
+        self.backward_calls += 1
+        roots = [tensors] if self.torch.is_tensor(tensors) else list(tensors or ())
+        self.run_safely(lambda: self.inspect_graph(roots))
+
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        if self.finished:
+            return
+        self.optimizers.add(optimizer)
+        if self.backward_calls:
+            self.backward_calls = 0
+            self.run_safely(self.inspect_weights)
+
+    def run_safely(self, inspect: Callable[[], None]) -> None:
+        """Run a check; a failure of the check itself disables it and never ends the training."""
+        try:
+            inspect()
+        except RankError:
+            self.finish()
+            raise
+        except Exception as error:
+            print(f"orch: the training check failed and is off: {error!r}", file=sys.stderr)
+            self.finish()
+
+    def finish(self) -> None:
+        """Stop checking, and release all tensors."""
+        self.finished = True
+        self.computing = ComputingWeights(self.torch)
+        self.optimizers = OptimizerWeights(self.torch)
+
+    # Gather what is known.
+
+    def inspect_graph(self, roots: list[Any]) -> None:
+        if self.backward_calls == 1:
+            self.record_loss(roots)
+        if self.step:
+            check_ipex = self.backward_calls == 1
+        else:
+            check_ipex = self.backward_calls in IPEX_BACKWARD_CALLS
+        if check_ipex:
+            self.ipex.check()
+        if self.backward_calls <= MAX_GRAPHS and self.step < CHECK_BEFORE_STEP:
+            self.computing.add_from_graph(roots)
+
+    def record_loss(self, roots: list[Any]) -> None:
+        if len(self.losses) >= MAX_LOSSES:
+            return
+        loss = roots[0] if roots else None
+        if loss is not None and loss.numel() == 1 and loss.element_size() >= 4:
+            self.losses.append(float(loss.detach()))
+
+    def inspect_weights(self) -> None:
+        self.step += 1
+        held = list(weights.parameters(self.optimizers.optimizers))
+        watched = [*held, *self.computing.by_id.values()]
+        if not all(weights.is_readable(self.torch, weight) for weight in watched):
+            self.finish()  # sharded weights, as of FSDP
+            return
+        if self.step == 1:
+            self.collectives_at_first_step = self.collective_count()
+        self.optimizers.current = held
+        self.optimizers.update()
+        self.computing.update()
+        if not self.computing.changed:
+            self.unexplained_steps += self.optimizers.must_change(self.computing.addresses())
+        self.judge()
+
+    # Decide.
+
+    def judge(self) -> None:
+        changed = self.computing.changed
+        if not changed and not self.optimizer_holds_computing_weight():
+            self.check_wrong_weights()
+        elif changed and self.step == CHECK_BEFORE_STEP:
+            self.check_collectives()
+            self.check_replaced_weights()
+        elif not changed and self.unexplained_steps > 2:
+            warn(UNCHANGED_WEIGHTS_MESSAGE.format(steps=self.step - 1))
+            self.finish()
+        if changed and self.step >= CHECK_BEFORE_STEP:
+            self.check_loss()
+        if self.step >= MAX_CHECKED_STEPS:
+            self.finish_unless_ipex_pending()
+
+    def finish_unless_ipex_pending(self) -> None:
+        """Stop checking, unless detached IPEX layers may still differ visibly after more steps."""
+        if not self.ipex.detached:
+            self.finish()
+
+    def optimizer_holds_computing_weight(self) -> bool:
+        """Return whether the optimizers hold at least one computing weight, if any is known."""
+        computing = self.computing.addresses()
+        return not computing or bool(computing & self.optimizers.addresses())
+
+    def check_wrong_weights(self) -> None:
+        """Raise RankError if the optimizer updates weights that the model does not use.
+
+        The optimizer may hold FP32 master weights that are copied to the computing weights. Those
+        then change as soon as the update is visible in their own, coarser precision.
+        """
+        coarsest = min(self.computing.by_id.values(), key=lambda weight: weight.element_size())
+        without_gradients = not self.optimizers.any_with_gradients()
+        changed_visibly = self.optimizers.changed_in(coarsest.dtype)
+        if self.step < CHECK_BEFORE_STEP or not (without_gradients or changed_visibly):
+            return
+        detail = ", which get no gradients" if without_gradients else ", which do change"
+        raise RankError(
+            WRONG_WEIGHTS_MESSAGE.format(
+                steps=self.step - 1, count=len(self.computing.by_id), held=len(self.optimizers.current), detail=detail
+            )
+        )
+
+    def check_collectives(self) -> None:
+        """Raise RankError or warn if ranks have trained without any collective operation."""
+        distributed = self.torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return
+        if distributed.get_world_size() == 1:
+            return
+        if not 0 < self.collective_count() == self.collectives_at_first_step:
+            return
+        if weights.has_data_parallel(self.torch):
+            raise RankError(DDP_NOT_CALLED_MESSAGE.format(steps=self.step - 1))
+        warn(NO_COLLECTIVES_MESSAGE.format(steps=self.step - 1))
+
+    def check_replaced_weights(self) -> None:
+        """Warn if unused optimizer weights have the shapes of weights that nobody updates."""
+        held = self.optimizers.addresses()
+        not_updated = [
+            weight
+            for key, weight in self.computing.by_id.items()
+            if weights.storage_address(weight) not in held and self.computing.is_unchanged(key)
+        ]
+        used = self.computing.addresses()
+        idle_shapes = Counter(
+            tuple(weight.shape)
+            for weight in self.optimizers.current
+            if weights.storage_address(weight) not in used and id(weight) not in self.optimizers.with_gradients
+        )
+        if not_updated and not Counter(tuple(w.shape) for w in not_updated) - idle_shapes:
+            warn(REPLACED_WEIGHTS_MESSAGE.format(count=len(not_updated)))
+
+    def check_loss(self) -> None:
+        """Warn if the loss stays equal while the weights change; otherwise stop checking."""
+        if len(set(self.losses)) != 1 or self.losses[0] == 0:
+            self.finish_unless_ipex_pending()
+        elif len(self.losses) >= MAX_LOSSES:
+            if self.computing.moved_far():
+                warn(CONSTANT_LOSS_MESSAGE.format(loss=self.losses[0], steps=len(self.losses)))
+            self.finish_unless_ipex_pending()
+
+
+def sample(weight: Any) -> Any:
+    """Return a copy of about 64 elements of a weight, spread over all of it."""
+    return weight.detach().reshape(-1)[:: max(1, weight.numel() // 64)].clone()

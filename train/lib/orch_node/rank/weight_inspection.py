@@ -1,0 +1,126 @@
+"""Inspect weights from outside a script: which ones get gradients, and whether they change."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+MAX_GRAPH_NODES = 200_000  # of a larger graph only a part is searched
+SAMPLE_SIZE = 4096  # elements of a weight whose next step is predicted
+# Optimizers whose step can be predicted well enough to say that it must change a weight.
+PREDICTABLE_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
+IPEX_PREPACK_MODULE = "intel_extension_for_pytorch.nn.utils._weight_prepack"
+
+
+def graph_leaves(torch: ModuleType, roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tensors that get gradients if backward() starts at these tensors."""
+    stack = [root.grad_fn for root in roots if torch.is_tensor(root) and root.grad_fn is not None]
+    visited = set(stack)
+    while stack and len(visited) < MAX_GRAPH_NODES:
+        node = stack.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        for next_node, _ in node.next_functions:
+            if next_node is not None and next_node not in visited:
+                visited.add(next_node)
+                stack.append(next_node)
+
+
+def is_readable(torch: ModuleType, tensor: Any) -> bool:
+    """Return whether this is an ordinary CPU tensor with all its values: not sharded, not freed."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+    )
+
+
+def storage_address(tensor: Any) -> int:
+    """Return the address of a tensor's storage, which is equal for tensors that share memory."""
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def checksum(torch: ModuleType, tensor: Any) -> int:
+    """Return a checksum of a tensor's bits."""
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    aligned_size = data.numel() // 8 * 8
+    # Sum 64-bit integers: sums of smaller ones are about 50 times slower.
+    integers = data[:aligned_size]
+    if integers.storage_offset() % 8:
+        integers = integers.clone()
+    return int(integers.view(torch.int64).sum()) + int(data[aligned_size:].sum())
+
+
+def parameters(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Yield the parameters of all these optimizers."""
+    return (p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"])
+
+
+def must_change(torch: ModuleType, optimizer: Any, addresses: Iterable[int]) -> bool:
+    """Return whether this optimizer's next step must change a weight at one of these addresses.
+
+    True only if the step of SGD would not be rounded away; the other predictable optimizers make
+    larger ones.
+    """
+    found_inf = getattr(optimizer, "found_inf", None)  # set by GradScaler on a fused optimizer
+    if type(optimizer).__name__ not in PREDICTABLE_OPTIMIZERS or (found_inf is not None and bool(found_inf)):
+        return False
+    return any(
+        storage_address(p) in addresses and is_changed_by_step(torch, p, float(group["lr"]))
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p.grad is not None
+    )
+
+
+def is_changed_by_step(torch: ModuleType, weight: Any, learning_rate: float) -> bool:
+    """Return whether a step of SGD changes the weight in its precision."""
+    if not learning_rate > 0 or weight.grad.layout != torch.strided:
+        return False
+    stride = max(1, weight.numel() // SAMPLE_SIZE)
+    values = weight.detach().reshape(-1)[::stride]
+    gradient = weight.grad.detach().reshape(-1)[::stride]
+    if not gradient.isfinite().all():
+        return False
+    step = learning_rate * gradient.float().clamp(-1, 1)
+    return bool((values - step.to(values.dtype) != values).any())
+
+
+def packed_layers() -> list[Any]:
+    """Return the layers of IPEX that compute with packed copies of their weights."""
+    packed_class = getattr(sys.modules.get(IPEX_PREPACK_MODULE), "_IPEXPrepackModule", None)
+    if packed_class is None:
+        return []
+    layers = (value for value in gc.get_objects() if issubclass(type(value), packed_class))
+    return [layer for layer in layers if getattr(layer, "ctx", None) is not None]
+
+
+def detached_layers(layers: Iterable[Any]) -> list[Any]:
+    """Return the packed layers whose weights no longer share memory with the packed copies.
+
+    A layer computes with the copy in its `ctx`. ipex.optimize() makes `weight` share its memory;
+    moving the model afterwards, even from cpu to cpu:0, gives `weight` memory of its own.
+    """
+    return [
+        layer
+        for layer in layers
+        if layer.weight.requires_grad and layer.ctx.get_weight().data_ptr() != layer.weight.data_ptr()
+    ]
+
+
+def differing_layers(torch: ModuleType, layers: Iterable[Any]) -> list[Any]:
+    """Return the packed layers whose weights differ from the packed copies."""
+    return [layer for layer in layers if not torch.equal(layer.ctx.get_weight(), layer.weight.detach())]
+
+
+def has_data_parallel(torch: ModuleType) -> bool:
+    """Return whether a DistributedDataParallel exists that synchronizes gradients at present."""
+    ddp_class = torch.nn.parallel.DistributedDataParallel
+    return any(
+        issubclass(type(value), ddp_class) and getattr(value, "require_backward_grad_sync", False)
+        for value in gc.get_objects()
+    )
