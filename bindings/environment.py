@@ -1,7 +1,8 @@
-"""The build backend: setuptools', with the torch of the environment that pip installs into.
+"""The build backend: setuptools, with the torch of the environment that pip installs into.
 
-pip builds in an environment of its own. Asked to put torch there it would fetch a default one, of
-several GB, that the wheel then does not fit. So what is installed comes last on the path there.
+pip builds in an isolated environment. If the build required torch, pip would install its default
+version there: several GB, and the resulting wheel would not fit the torch that is in use.
+Therefore the installed packages are appended to the path of the build.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from setuptools.build_meta import (  # noqa: F401
 )
 
 
-def installed() -> list[str]:
-    """What this Python has on its path when pip does not shield it, by PYTHONPATH."""
-    shielded = ("PYTHONPATH", "PYTHONNOUSERSITE")
-    own = {name: value for name, value in os.environ.items() if name not in shielded}
-    asked = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
-    found: list[str] = json.loads(subprocess.check_output(asked, env=own, text=True))
-    return found
+def installed_paths() -> list[str]:
+    """Return the path of this Python without pip's isolation, which pip sets up by PYTHONPATH."""
+    isolation = ("PYTHONPATH", "PYTHONNOUSERSITE")
+    env = {name: value for name, value in os.environ.items() if name not in isolation}
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    paths: list[str] = json.loads(subprocess.check_output(command, env=env, text=True))
+    return paths
 
 
-sys.path += [path for path in installed() if path not in sys.path]
+sys.path += [path for path in installed_paths() if path not in sys.path]

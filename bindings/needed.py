@@ -1,6 +1,6 @@
-"""What setting up and building ask of this machine, told before anything is fetched.
+"""Report the tools that setting up orch and building the bindings need and this machine lacks.
 
-Run alone, it is the first step of `make setup`; setup.py asks it for what building needs.
+Run as a program it is the first step of `make setup`; setup.py imports it before it builds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import sys
 import sysconfig
 from pathlib import Path
 
-# What is missing -> its package on Debian and Ubuntu, and on Fedora and RHEL.
+# A missing tool -> its package on Debian and Ubuntu, and on Fedora and RHEL.
 Missing = dict[str, tuple[str, str]]
-
 
 HEADERS = Path(sysconfig.get_path("include"))
 
 
-def to_build(headers: Path = HEADERS) -> Missing:
+def missing_build_tools(headers: Path = HEADERS) -> Missing:
+    """Return what building the bindings needs and this machine lacks."""
     compiler = os.environ.get("CXX", "g++").split()[0]
     missing: Missing = {}
     if shutil.which(compiler) is None:
@@ -29,20 +29,22 @@ def to_build(headers: Path = HEADERS) -> Missing:
     return missing
 
 
-def to_set_up() -> Missing:
-    missing = to_build()
+def missing_setup_tools() -> Missing:
+    """Return what `make setup` needs and this machine lacks."""
+    missing = missing_build_tools()
     if importlib.util.find_spec("ensurepip") is None:
         missing["Python's venv"] = ("python3-venv", "python3")
     return missing
 
 
-def told(missing: Missing) -> str:
-    debian, fedora = (" ".join(one[which] for one in missing.values()) for which in (0, 1))
+def describe(missing: Missing) -> str:
+    """Return a message that names the missing tools and the packages to install."""
+    debian, fedora = (" ".join(packages[column] for packages in missing.values()) for column in (0, 1))
     return (
-        f"not on this machine: {', '.join(missing)}. Install it: "
+        f"This machine lacks {', '.join(missing)}. Install it: "
         f"`apt install {debian}` (Debian, Ubuntu) or `dnf install {fedora}` (Fedora, RHEL)."
     )
 
 
-if __name__ == "__main__" and (lacking := to_set_up()):
-    sys.exit(f"orch: {told(lacking)}")
+if __name__ == "__main__" and (missing := missing_setup_tools()):
+    sys.exit(f"orch: {describe(missing)}")

@@ -1,13 +1,14 @@
-"""Makes `ccl` known to torch as soon as that is imported: torch calls `register`, an entry point.
+"""Register the backend `ccl` when torch is imported: torch calls the entry point `register`.
 
-The backend itself is loaded by the first group that asks for it, so that who uses another one pays
-nothing, and an environment whose torch it does not fit can still import torch.
+The backend itself is loaded by the first group that uses it. Programs without `ccl` are not slowed
+down, and torch can be imported even if the bindings were built for another release of it.
 """
 
 from __future__ import annotations
 
 
 def register() -> None:
+    """Add `ccl` to the backends of torch.distributed."""
     import torch.distributed as dist
 
     if dist.is_available() and "ccl" not in dist.Backend.backend_list:
@@ -15,7 +16,11 @@ def register() -> None:
 
 
 def create(options, backend_options=None):
-    """Raises ImportError, with its words, where `oneccl_bindings_for_pytorch` cannot be loaded."""
+    """Create a process group.
+
+    Raises:
+        ImportError: if `oneccl_bindings_for_pytorch` cannot be loaded; the message says why.
+    """
     import oneccl_bindings_for_pytorch
 
     return oneccl_bindings_for_pytorch._create(options, backend_options)

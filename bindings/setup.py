@@ -1,5 +1,4 @@
-"""Build `oneccl_bind_pt`: a C++ extension on the torch at hand and oneCCL's static CPU library, and
-a kernel for dropout."""
+"""Build `oneccl_bind_pt`: the C++ extension for the installed torch, and the dropout kernel."""
 
 from __future__ import annotations
 
@@ -15,37 +14,37 @@ from pathlib import Path
 
 from setuptools import setup
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))  # pip's front end leaves it out
+BINDINGS = Path(__file__).resolve().parent
+sys.path.insert(0, str(BINDINGS))  # pip does not add it
 import needed  # noqa: E402
 
-RELEASE = 10  # of these bindings, for one and the same torch
-ONECCL = "2022.1.2"  # of oneccl-devel; the wheel remembers it
+RELEASE = 10  # of these bindings, counted per release of torch
+ONECCL = "2022.1.2"  # version of oneccl-devel; recorded in the wheel
 ONECCL_SHA256 = "bdf97644da971fc112b6bd53d6e22e8ff032fb8f32442bb914e98727442c229d"
 PACKAGE = "oneccl_bindings_for_pytorch"
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
-ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # its reduction of bfloat16
+ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # oneCCL's bfloat16 reduction
 
 
-def need_tools() -> None:
-    if lacking := needed.to_build():
-        sys.exit(f"oneccl_bind_pt: {needed.told(lacking)}")
+def check_tools() -> None:
+    if missing := needed.missing_build_tools():
+        sys.exit(f"oneccl_bind_pt: {needed.describe(missing)}")
 
 
-def need_torch():
+def import_torch():
     try:
         import torch
     except ImportError:
         sys.exit(
-            "oneccl_bind_pt: no torch in this environment, and it is built for the one that is "
-            "there. Install torch first; what builds in an environment of its own (uv, build) "
-            "needs `--no-build-isolation`, and setuptools beside torch."
+            "oneccl_bind_pt: torch is not installed in this environment. Install torch first, because "
+            "the bindings are built for the installed one. Tools that build in an isolated environment "
+            "(uv, build) need `--no-build-isolation`, and setuptools in the environment of torch."
         )
     return torch
 
 
 def oneccl_root() -> Path:
-    """Where oneCCL's headers and CPU library are: given, in this environment, or fetched."""
+    """Return the folder of oneCCL's headers and CPU library; download them if there is none."""
     roots = [os.environ.get("ONECCL_ROOT"), os.environ.get("CCL_ROOT"), sys.prefix]
     for root in filter(None, roots):
         if (Path(root) / LIBRARY).is_file():
@@ -54,8 +53,8 @@ def oneccl_root() -> Path:
 
 
 def fetch_oneccl() -> Path:
-    """Unpack the wheel oneccl-devel alone; its dependencies are 1.4 GB of SYCL, unused here."""
-    root = HERE / "build" / f"oneccl-devel-{ONECCL}"
+    """Download and unpack oneccl-devel without its dependencies: 1.4 GB of SYCL, unused here."""
+    root = BINDINGS / "build" / f"oneccl-devel-{ONECCL}"
     if not (root / LIBRARY).is_file():
         wheels = root / "wheel"
         wheels.mkdir(parents=True, exist_ok=True)
@@ -74,9 +73,9 @@ def fetch_oneccl() -> Path:
     return root
 
 
-def hwloc_stand_in() -> Path:
-    """An empty libhwloc.so.15 to link against: only running needs the real one."""
-    path = HERE / "build" / "libhwloc.so.15"
+def build_hwloc_stub() -> Path:
+    """Build an empty libhwloc.so.15 to link against; the real one is needed only at run time."""
+    path = BINDINGS / "build" / "libhwloc.so.15"
     path.parent.mkdir(exist_ok=True)
     compiler = os.environ.get("CXX", "g++").split()
     flags = ["-shared", "-Wl,-soname,libhwloc.so.15", "-x", "c++", os.devnull, "-o", str(path)]
@@ -84,99 +83,102 @@ def hwloc_stand_in() -> Path:
     return path
 
 
-def remember(version: str, torch_version: str) -> None:
+def write_built_module(version: str, torch_version: str) -> None:
     text = (
-        '"""Written by setup.py: what this wheel was built for."""\n\n'
+        '"""The versions that this wheel was built for; written by setup.py."""\n\n'
         f'VERSION = "{version}"\nTORCH = "{torch_version}"\nONECCL = "{ONECCL}"\n'
     )
-    (HERE / PACKAGE / "_built.py").write_text(text)
+    (BINDINGS / PACKAGE / "_built.py").write_text(text)
 
 
-def unit() -> Path:
-    """All sources as one: torch's headers, most of the work of compiling any, are read once."""
-    path = HERE / "build" / "ccl.cpp"
+def write_single_unit() -> Path:
+    """Combine all sources in one file, so that torch's headers, most of the work, are compiled once."""
+    path = BINDINGS / "build" / "ccl.cpp"
     path.parent.mkdir(exist_ok=True)
-    sources = sorted((HERE / "csrc").glob("*.cpp"))
+    sources = sorted((BINDINGS / "csrc").glob("*.cpp"))
     path.write_text("".join(f'#include "{source.name}"\n' for source in sources))
-    return path.relative_to(HERE)
+    return path.relative_to(BINDINGS)
 
 
-def extension(version: str, root: Path):
+def backend_extension(version: str, oneccl: Path):
     from torch.utils.cpp_extension import CppExtension
 
-    # The loader starts from the module: <venv>/lib/python3.x/site-packages/<package> -> <venv>/lib.
-    # DT_RPATH rather than DT_RUNPATH, because it also serves the libraries that libmpi opens.
+    # $ORIGIN is the folder of the module: <venv>/lib/python3.x/site-packages/<package> -> <venv>/lib.
+    # DT_RPATH instead of DT_RUNPATH, because it also applies to the libraries that libmpi opens.
     depth = len(Path(sysconfig.get_path("platlib")).relative_to(sys.prefix).parts)
     to_venv_lib = "$ORIGIN/" + "../" * depth + "lib" if depth else "$ORIGIN"
     return CppExtension(
         name=f"{PACKAGE}._ccl",
-        sources=[str(unit())],
-        include_dirs=[str(HERE / "csrc"), str(root / "include")],
-        extra_objects=[str(root / LIBRARY), "-Wl,--no-as-needed", str(hwloc_stand_in())],
+        sources=[str(write_single_unit())],
+        include_dirs=[str(BINDINGS / "csrc"), str(oneccl / "include")],
+        extra_objects=[str(oneccl / LIBRARY), "-Wl,--no-as-needed", str(build_hwloc_stub())],
         libraries=["dl", "rt", "pthread"],
         define_macros=[("ORCH_CCL_VERSION", f'"{version}"')],
-        extra_compile_args={"cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", *optimised()]},
+        extra_compile_args={"cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", *optimization_flags()]},
         extra_link_args=[
-            "-Wl,--exclude-libs,ALL",  # another oneCCL in the process must not meet ours
+            "-Wl,--exclude-libs,ALL",  # another oneCCL in the process must not use our symbols
             f"-Wl,--wrap={ONECCL_BFLOAT16}",  # csrc/oneccl_bfloat16.cpp
             "-Wl,--disable-new-dtags",
             f"-Wl,-rpath,$ORIGIN/../../..:{to_venv_lib}",
             "-Wl,--no-undefined-version",
-            *(sanitized() or ["-s"]),
+            *(sanitizer_flags() or ["-s"]),
         ],
     )
 
 
-def dropout():
-    """A library that needs torch alone; OpenMP's symbols are those of torch's runtime."""
+def dropout_extension():
+    """Return the dropout library, which needs only torch and uses the OpenMP runtime of torch."""
     from torch.utils.cpp_extension import CppExtension
 
     return CppExtension(
         name=f"{PACKAGE}._dropout",
         sources=["kernels/dropout.cpp"],
         depends=["kernels/threefry.h"],
-        extra_compile_args={"cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimised("-O3")]},
+        extra_compile_args={
+            "cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimization_flags("-O3")]
+        },
         extra_link_args=["-s"],
     )
 
 
-def optimised(level: str = "-O2") -> list[str]:
-    """The user's CXXFLAGS come last, so theirs count."""
-    ours = ["-O1", "-g1", *sanitized()] if sanitized() else [level, "-g0"]
-    return [*ours, *shlex.split(os.environ.get("CXXFLAGS", ""))]
+def optimization_flags(level: str = "-O2") -> list[str]:
+    """Return compiler flags; the user's CXXFLAGS come last and take precedence."""
+    # Reports of sanitizers need only functions and lines: -g1.
+    defaults = ["-O1", "-g1", *sanitizer_flags()] if sanitizer_flags() else [level, "-g0"]
+    return [*defaults, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
-def sanitized() -> list[str]:
-    """`make sanitize`: "thread" or "address". Reports want functions and lines alone (-g1), and
-    dropout, which none of its programs uses, is not built."""
+def sanitizer_flags() -> list[str]:
+    """Return the flags of the sanitizer ("thread" or "address") that `make sanitize` requests."""
     kind = os.environ.get("ORCH_CCL_SANITIZE")
     return [f"-fsanitize={kind}", "-fno-omit-frame-pointer"] if kind else []
 
 
-def jobs() -> int:
-    """Compilers at once: one for each core, as far as memory goes (torch's headers want some)."""
+def max_jobs() -> int:
+    """Return the number of parallel compilers: one per core and at most one per 2 GiB of memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(len(os.sched_getaffinity(0)), memory // 2**31))
 
 
 def main() -> None:
-    need_tools()
-    os.environ.setdefault("MAX_JOBS", str(jobs()))
-    torch = need_torch()
+    check_tools()
+    os.environ.setdefault("MAX_JOBS", str(max_jobs()))
+    torch = import_torch()
     from torch.utils.cpp_extension import BuildExtension
 
     torch_version = torch.__version__.split("+")[0]
     version = f"{torch_version}+orch.{RELEASE}"
-    remember(version, torch_version)
+    write_built_module(version, torch_version)
     minor = re.match(r"\d+\.\d+", torch_version).group()
     setup(
         version=version,
         packages=[PACKAGE, f"{PACKAGE}.env"],
         py_modules=["oneccl_bind_pt_autoload"],
         package_data={f"{PACKAGE}.env": ["setvars.sh"]},
-        ext_modules=[extension(version, oneccl_root()), *([] if sanitized() else [dropout()])],
-        # No requirement on torch itself: the check at import says more than pip's resolver could.
-        # libhwloc, which oneCCL wants, is in tcmlib (from 1.3 on): root need not install it.
+        # No program that runs under a sanitizer uses dropout.
+        ext_modules=[backend_extension(version, oneccl_root()), *([] if sanitizer_flags() else [dropout_extension()])],
+        # torch is not a requirement, because the check at import gives a better error than pip's resolver.
+        # tcmlib (from 1.3) contains libhwloc, which oneCCL needs.
         install_requires=["impi-rt>=2021.14", "tcmlib>=1.3"],
         keywords=[f"torch {minor}", f"oneCCL {ONECCL}"],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=shutil.which("ninja") is not None)},

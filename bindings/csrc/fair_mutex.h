@@ -10,7 +10,7 @@ namespace orch_ccl {
 
 // A mutex for one kind of thread that locks it continuously (a thread that drives operations) and others that need it
 // rarely (the monitor, a caller). With std::mutex the driver locks it again before a thread that it has woken gets a
-// core; on a busy machine this goes on for minutes, in which a timeout or the death of a rank is not noticed.
+// core; on a busy machine this continues for minutes, during which a timeout or the death of a rank is not noticed.
 class FairMutex : public std::mutex {
  public:
   // For all threads that do not drive operations.

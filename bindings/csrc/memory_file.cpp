@@ -22,7 +22,7 @@ namespace orch_ccl {
 namespace {
 
 constexpr const char* kName = "orch-ccl";
-// The size cannot change, so an access below it never fails, and no other process can add a seal against writing.
+// The size cannot change, so an access below it never fails, and another process cannot add a seal against writing.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 [[noreturn]] void throw_errno(const std::string& what) {

@@ -40,7 +40,7 @@ class Segment {
   static std::shared_ptr<Segment> open(const std::string& id, pid_t creator, int ranks);
 
   const std::string& id() const { return file_.id(); }
-  // Called when all ranks have mapped the segment. Afterwards no other process can.
+  // Called when all ranks have mapped the segment. Afterwards other processes cannot.
   void close() { file_.close(); }
 
   int ranks() const { return ranks_; }

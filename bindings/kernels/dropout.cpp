@@ -1,8 +1,8 @@
-// torch.ops.orch.dropout: torch's dropout, whose mask is a function of one seed and each element's place.
+// torch.ops.orch.dropout: dropout whose mask is a function of a seed and each element's position.
 //
-// The seed comes from torch's default generator, so that torch.manual_seed and saved random states decide on it.
-// Nothing but the seed is kept for backward(), which makes the mask again. ATen's own kernel draws one number after
-// another from a Mersenne Twister where the CPU is not Intel's.
+// The seed comes from torch's default generator, so torch.manual_seed and saved random states determine it. backward()
+// stores only the seed and computes the mask again. On CPUs that are not Intel's, ATen's kernel draws the numbers
+// one by one from a Mersenne Twister. torch calls these functions on any thread; they need no lock.
 
 #include <algorithm>
 #include <cmath>
@@ -21,21 +21,21 @@
 namespace orch_dropout {
 namespace {
 
-constexpr int64_t kGrain = 256; // blocks that are worth a thread
+constexpr int64_t kGrain = 256; // the fewest blocks that justify another thread
 
-// What one thread does: blocks `first` to before `last` of `size` elements.
+// The work of one thread: blocks from `first` up to, but not including, `last`.
 template <typename T>
 struct Task {
   const T* input;
   T* output;
-  int64_t size, first, last;
+  int64_t size, first, last; // size: elements of the whole tensor
   uint64_t seed;
-  uint32_t dropped; // words below it drop their element
+  uint32_t threshold; // elements with a smaller random word are dropped
   at::opmath_type<T> scale;
 };
 
-// A product with 0 or the scale, as in torch: what is dropped keeps its sign, and infinity becomes NaN. The values are
-// copied from the task, because the compiler could not know that storing the output leaves them alone.
+// Multiplies with 0 or the scale, as torch does: dropped elements keep their sign, and infinity becomes NaN. The values
+// are copied from the task, because the compiler does not know that storing the output leaves them unchanged.
 template <typename T>
 ORCH_INLINE void apply(const Task<T>& task, const Block& words, int64_t start, int count) {
   using Wide = at::opmath_type<T>;
@@ -43,9 +43,9 @@ ORCH_INLINE void apply(const Task<T>& task, const Block& words, int64_t start, i
   T* __restrict output = task.output + start;
   const uint32_t* __restrict word = &words[0][0];
   const Wide scale = task.scale;
-  const uint32_t dropped = task.dropped;
+  const uint32_t threshold = task.threshold;
   for (int i = 0; i < count; ++i)
-    output[i] = static_cast<T>(static_cast<Wide>(input[i]) * (word[i] >= dropped ? scale : Wide(0)));
+    output[i] = static_cast<T>(static_cast<Wide>(input[i]) * (word[i] >= threshold ? scale : Wide(0)));
 }
 
 template <typename T>
@@ -53,11 +53,11 @@ ORCH_INLINE void run(const Task<T>& task) {
   Block words;
   for (int64_t block = task.first; block < task.last; ++block) {
     threefry(task.seed, static_cast<uint64_t>(block) * kLanes, words);
-    const int64_t start = block * kBlock, left = task.size - start;
-    if (left >= kBlock)
-      apply(task, words, start, kBlock); // a constant: the loop becomes vectors without a rest
+    const int64_t start = block * kBlock, remaining = task.size - start;
+    if (remaining >= kBlock)
+      apply(task, words, start, kBlock); // a constant length: the vectorised loop needs no remainder
     else
-      apply(task, words, start, static_cast<int>(left));
+      apply(task, words, start, static_cast<int>(remaining));
   }
 }
 
@@ -66,7 +66,7 @@ void run_portable(const Task<T>& task) {
   run(task);
 }
 
-// The same loops for the compiler's vectoriser, once for each width of registers; all give the same bits.
+// The same loops, vectorised by the compiler for each register width. All give the same bits.
 #ifdef __x86_64__
 template <typename T>
 __attribute__((target("avx2"))) void run_avx2(const Task<T>& task) {
@@ -97,7 +97,7 @@ void fill(const at::Tensor& input, const at::Tensor& output, double p, int64_t s
   static const auto run_fastest = fastest<T>();
   Task<T> task{input.const_data_ptr<T>(), output.mutable_data_ptr<T>(), input.numel(), 0, 0};
   task.seed = static_cast<uint64_t>(seed);
-  task.dropped = static_cast<uint32_t>(std::min(std::nearbyint(std::ldexp(p, 32)), 4294967295.0));
+  task.threshold = static_cast<uint32_t>(std::min(std::nearbyint(std::ldexp(p, 32)), 4294967295.0));
   task.scale = Wide(1) / static_cast<Wide>(1 - p);
   at::parallel_for(0, (task.size + kBlock - 1) / kBlock, kGrain, [&](int64_t first, int64_t last) {
     Task<T> part = task;
@@ -107,7 +107,7 @@ void fill(const at::Tensor& input, const at::Tensor& output, double p, int64_t s
   });
 }
 
-// An element's place is its number in the order of its indices, whatever the strides: a gradient may have others.
+// An element's position counts in the order of indices, independent of strides: those of a gradient may differ.
 at::Tensor dropout_by_seed(const at::Tensor& input, double p, int64_t seed) {
   TORCH_CHECK(p >= 0 && p < 1, "orch::dropout_by_seed: p must be at least 0 and less than 1, not ", p);
   const auto dense = input.contiguous();
@@ -125,7 +125,7 @@ at::Tensor call_by_seed(const at::Tensor& input, double p, int64_t seed) {
   return handle.call(input, p, seed);
 }
 
-// Each output is its input times a constant, so that the gradient goes through the same operation.
+// Each output is its input times a constant, so the gradient is the same operation.
 struct DropoutBySeed : torch::autograd::Function<DropoutBySeed> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, double p, int64_t seed) {
     context->saved_data["p"] = p;

@@ -1,5 +1,7 @@
-"""The c10d backend `ccl` over oneCCL. torch knows it by an entry point and loads it when asked for
-it; importing this module loads it at once:
+"""The c10d backend `ccl` over oneCCL.
+
+torch finds it by an entry point and loads it for the first group that uses it. Importing this module
+loads it at once:
 
 >>> torch.distributed.init_process_group("ccl")
 """
@@ -11,14 +13,14 @@ import os
 
 from . import _check
 
-_check.same_torch()
+_check.check_torch()
 
 import torch.distributed as dist  # noqa: E402
 
 try:
     from . import _ccl
 except ImportError as error:
-    raise _check.explained(error) from error
+    raise _check.add_hint(error) from error
 
 from ._built import ONECCL as oneccl_version  # noqa: E402
 from ._built import VERSION as __version__  # noqa: E402
@@ -27,20 +29,23 @@ from .hooks import bf16_compress_hook  # noqa: E402
 
 __all__ = ["__version__", "bf16_compress_hook", "cwd", "expect_settings", "oneccl_version"]
 
-#: the folder that holds env/setvars.sh, as in Intel's package
+# The folder of env/setvars.sh, as in Intel's package.
 cwd = os.path.dirname(os.path.abspath(__file__))
 
 
 def expect_settings(settings):
-    """Variables that a launcher sets on purpose: oneCCL does not warn that they have these values.
+    """Suppress oneCCL's warnings about variables that a launcher has set on purpose.
 
-    To be called before the first group is made.
+    Call it before the first group is created.
+
+    Args:
+        settings: environment variables and their values.
     """
     _ccl.expect_settings(dict(settings))
 
 
 def _create(options, _backend_options=None):
-    """Called by torch for every group of backend `ccl`; all its ranks call it together."""
+    """Create a process group. torch calls it on all ranks of the group."""
     added = defaults(os.environ)
     os.environ.update(added)
     expect_settings(added)
@@ -56,7 +61,7 @@ def _create(options, _backend_options=None):
 
 def _register() -> None:
     dist.Backend.register_backend("ccl", _create, extended_api=True, devices=["cpu"])
-    dist.ProcessGroupCCL = _ccl.ProcessGroupCCL  # beside ProcessGroupGloo
+    dist.ProcessGroupCCL = _ccl.ProcessGroupCCL  # like torch.distributed.ProcessGroupGloo
     atexit.register(_ccl.before_interpreter_ends)
 
 

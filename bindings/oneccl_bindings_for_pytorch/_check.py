@@ -1,4 +1,7 @@
-"""A wheel of C++ fits one torch. Say so in words, before the loader says `undefined symbol`."""
+"""Check that the installed torch is the one that the C++ extension was built for.
+
+Otherwise the loader would only report an undefined symbol.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,31 @@ from importlib.metadata import PackageNotFoundError, version
 
 from . import _built
 
-_CURE = "bring both of one stack: `orch setup`, `orch provision` on nodes, `orch image build`"
+_HINT = "Install both from one stack: `orch setup`, `orch provision` on nodes, `orch image build`"
 
 
-def _minor(text: str) -> str:
-    return ".".join(text.split("+")[0].split(".")[:2])
+def _minor(release: str) -> str:
+    return ".".join(release.split("+")[0].split(".")[:2])
 
 
-def same_torch() -> None:
-    """Raise ImportError unless the installed torch is of the release this wheel was built for."""
+def check_torch() -> None:
+    """Raise ImportError unless the installed torch has the release that this wheel was built for."""
+    built_for = f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, but"
     try:
-        here = version("torch")
+        installed = _minor(version("torch"))
     except PackageNotFoundError:
-        raise ImportError(
-            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, and here is no torch: " + _CURE
-        ) from None
-    if _minor(here) != _minor(_built.TORCH):
-        raise ImportError(
-            f"oneccl_bind_pt was built for torch {_minor(_built.TORCH)}, this is {_minor(here)}: " + _CURE
-        )
+        raise ImportError(f"{built_for} torch is not installed. {_HINT}") from None
+    if installed != _minor(_built.TORCH):
+        raise ImportError(f"{built_for} torch {installed} is installed. {_HINT}")
 
 
-def explained(error: ImportError) -> ImportError:
-    """The loader's complaint about our extension, with the cure where we know it."""
+def add_hint(error: ImportError) -> ImportError:
+    """Return the loader's error about the extension with a hint, if the cause is known."""
     if "libhwloc" in str(error):
-        return ImportError(f"{error}: `pip install tcmlib` or `apt install libhwloc15` brings it")
+        return ImportError(f"{error}. Install libhwloc: `pip install tcmlib` or `apt install libhwloc15`")
     if "undefined symbol" in str(error):
         return ImportError(
-            f"oneccl_bind_pt was built for torch {_built.TORCH}, and this torch differs from it: {_CURE} ({error})"
+            f"oneccl_bind_pt was built for torch {_built.TORCH}, but the installed torch differs from it. "
+            f"{_HINT} ({error})"
         )
     return error

@@ -1,47 +1,47 @@
-"""What oneCCL needs to know and the user did not say. Existing variables always win."""
+"""Defaults for the environment variables of oneCCL and libfabric. Variables that are set take precedence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ._interface import towards_others
+from ._interface import interface_to_ranks
 
-# MPI's own algorithm is kept up to DDP's usual bucket of 25 MB. Beyond, oneCCL's ring took about
-# two thirds of its time (2 ranks of one host, 100 MB, fp32 and bf16; measured on a busy machine).
+# MPI's algorithm is used up to 32 MB, more than DDP's default bucket of 25 MB. For longer tensors oneCCL's
+# ring took two thirds of its time (2 ranks of one host, 100 MB, fp32 and bf16; measured on a busy machine).
 ALLREDUCE = "direct:0-33554432;ring:33554433-max"
-# Of the ring: one part is added up while another is on its way (1 Gbit/s, 100 MB: 1 % less time).
+# The ring reduces one chunk while the next is transferred: 1 % less time at 1 Gbit/s for 100 MB.
 RING_CHUNKS = "4"
-# By oneCCL's choice each rank of an uneven all_to_all may take another algorithm, by how much it
-# sends, and wait for ever; and MPI's counts bytes in an int.
+# By default the ranks of an uneven all_to_all may choose different algorithms, because oneCCL decides by how
+# much a rank sends; they then wait forever. MPI's algorithm counts bytes in an int.
 ALLTOALLV = "scatter"
 UNDER_MPI = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK")
 
 
 def defaults(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables to add to `env`. Launchers can ask what would happen."""
-    out: dict[str, str] = {}
+    """Return the variables to add to `env`. Launchers may call it to learn the defaults."""
+    values: dict[str, str] = {}
     mpi = any(name in env for name in UNDER_MPI)
     transport = env.get("CCL_ATL_TRANSPORT") or ("mpi" if mpi else "ofi")
-    out["CCL_ATL_TRANSPORT"] = transport
-    # Without cores of their own oneCCL's workers spin on those that compute; we drive it then.
-    out["CCL_WORKER_OFFLOAD"] = "0" if env.get("CCL_WORKER_AFFINITY", "auto") == "auto" else "1"
+    values["CCL_ATL_TRANSPORT"] = transport
+    # Without separate cores, oneCCL's workers would spin on those that compute; then this backend's thread drives it.
+    values["CCL_WORKER_OFFLOAD"] = "0" if env.get("CCL_WORKER_AFFINITY", "auto") == "auto" else "1"
     if transport == "mpi":
-        out["CCL_ALLREDUCE"] = ALLREDUCE
-        out["CCL_ALLTOALLV"] = ALLTOALLV
-        out["CCL_RS_CHUNK_COUNT"] = RING_CHUNKS
-        # libmpi's own sums take denormal numbers for zeros, and twice the time of ours with AVX2.
-        out["CCL_ATL_MPI_BF16"] = "0"
+        values["CCL_ALLREDUCE"] = ALLREDUCE
+        values["CCL_ALLTOALLV"] = ALLTOALLV
+        values["CCL_RS_CHUNK_COUNT"] = RING_CHUNKS
+        # libmpi's sums treat denormal numbers as zeros and take twice the time of this backend's with AVX2.
+        values["CCL_ATL_MPI_BF16"] = "0"
     if transport == "ofi":
-        # libfabric would otherwise pick a provider by what hardware it believes to see.
-        out["FI_PROVIDER"] = "tcp"
-        if interface := towards_others(env):
-            out["FI_TCP_IFACE"] = interface
+        # libfabric would otherwise choose a provider by the hardware that it detects.
+        values["FI_PROVIDER"] = "tcp"
+        if interface := interface_to_ranks(env):
+            values["FI_TCP_IFACE"] = interface
     if env.get("ORCH_CCL_SHARED_MEMORY") != "0":
-        # DDP's buckets in the ranks' common memory; torch's default is 1.
-        out["DDP_DISABLE_COMM_MEM"] = "0"
+        # DDP's buckets are allocated in shared memory; torch's default is 1.
+        values["DDP_DISABLE_COMM_MEM"] = "0"
     if not mpi:
-        # hydra's variables are not there to be read; torchrun's are.
-        out["CCL_PROCESS_LAUNCHER"] = "none"
-        out["CCL_LOCAL_RANK"] = env.get("LOCAL_RANK", "0")
-        out["CCL_LOCAL_SIZE"] = env.get("LOCAL_WORLD_SIZE", "1")
-    return {name: value for name, value in out.items() if not env.get(name)}
+        # Without hydra oneCCL cannot read its variables; torchrun's are available.
+        values["CCL_PROCESS_LAUNCHER"] = "none"
+        values["CCL_LOCAL_RANK"] = env.get("LOCAL_RANK", "0")
+        values["CCL_LOCAL_SIZE"] = env.get("LOCAL_WORLD_SIZE", "1")
+    return {name: value for name, value in values.items() if not env.get(name)}

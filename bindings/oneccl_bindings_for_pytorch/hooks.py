@@ -1,10 +1,10 @@
 """DDP communication hooks that work on `ccl`.
 
-torch's own bf16_compress_hook refuses every backend but NCCL, although nothing in it is of a GPU.
+torch's bf16_compress_hook rejects all backends except NCCL, although it does nothing specific to GPUs.
 """
 
-# No `from __future__ import annotations`: DDP compares the hook's annotations with the classes,
-# but not the first, which Python 3.9 cannot read.
+# No `from __future__ import annotations`: DDP compares the annotations of a hook with its classes. It does not
+# compare the first one, which is a string because Python 3.9 cannot evaluate it.
 from typing import Any
 
 import torch
@@ -20,12 +20,12 @@ def bf16_compress_hook(
     compressed = gradients.to(torch.bfloat16).div_(group.size())
     future = dist.all_reduce(compressed, group=group, async_op=True).get_future()
 
-    def decompress(done: torch.futures.Future[Any]) -> torch.Tensor:
-        gradients.copy_(done.value()[0])
+    def decompress(completed: torch.futures.Future[Any]) -> torch.Tensor:
+        gradients.copy_(completed.value()[0])
         return gradients
 
     return future.then(decompress)
 
 
-# DDP refuses a hook by this name on any backend but NCCL.
+# DDP rejects a hook with the original name on all backends except NCCL.
 bf16_compress_hook.__name__ = "ccl_bf16_compress_hook"

@@ -156,7 +156,7 @@ def need_tools(stack: Stack) -> None:
     folder = SHARE / "bindings"
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import needed; "
-        "lacking = needed.to_build(); print(needed.told(lacking) if lacking else '')"
+        "missing = needed.missing_build_tools(); print(needed.describe(missing) if missing else '')"
     )
     command = [sys.executable, "-I", "-B", "-c", code, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)

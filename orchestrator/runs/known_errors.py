@@ -64,7 +64,7 @@ KNOWN_SIGNATURES = (
     ),
     Signature(
         name="our bindings for another torch",
-        pattern=r"oneccl_bind_pt was built for torch ([\d.]+), (?:this is|and here is)",
+        pattern=r"oneccl_bind_pt was built for torch ([\d.]+), but",
         cause="The ccl bindings were built for torch {1}, which is not the one installed.",
         cure=ONE_STACK,
     ),

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from oneccl_bindings_for_pytorch._interface import interface_of, towards_others
+from oneccl_bindings_for_pytorch._interface import interface_of, interface_to_ranks
 
 ROUTE = (
     subprocess.run(
@@ -19,12 +19,12 @@ ROUTE = (
 
 @pytest.mark.parametrize("master", ["127.0.0.1", "localhost", "::1"])
 def test_nobody_else_reaches_a_loopback(master: str) -> None:
-    assert towards_others({"MASTER_ADDR": master}) == "lo"
+    assert interface_to_ranks({"MASTER_ADDR": master}) == "lo"
 
 
 def test_ranks_that_are_all_here_take_the_loopback() -> None:
     here = {"MASTER_ADDR": "192.0.2.200", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-    assert towards_others(here) == "lo"
+    assert interface_to_ranks(here) == "lo"
 
 
 @pytest.mark.skipif(not ROUTE, reason="no network: NOTHING is known of ways to other hosts")
@@ -33,12 +33,12 @@ def test_ranks_of_several_hosts_take_the_way_to_the_master() -> None:
     asked = {"MASTER_ADDR": address, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     assert interface_of(address) == name
     # An address of this host is looked up as that of its interface, not of the loopback.
-    assert towards_others(asked) == name
+    assert interface_to_ranks(asked) == name
 
 
 @pytest.mark.parametrize("master", ["", "no-such-host.invalid"])
 def test_nothing_is_guessed(master: str) -> None:
-    assert towards_others({"MASTER_ADDR": master}) is None
+    assert interface_to_ranks({"MASTER_ADDR": master}) is None
 
 
 @pytest.mark.parametrize("by", ["bare", "torchrun"])

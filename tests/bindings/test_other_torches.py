@@ -55,4 +55,4 @@ def test_it_is_refused_by_another_torch(debian: Debian):
         "except ImportError as error: print(error)"
     )
     said = debian.python(code)
-    assert f"was built for torch {RELEASES[debian.suite]}, this is 2.13" in said
+    assert f"was built for torch {RELEASES[debian.suite]}, but torch 2.13 is installed" in said

@@ -43,8 +43,8 @@ def test_names_and_version():
 @pytest.mark.parametrize(
     ("torch_version", "words"),
     [
-        ("2.14.0", "this is 2.14: bring both of one stack: `orch setup`"),
-        ("2.7.1+cpu", "this is 2.7: bring both of one stack: `orch setup`"),
+        ("2.14.0", "but torch 2.14 is installed. Install both from one stack: `orch setup`"),
+        ("2.7.1+cpu", "but torch 2.7 is installed. Install both from one stack: `orch setup`"),
     ],
 )
 def test_another_torch_is_refused_in_words(tmp_path, torch_version, words):
@@ -129,7 +129,7 @@ def test_without_torch_there_are_words(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert "no torch in this environment" in done.stderr
+    assert "torch is not installed in this environment" in done.stderr
     assert "--no-build-isolation" in done.stderr
 
 

@@ -1,6 +1,6 @@
-# Source me. Intel's package needed it to find its libraries; ours finds them by itself, so all this does
-# is to put the directory of mpiexec.hydra on PATH. Safe under `set -eu`, in sh and bash, any number of
-# times; it leaves "$@" alone and sets no variable but PATH.
+# Source this file to add the directory of mpiexec.hydra to PATH. Intel's package needs its setvars.sh to find
+# libraries; this one finds them without it. It works under `set -eu` in sh and bash, may be sourced repeatedly, does
+# not change "$@", and sets only PATH.
 if [ -n "${VIRTUAL_ENV:-}" ] && [ -x "${VIRTUAL_ENV}/bin/mpiexec.hydra" ]; then
     case ":${PATH:-}:" in
         *":${VIRTUAL_ENV}/bin:"*) ;;

@@ -23,19 +23,19 @@ def run_needed(code: str = "", **environment: str) -> subprocess.CompletedProces
 
 
 def test_nothing_is_missing_on_this_machine() -> None:
-    assert run_needed("print(needed.to_build())").stdout == "{}\n"
+    assert run_needed("print(needed.missing_build_tools())").stdout == "{}\n"
 
 
 def test_a_missing_compiler_is_reported_with_its_packages() -> None:
     result = run_needed(CXX="no-such-compiler -O3")
     assert result.returncode == 1
-    assert "not on this machine: a C++ compiler ('no-such-compiler')" in result.stderr
+    assert "This machine lacks a C++ compiler ('no-such-compiler')" in result.stderr
     assert "apt install g++" in result.stderr
     assert "dnf install gcc-c++" in result.stderr
 
 
 def test_all_missing_packages_are_reported_at_once(tmp_path: Path) -> None:
-    code = f"print(needed.told(needed.to_build(pathlib.Path({str(tmp_path)!r}))))"
+    code = f"print(needed.describe(needed.missing_build_tools(pathlib.Path({str(tmp_path)!r}))))"
     output = run_needed(code, CXX="no-such-compiler").stdout
     assert "Python.h" in output
     assert "`apt install g++ python3-dev` (Debian, Ubuntu)" in output

@@ -59,14 +59,14 @@ LINES = [
     ),
     (
         "our bindings for another torch",
-        "ImportError: oneccl_bind_pt was built for torch 2.13, this is 2.14: bring both of one "
-        "stack: `orch setup`, `orch provision` on nodes, `orch image build`",
+        "ImportError: oneccl_bind_pt was built for torch 2.13, but torch 2.14 is installed. Install both "
+        "from one stack: `orch setup`, `orch provision` on nodes, `orch image build`",
         "built for torch 2.13",
     ),
     (
         "our bindings for another torch",
-        "ImportError: oneccl_bind_pt was built for torch 2.13, and here is no torch: bring both of "
-        "one stack: `orch setup`, `orch provision` on nodes, `orch image build`",
+        "ImportError: oneccl_bind_pt was built for torch 2.13, but torch is not installed. Install both "
+        "from one stack: `orch setup`, `orch provision` on nodes, `orch image build`",
         "built for torch 2.13",
     ),
     (
