@@ -20,7 +20,7 @@ from orchestrator.provisioning.pip import index_options, run_pip
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
-BUILD_RECORD = "made-of.json"  # beside the wheel of `orch setup`
+BUILD_RECORD = "made-of.json"  # in the folder of the wheel
 WHEELS = "oneccl_bind_pt-*.whl"
 
 

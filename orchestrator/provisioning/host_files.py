@@ -16,7 +16,7 @@ def host_entries(probes: tuple[Probe, ...], addresses: Mapping[str, str]) -> lis
     """Return the entries of all nodes for /etc/hosts.
 
     They have the inventory's names only. The host name that a node reports could redirect the other nodes'
-    connections to it. Addresses and localhost are no names of a node.
+    connections to it. Addresses and localhost are omitted.
     """
     return [{"address": addresses[p.name], "names": [p.name]} for p in probes if is_host_name(p.name)]
 

@@ -58,7 +58,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionPlan:
-    """What to do with the nodes."""
+    """The actions and settings for all nodes."""
 
     problems: tuple[Problem, ...]  # if there are any, no node is changed
     decisions: tuple[Decision, ...]
@@ -132,10 +132,10 @@ def platform_of(probe: Probe) -> Platform:
 def find_address(name: str, probes: tuple[Probe, ...]) -> str:
     """Return the address at which the other nodes reach a node; for a single node the loopback address.
 
-    Addresses of the node's own interfaces come first, so that no other node can redirect its peers.
+    Addresses of the node's interfaces come first, so that no other node can redirect its peers.
     """
-    seen = [probe.peers[name].address for probe in probes if name in probe.peers]
-    addresses = [address for address in seen if address]
+    peers = [probe.peers[name] for probe in probes if name in probe.peers]
+    addresses = [peer.address for peer in peers if peer.address]
     node = {probe.name: probe for probe in probes}.get(name)
     confirmed = [address for address in addresses if node and find_interface(address, node)]
     return next(iter((*confirmed, *addresses)), "127.0.0.1")

@@ -56,7 +56,7 @@ class Listener:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """One execution of `orch provision` or `orch sync`, with the results of each node so far."""
+    """An execution of `orch provision` or `orch sync`, with the results of each node so far."""
 
     request: ProvisionRequest
     source: Path  # inventory

@@ -1,13 +1,12 @@
-"""Makes files of a node equal to files of the controller: rsync's semantics over any connection.
+"""Mirroring of files of the controller to a node, like rsync but over any connection.
 
-A task says `root`, and of these what it needs:
-  trees: [{src, dest, mode}]      folders of the controller, mirrored with deletion; `mode` of all
-                                  files, or else 0700 and 0600 as they are executable or not: never
-                                  wider than they are here
+Options of a task besides `root`, all of them optional:
+  trees: [{src, dest, mode}]      folders of the controller to mirror, with deletion; `mode` of all files, by default
+                                  0700 for executable files and 0600 for others
   files: [{dest, content, mode}]  single files; a content that is not text is written as JSON
-  folders: {path: mode}
-  absent: [path]                  files that must not be there
-  ignored: [pattern]              names that neither travel nor are deleted
+  folders: {path: mode}           folders to create
+  absent: [path]                  files to delete
+  ignored: [pattern]              names that are neither copied nor deleted
 """
 
 from __future__ import annotations
@@ -26,51 +25,54 @@ from typing import IO, Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-SMALL = 1 << 20  # bytes of an archive
+SMALL_BYTES = 1 << 20  # of an archive
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    TRANSFERS_FILES = False  # most runs need no file there, and so no folder for it
+    """The controller's part of orch_tree."""
+
+    TRANSFERS_FILES = False  # usually no file is transferred, and no remote temporary folder needed
     _requires_connection = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Compare the files, then send an archive of those that differ."""
         super().run(tmp, task_vars)
-        given = self._task.args
-        ignored = list(given.get("ignored", ()))
-        sources = read_sources(given, ignored)
+        options = self._task.args
+        ignored = list(options.get("ignored", ()))
+        sources = read_sources(options, ignored)
         arguments = {
-            "root": given["root"],
+            "root": options["root"],
             "manifest": {path: source.entry for path, source in sources.items()},
-            "mirrored": [tree["dest"] for tree in given.get("trees", ())],
-            "absent": list(given.get("absent", ())),
+            "mirrored": [tree["dest"] for tree in options.get("trees", ())],
+            "absent": list(options.get("absent", ())),
             "ignored": ignored,
-            "folders": dict(given.get("folders", {})),
+            "folders": dict(options.get("folders", {})),
         }
-        result = self._execute("orch_tree", arguments, task_vars)
+        result = self._execute(arguments, task_vars)
         if result.get("failed") or result.get("complete") or self._task.check_mode:
             return result
         drift = result["drift"]
         with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-            # The node names what it needs: it gets that of what was offered, and nothing else.
+            # The node names the files that it lacks; it must not get other files of the controller.
             pack(archive, [path for path in result["missing"] if path in sources], sources)
-            result = self._bring(archive.name, arguments, task_vars)
+            result = self._deliver(archive.name, arguments, task_vars)
         return {**result, "drift": drift}
 
-    def _bring(self, archive: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """With the module's arguments if it is small: a file takes four more commands there."""
-        if os.path.getsize(archive) <= SMALL:
+    def _deliver(self, archive: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Send the archive: a small one in the module's arguments, because a file takes four more commands."""
+        if os.path.getsize(archive) <= SMALL_BYTES:
             with open(archive, "rb") as file:
                 content = base64.b64encode(file.read()).decode()
-            return self._execute("orch_tree", {**arguments, "content": content}, task_vars)
+            return self._execute({**arguments, "content": content}, task_vars)
         try:
             remote = self._send(archive)
-            return self._execute("orch_tree", {**arguments, "archive": remote}, task_vars)
+            return self._execute({**arguments, "archive": remote}, task_vars)
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
 
-    def _execute(self, module: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        done: dict[str, Any] = self._execute_module(module, module_args=arguments, task_vars=task_vars)
-        return done
+    def _execute(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        result: dict[str, Any] = self._execute_module("orch_tree", module_args=arguments, task_vars=task_vars)
+        return result
 
     def _send(self, local: str) -> str:
         if not self._connection._shell.tmpdir:
@@ -83,70 +85,75 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
 
 class Source:
-    """A file to be: from the controller's disk, or a content given in the task."""
+    """A file to write: a file of the controller, or a content of the task."""
 
     def __init__(self, *, path: str = "", content: bytes = b"", mode: str) -> None:
         self.path, self.content, self.mode = path, content, mode
 
     @property
     def entry(self) -> dict[str, str]:
+        """Return the entry of the file in the manifest."""
         with self.open() as file:
-            return {"sha256": digest(file), "mode": self.mode}
+            total = hashlib.sha256()
+            for block in iter(lambda: file.read(1 << 20), b""):
+                total.update(block)
+        return {"sha256": total.hexdigest(), "mode": self.mode}
 
     def open(self) -> IO[bytes]:
+        """Return the content as an open file."""
         return open(self.path, "rb") if self.path else io.BytesIO(self.content)
 
     @property
     def size(self) -> int:
+        """Return the size in bytes."""
         return os.path.getsize(self.path) if self.path else len(self.content)
 
 
-def digest(file: IO[bytes]) -> str:
-    total = hashlib.sha256()
-    for block in iter(lambda: file.read(1 << 20), b""):
-        total.update(block)
-    return total.hexdigest()
-
-
-def read_sources(given: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
+def read_sources(options: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
+    """Return the files of a task by their paths on the node."""
     sources: dict[str, Source] = {}
-    for tree in given.get("trees", ()):
-        sources.update(walk(tree, ignored))
-    for file in given.get("files", ()):
+    for tree in options.get("trees", ()):
+        sources.update(tree_sources(tree, ignored))
+    for file in options.get("files", ()):
         content = file["content"]
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
         sources[file["dest"]] = Source(content=text.encode(), mode=file["mode"])
     return sources
 
 
-def walk(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
+def tree_sources(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
+    """Return the files of one tree by their paths on the node.
+
+    Raises:
+        AnsibleActionFail: if the tree does not exist.
+    """
     src, dest, mode = os.path.expanduser(tree["src"]), tree["dest"], tree.get("mode")
     if os.path.isfile(src):
         return {dest: Source(path=src, mode=mode or mode_of(src))}
     if not os.path.isdir(src):
-        raise AnsibleActionFail(f"{src} is not there")
-    found = {}
+        raise AnsibleActionFail(f"{src} does not exist")
+    sources = {}
     for base, folders, files in os.walk(src, followlinks=True):
         folders[:] = [name for name in sorted(folders) if not matches(name, ignored)]
         for name in files:
             path = os.path.join(base, name)
             if not matches(name, ignored) and os.path.isfile(path):
-                inside = os.path.join(dest, os.path.relpath(path, src))
-                found[inside] = Source(path=path, mode=mode or mode_of(path))
-    return found
+                sources[os.path.join(dest, os.path.relpath(path, src))] = Source(path=path, mode=mode or mode_of(path))
+    return sources
 
 
 def mode_of(path: str) -> str:
-    """Like git: executable or not. What its group and others may do here is of no matter there:
-    whoever trains is the one user who reads it."""
+    """Return the mode on the node, where only the user who trains reads the file."""
     return "0700" if os.stat(path).st_mode & stat.S_IXUSR else "0600"
 
 
 def matches(name: str, patterns: list[str]) -> bool:
+    """Return whether a name matches one of the patterns."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
 def pack(target: IO[bytes], paths: list[str], sources: dict[str, Source]) -> None:
+    """Write an archive of these files."""
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=1) as archive:
         for path in paths:
             member = tarfile.TarInfo(path)

@@ -1,4 +1,4 @@
-"""Pushes wheels to a node: only what is missing there, streamed, over any connection."""
+"""Transfer of wheels to a node: missing parts only, streamed, over any connection."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-# What is held in memory here for each node that is served at the moment.
+# Memory of the controller for each node that receives at the moment.
 PACK_BYTES = 64 * 1024 * 1024
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
+    """The controller's part of orch_wheels."""
+
     _requires_connection = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Query how much of each wheel the node has, and send the rest."""
         super().run(tmp, task_vars)
-        given = dict(self._task.args)
-        source, receiver = os.path.expanduser(given.pop("source")), given.pop("receiver")
-        result: dict[str, Any] = self._execute_module("orch_wheels", module_args=given, task_vars=task_vars)
+        params = dict(self._task.args)
+        source, receiver = os.path.expanduser(params.pop("source")), params.pop("receiver")
+        result: dict[str, Any] = self._execute_module("orch_wheels", module_args=params, task_vars=task_vars)
         if result.get("failed") or self._task.check_mode:
             return result
-        parts = {wheel["file"]: "." + wheel["sha256"] for wheel in given["wheels"]}
+        parts = {wheel["file"]: "." + wheel["sha256"] for wheel in params["wheels"]}
         command = f"{shlex.quote(result['python'])} -c {shlex.quote(receiver)}"
         sent = 0
-        for pieces in packs(source, wanted(result["present"], set(parts))):
+        for pieces in packs(source, checked_offsets(result["present"], set(parts))):
             data = message(result["folder"], source, pieces, parts)
             done = self._low_level_execute_command(command, sudoable=False, in_data=data)
             if done["rc"] != 0:
-                words = (done["stderr"] or done["stdout"]).strip()
-                return {"failed": True, "msg": words[-500:] or "the transfer broke off"}
+                error = (done["stderr"] or done["stdout"]).strip()
+                return {"failed": True, "msg": error[-500:] or "the transfer was interrupted"}
             sent += sum(piece["length"] for piece in pieces)
         return {"changed": sent > 0, "bytes": sent}
 
 
-def wanted(present: Any, offered: set[str]) -> dict[str, int]:
-    """What the node says of the wheels that it was offered; it names no other file of this machine
-    and no place before a file's beginning."""
+def checked_offsets(present: Any, offered: set[str]) -> dict[str, int]:
+    """Return the node's offsets of offered wheels only: it must not name other files of the controller."""
     return {
         file: offset
         for file, offset in dict(present).items()
@@ -49,26 +51,31 @@ def wanted(present: Any, offered: set[str]) -> dict[str, int]:
     }
 
 
-def packs(source: str, present: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
-    """-> lists of pieces of at most PACK_BYTES together; what has arrived is left out."""
+def packs(source: str, offsets: dict[str, int]) -> Iterator[list[dict[str, Any]]]:
+    """Yield lists of pieces of at most PACK_BYTES together, without what has arrived.
+
+    Args:
+        source: the folder of the wheels.
+        offsets: bytes of each wheel that the node has, -1 for all.
+    """
     pack: list[dict[str, Any]] = []
-    room = PACK_BYTES
-    for file, offset in sorted(present.items()):
+    capacity = PACK_BYTES
+    for file, offset in sorted(offsets.items()):
         size = os.path.getsize(os.path.join(source, file))
         while 0 <= offset < size:
-            length = min(room, size - offset)
+            length = min(capacity, size - offset)
             last = offset + length == size
             pack.append({"file": file, "offset": offset, "length": length, "last": last})
-            offset, room = offset + length, room - length
-            if room == 0:
+            offset, capacity = offset + length, capacity - length
+            if capacity == 0:
                 yield pack
-                pack, room = [], PACK_BYTES
+                pack, capacity = [], PACK_BYTES
     if pack:
         yield pack
 
 
 def message(folder: str, source: str, pieces: list[dict[str, Any]], parts: dict[str, str]) -> bytes:
-    """What roles/stack/files/receive.py reads."""
+    """Return the input of roles/stack/files/receive.py for these pieces."""
     head = [
         {
             "part": parts[piece["file"]],
@@ -78,21 +85,17 @@ def message(folder: str, source: str, pieces: list[dict[str, Any]], parts: dict[
         }
         for piece in pieces
     ]
-    first = json.dumps({"folder": folder, "pieces": head}).encode() + b"\n"
-    total = len(first) + sum(piece["length"] for piece in pieces)
-    # Filled in place and handed on as it is: each copy of it costs as much as encrypting it.
-    data = io.BytesIO(bytes(total))
-    data.write(first)
-    with data.getbuffer() as room:
-        at = len(first)
+    first_line = json.dumps({"folder": folder, "pieces": head}).encode() + b"\n"
+    # Filled in place, because each copy of a pack takes as long as its encryption.
+    data = io.BytesIO(bytes(len(first_line) + sum(piece["length"] for piece in pieces)))
+    data.write(first_line)
+    with data.getbuffer() as buffer:
+        position = len(first_line)
         for piece in pieces:
-            fill(room[at : at + piece["length"]], os.path.join(source, piece["file"]), piece)
-            at += piece["length"]
+            path = os.path.join(source, piece["file"])
+            with open(path, "rb") as wheel:
+                wheel.seek(piece["offset"])
+                if wheel.readinto(buffer[position : position + piece["length"]]) != piece["length"]:
+                    raise AnsibleActionFail(f"{path} was truncated during the transfer")
+            position += piece["length"]
     return data.getvalue()
-
-
-def fill(room: memoryview, path: str, piece: dict[str, Any]) -> None:
-    with open(path, "rb") as wheel:
-        wheel.seek(piece["offset"])
-        if wheel.readinto(room) != piece["length"]:
-            raise AnsibleActionFail(f"{path} has become shorter while it was sent")

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The names of the cluster's nodes in /etc/hosts."""
+"""The host names of a cluster's nodes in /etc/hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: orch_hosts
-short_description: Writes the cluster's names into /etc/hosts
+short_description: Write the host names of a cluster to /etc/hosts
 description:
-  - Keeps one block of its own at the top of the file, and takes the names of the block away from
-    lines with a loopback address, which would otherwise answer for them as well.
+  - Maintains one block at the top of the file, and removes the names of the block from lines with a loopback address.
 options:
-  cluster: {description: Name that marks the block., type: str, required: true}
+  cluster: {description: Name of the cluster; marks the block., type: str, required: true}
   nodes:
     description: The address and the names of each node.
     type: list
@@ -38,7 +37,7 @@ drift: {description: Lines that differed or differ., returned: always, type: lis
 """
 
 LOOPBACK = ("127.", "::1")
-# As RFC 1123 has host names; a line break or a blank in one would be another line, or another name.
+# Host names by RFC 1123. A line break or a space would begin another line or name.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9.])?")
 
 
@@ -51,21 +50,21 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
+    params = module.params
     try:
-        check(given["cluster"], given["nodes"])
+        check(params["cluster"], params["nodes"])
     except (KeyError, TypeError, ValueError) as error:
-        module.fail_json(msg=f"the names of the cluster cannot be written: {error}")
-    with open(given["path"]) as file:
+        module.fail_json(msg=f"the host names of the cluster cannot be written: {error}")
+    with open(params["path"]) as file:
         before = file.read()
-    after = rewrite(before, given["cluster"], given["nodes"])
+    after = rewrite(before, params["cluster"], params["nodes"])
     if after != before and not module.check_mode:
-        replace(module, given["path"], after)
-    module.exit_json(changed=after != before, drift=differences(given["path"], before, after))
+        replace(module, params["path"], after)
+    module.exit_json(changed=after != before, drift=differences(params["path"], before, after))
 
 
 def check(cluster: str, nodes: list[dict[str, Any]]) -> None:
-    """Raises ValueError for what would be more than one line, or another one."""
+    """Raise ValueError for a name or address that would change other lines of the file."""
     if not cluster.isprintable():
         raise ValueError(f"{cluster!r}: not a valid cluster name")
     for node in nodes:
@@ -76,42 +75,44 @@ def check(cluster: str, nodes: list[dict[str, Any]]) -> None:
 
 
 def rewrite(text: str, cluster: str, nodes: list[dict[str, Any]]) -> str:
+    """Return the text of the file with the block of the cluster."""
     begin, end = "# begin orch cluster " + cluster, "# end orch cluster " + cluster
-    lines: list[str | None] = []
+    names = {name for node in nodes for name in node["names"]}
+    lines: list[str] = []
     inside = False
     for line in text.splitlines():
         if line.strip() in (begin, end):
             inside = line.strip() == begin
         elif not inside:
-            lines.append(without(line, {name for node in nodes for name in node["names"]}))
+            lines += remove_names(line, names)
     block = ["{} {}".format(node["address"], " ".join(node["names"])) for node in nodes]
-    kept = [line for line in lines if line is not None]
-    return "\n".join([begin, *block, end, *kept]) + "\n"
+    return "\n".join([begin, *block, end, *lines]) + "\n"
 
 
-def without(line: str, names: set[str]) -> str | None:
-    """A loopback line without the cluster's names; None if no name is left."""
-    words = line.partition("#")[0].split()
-    if len(words) < 2 or not words[0].startswith(LOOPBACK) or not names & set(words[1:]):
-        return line
-    left = [word for word in words[1:] if word not in names or word == "localhost"]
-    return " ".join([words[0], *left]) if left else None
+def remove_names(line: str, names: set[str]) -> list[str]:
+    """Return a line without these names if it has a loopback address; nothing if no name remains."""
+    address, *aliases = line.partition("#")[0].split() or [""]
+    if not address.startswith(LOOPBACK) or not names & set(aliases):
+        return [line]
+    remaining = [alias for alias in aliases if alias not in names or alias == "localhost"]
+    return [" ".join([address, *remaining])] if remaining else []
 
 
 def replace(module: AnsibleModule, path: str, text: str) -> None:
+    """Replace the file."""
     descriptor, staging = tempfile.mkstemp(dir=module.tmpdir)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
     os.chmod(staging, 0o644)
-    # In a container the file is a mount, which cannot be replaced by a rename.
+    # In a container the file is a mount point, which cannot be replaced by a rename.
     module.atomic_move(staging, path, unsafe_writes=True)
 
 
 def differences(path: str, before: str, after: str) -> list[dict[str, str]]:
+    """Return the lines that are removed and added."""
     old, new = before.splitlines(), after.splitlines()
-    gone = [{"what": path, "is": line, "should": "absent"} for line in old if line not in new]
-    come = [{"what": path, "is": "absent", "should": line} for line in new if line not in old]
-    return gone + come
+    removed = [{"what": path, "is": line, "should": "absent"} for line in old if line not in new]
+    return removed + [{"what": path, "is": "absent", "should": line} for line in new if line not in old]
 
 
 if __name__ == "__main__":

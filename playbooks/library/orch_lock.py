@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""One controller at a time changes a node: a file there says which."""
+"""A lock file on a node, by which one controller at a time changes it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: orch_lock
-short_description: Takes a node for one controller, or gives it back
+short_description: Take, renew or release the lock of a node
 description:
-  - The lock is the file .lock in orch's folder. Whoever has the same token has the same lock, so
-    that a controller that was interrupted carries on at once.
-  - A lock of another fails the task, unless it was not renewed for so long that its holder must be
-    gone. That time is the kernel's since its boot, which no setting of a clock changes. If another
-    machine that shares the folder holds the lock, it is that of the file system.
-  - Never counts as a change.
+  - The lock is the file .lock in orch's folder. A controller with the same token holds the same lock, so that an
+    interrupted controller can continue at once.
+  - The lock of another controller fails the task, unless it was not renewed for some time. The time is measured by
+    the kernel's clock since boot, which cannot be set. For a lock that another machine wrote to a shared folder, it
+    is measured by the clock of the file system.
+  - The task never reports a change.
 options:
   root: {description: Folder of orch on the node., type: path, required: true}
   owner:
-    description: The controller - token, user, host, pid, and what it is doing.
+    description: The controller - token, user, host, pid and command.
     type: dict
     required: true
   state:
-    description: Take it, say that its holder still lives, or give it back.
+    description: Take, renew or release the lock.
     choices: [present, renewed, absent]
     default: present
   seconds:
-    description: A lock that was not renewed for so long is taken over.
+    description: Seconds without renewal after which a lock is taken over.
     type: int
     default: 3600
 author: [orch]
@@ -46,14 +46,15 @@ EXAMPLES = r"""
     owner: {token: f00, user: me, host: laptop, pid: 1, what: provision}
 """
 RETURN = r"""
-note: {description: Whose lock was taken over., returned: always, type: str}
+note: {description: The holder whose lock was taken over., returned: always, type: str}
 """
 
 NAME = ".lock"
+FIELDS = {"token", "user", "host", "pid", "what", "started", "boot", "renewed", "machine"}
 
 
-class Held(Exception):
-    pass
+class HeldError(Exception):
+    """The lock belongs to another controller."""
 
 
 def main() -> None:
@@ -66,62 +67,70 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given, note = module.params, ""
-    path = os.path.join(given["root"], NAME)
+    params, note = module.params, ""
+    path = os.path.join(params["root"], NAME)
     try:
         if module.check_mode:
             pass
-        elif given["state"] == "present":
-            note = take(path, given["owner"], given["seconds"])
-        elif given["state"] == "renewed":
-            renew(path, given["owner"])
+        elif params["state"] == "present":
+            note = acquire(path, params["owner"], params["seconds"])
+        elif params["state"] == "renewed":
+            renew(path, params["owner"])
         else:
-            release(path, given["owner"])
-    except Held as held:
-        module.fail_json(msg=str(held))
+            release(path, params["owner"])
+    except HeldError as error:
+        module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{path}: {error.strerror}")
     module.exit_json(changed=False, note=note)
 
 
-def take(path: str, owner: dict[str, Any], seconds: int) -> str:
-    """-> whose lock was taken over, if any. Raises Held."""
+def acquire(path: str, owner: dict[str, Any], seconds: int) -> str:
+    """Take the lock and return a note about a lock that was taken over, or an empty text.
+
+    Raises:
+        HeldError: if another controller holds the lock.
+    """
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    with guarded(path, os.O_RDWR | os.O_CREAT) as file:
-        holder = read(file)
-        foreign = holder is not None and holder["token"] != owner["token"]
-        age = age_of(holder, path) if holder else 0.0
-        if holder and foreign and age < seconds:
-            raise Held(f"{described(holder)}; if it is gone, remove {path}")
-        write(file, owner)
-    if not holder or not foreign:
-        return ""
-    return f"took over a lock of {age / 60:.0f} minutes ago: {described(holder)}"
+    with locked_file(path, os.O_RDWR | os.O_CREAT) as file:
+        holder = read_holder(file)
+        if holder is None or holder["token"] == owner["token"]:
+            write_holder(file, owner)
+            return ""
+        age = seconds_since_renewal(holder, path)
+        if age < seconds:
+            raise HeldError(f"{describe(holder)}; if it has ended, remove {path}")
+        write_holder(file, owner)
+    return f"took over a lock that was renewed {age / 60:.0f} minutes ago: {describe(holder)}"
 
 
 def renew(path: str, owner: dict[str, Any]) -> None:
-    """Only what is ours and was not given back in this moment. Raises Held."""
+    """Renew the lock, unless it was released in the meantime.
+
+    Raises:
+        HeldError: if another controller has taken it over.
+    """
     try:
-        with guarded(path, os.O_RDWR) as file:
-            holder = read(file)
+        with locked_file(path, os.O_RDWR) as file:
+            holder = read_holder(file)
             if holder is None or holder["token"] != owner["token"]:
-                raise Held(f"another has taken this node over: {described(holder or {})}")
-            write(file, owner, holder.get("started"))
+                name = describe(holder) if holder else "its lock is damaged"
+                raise HeldError(f"another controller has taken over this node: {name}")
+            write_holder(file, owner, holder["started"])
     except FileNotFoundError:
         pass
 
 
-def age_of(holder: dict[str, Any], path: str) -> float:
+def seconds_since_renewal(holder: dict[str, Any], path: str) -> float:
     """Return the seconds since the holder renewed its lock.
 
-    A reboot of this machine starts the count anew. Other machines that share the folder, such as
-    login nodes, have another uptime: the clock of the file system counts for their locks.
+    After a reboot of this machine, the count begins at the boot. Other machines that share the folder, such as login
+    nodes, have another uptime: the clock of the file system counts for their locks.
     """
     boot, now = since_boot()
-    renewed = holder.get("renewed")
-    if holder.get("boot") == boot and isinstance(renewed, float):
-        return now - renewed
-    if all(this_machine()) and holder.get("machine") == this_machine():
+    if holder["boot"] == boot:
+        return now - float(holder["renewed"])
+    if all(this_machine()) and holder["machine"] == this_machine():
         return now
     with tempfile.NamedTemporaryFile(prefix=NAME, dir=os.path.dirname(path)) as probe:
         return os.fstat(probe.fileno()).st_mtime - os.stat(path).st_mtime
@@ -137,62 +146,63 @@ def this_machine() -> list[str]:
 
 
 def since_boot() -> tuple[str, float]:
-    """This boot's id, and the seconds since it: no setting of a clock changes them."""
+    """Return the id of this boot, and the seconds since then, which no change of the clock affects."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def release(path: str, owner: dict[str, Any]) -> None:
-    """Only what is ours: another may have taken it over."""
+    """Release the lock, unless another controller has taken it over."""
     try:
-        with guarded(path, os.O_RDWR) as file:
-            if (read(file) or owner)["token"] == owner["token"]:
+        with locked_file(path, os.O_RDWR) as file:
+            if (read_holder(file) or owner)["token"] == owner["token"]:
                 os.unlink(path)
     except FileNotFoundError:
         pass
 
 
-def guarded(path: str, flags: int) -> TextIO:
-    """The file, shut to others that take, take over or release the lock in this moment."""
+def locked_file(path: str, flags: int) -> TextIO:
+    """Return the open lock file, locked against other processes until it is closed."""
     while True:
         file = os.fdopen(os.open(path, flags | os.O_NOFOLLOW, 0o644), "r+")
         fcntl.flock(file, fcntl.LOCK_EX)
-        if is_named(path, file):
+        if is_at(path, file):
             return file
-        file.close()  # it was released while we waited
+        file.close()  # the lock was released while we waited
 
 
-def is_named(path: str, file: TextIO) -> bool:
+def is_at(path: str, file: TextIO) -> bool:
+    """Return whether the path still names the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
 
 
-def read(file: TextIO) -> dict[str, Any] | None:
-    """The holder; None if there is none, or one that was cut off before it had written."""
+def read_holder(file: TextIO) -> dict[str, Any] | None:
+    """Return the holder, None if there is none or its record is incomplete."""
     try:
         holder = json.load(file)
     except ValueError:
         return None
-    return holder if isinstance(holder, dict) and "token" in holder else None
+    return holder if isinstance(holder, dict) and holder.keys() >= FIELDS else None
 
 
-def write(file: TextIO, owner: dict[str, Any], since: str | None = None) -> None:
-    started = since or time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+def write_holder(file: TextIO, owner: dict[str, Any], started: str = "") -> None:
+    """Write the holder with the time of this renewal."""
+    started = started or time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     boot, now = since_boot()
     file.seek(0)
     file.truncate()
     renewal = {"boot": boot, "renewed": now, "machine": this_machine()}
     json.dump({**owner, "started": started, **renewal}, file)
     file.flush()
-    os.fchmod(file.fileno(), 0o644)  # whatever the umask: whoever it keeps out may read why
+    os.fchmod(file.fileno(), 0o644)  # despite the umask: other users may read who holds the lock
 
 
-def described(holder: dict[str, Any]) -> str:
-    words = "{user}@{host} (process {pid}) has been {what}ing this node since {started}"
-    unknown = dict.fromkeys(("user", "host", "pid", "what", "started"), "?")
-    return words.format(**{**unknown, **holder})
+def describe(holder: dict[str, Any]) -> str:
+    """Return who holds the lock, for what and since when."""
+    return "{user}@{host} (process {pid}) has been {what}ing this node since {started}".format(**holder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Installs packages of Debian and its kin: the lists and then the packages, in one go.
+"""Installation of packages on Debian and its derivatives.
 
-Not Ansible's apt module: it needs python3-apt, which a bare node does not have.
+Ansible's apt module needs python3-apt, which is missing on bare nodes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: orch_packages
-short_description: Installs packages by apt-get
+short_description: Install packages with apt-get
 description:
-  - Refreshes the lists of packages, and installs what it is told. Lists that cannot be refreshed
-    fail nothing, as those that are there may do.
+  - Updates the package lists and installs the packages. A failed update is ignored, because the existing lists may
+    be sufficient.
 options:
   names: {description: The packages., type: list, elements: str, required: true}
 author: [orch]
@@ -29,12 +29,11 @@ INSTALL = ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends")
 def main() -> None:
     names = {"type": "list", "elements": "str", "required": True}
     module = AnsibleModule(argument_spec={"names": names})
-    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    failed, _, before = module.run_command([*UPDATE])
-    code, _, words = module.run_command([*INSTALL, *module.params["names"]], environ_update=quiet)
+    variables = {"DEBIAN_FRONTEND": "noninteractive"}
+    update_code, _, update_error = module.run_command([*UPDATE])
+    code, _, error = module.run_command([*INSTALL, *module.params["names"]], environ_update=variables)
     if code != 0:
-        words = (before if failed else "") + words
-        module.fail_json(msg="apt-get install failed", rc=code, stderr=words)
+        module.fail_json(msg="apt-get install failed", rc=code, stderr=(update_error if update_code else "") + error)
     module.exit_json(changed=True)
 
 

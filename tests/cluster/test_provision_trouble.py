@@ -38,6 +38,7 @@ def test_of_two_controllers_the_second_is_told_who_is_at_work(site: Site, tmp_pa
 def test_a_lock_left_behind_holds_for_an_hour(site: Site) -> None:
     site.describe("node0", "node1")
     left = {"token": "x", "user": "eve", "host": "far", "pid": "7", "what": "sync"}
+    left |= {"started": "then", "boot": "x", "renewed": 0.0, "machine": ["far", "x"]}
     on(site, "node0", "sh", "-c", f"echo '{json.dumps(left)}' >{LOCK}")
     report = nodes_of(site.orch(command="sync", code=1))
     assert "eve@far (process 7) has been syncing" in report["node0"]["problem"]
@@ -47,7 +48,7 @@ def test_a_lock_left_behind_holds_for_an_hour(site: Site) -> None:
     process = site.start(command="sync")
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "node0: took over a lock of 120 minutes ago: eve@far (process 7)" in err
+    assert "node0: took over a lock that was renewed 120 minutes ago: eve@far (process 7)" in err
     assert not locked(site, "node0")
 
 

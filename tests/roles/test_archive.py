@@ -1,4 +1,4 @@
-"""A stack is packed on a shared folder, and nodes fill folders of their own from it."""
+"""Packing of stacks in shared folders, and unpacking on the nodes' disks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ archive = load_module("orch_archive")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A shared folder with a small stack."""
+    """Return a shared folder with a small stack."""
     folder = tmp_path / "shared" / "stacks" / "current"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to("/usr/bin/python3")
@@ -32,63 +32,63 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "shared"
 
 
-def packed(root: Path, local: Path) -> LocalStack:
+def pack_stack(root: Path, local: Path) -> LocalStack:
     archive.pack(str(root), "current", 2)
-    found = json.loads((root / "archives" / "current.json").read_text())
+    record = json.loads((root / "archives" / "current.json").read_text())
     return LocalStack(
-        folder=str(local / "stacks" / f"current-{found['sha256'][:16]}"),
-        archive=str(root / "archives" / found["file"]),
-        sha256=found["sha256"],
+        folder=str(local / "stacks" / f"current-{record['sha256'][:16]}"),
+        archive=str(root / "archives" / record["file"]),
+        sha256=record["sha256"],
     )
 
 
-def test_a_node_gets_the_stack_as_it_is(root: Path, tmp_path: Path) -> None:
-    local = packed(root, tmp_path / "scratch")
+def test_node_gets_the_complete_stack(root: Path, tmp_path: Path) -> None:
+    local = pack_stack(root, tmp_path / "scratch")
     assert fill(local)
     folder = Path(local.folder)
     assert os.readlink(folder / "bin" / "python") == "/usr/bin/python3"
     assert (folder / "lib64" / "a.py").read_text() == "a = 1\n"
     assert os.access(folder / "lib" / "run", os.X_OK)
-    assert not fill(local), "once for each content"
+    assert not fill(local), "only once for each content"
 
 
-def test_it_is_packed_again_only_where_it_differs(root: Path) -> None:
-    what = {"what": "archives/current.tar", "should": "packed"}
-    assert archive.compare(str(root), "current") == [{**what, "is": "missing"}]
+def test_stack_is_packed_again_only_after_changes(root: Path) -> None:
+    difference = {"what": "archives/current.tar", "should": "packed"}
+    assert archive.compare(str(root), "current") == [{**difference, "is": "missing"}]
     archive.pack(str(root), "current", 2)
-    (root / "stacks" / "current" / "lib" / "a.pyc").write_text("as it was used")
+    (root / "stacks" / "current" / "lib" / "a.pyc").write_text("written by a run")
     assert archive.compare(str(root), "current") == []
     (root / "stacks" / "current" / "lib" / "b.py").write_text("")
-    assert archive.compare(str(root), "current") == [{**what, "is": "of an earlier stack"}]
+    assert archive.compare(str(root), "current") == [{**difference, "is": "outdated"}]
 
 
-def test_the_archive_before_stays_for_jobs_that_wait(root: Path, tmp_path: Path) -> None:
-    made = []
+def test_previous_archive_is_retained_for_queued_jobs(root: Path, tmp_path: Path) -> None:
+    archives = []
     for number in range(3):
         (root / "stacks" / "current" / "lib" / "a.py").write_text(f"a = {number}\n")
-        made.append(Path(packed(root, tmp_path).archive))
-        os.utime(made[-1], (number, number))
-    assert [one.exists() for one in made] == [False, True, True]
+        archives.append(Path(pack_stack(root, tmp_path).archive))
+        os.utime(archives[-1], (number, number))
+    assert [path.exists() for path in archives] == [False, True, True]
     (root / "stacks" / "current" / "lib" / "a.py").write_text("a = 1\n")
     os.utime(root / "stacks" / "current" / "lib" / "a.py", (9, 9))
-    assert Path(packed(root, tmp_path).archive).exists()
+    assert Path(pack_stack(root, tmp_path).archive).exists()
 
 
-def test_two_jobs_fill_one_folder_once(root: Path, tmp_path: Path) -> None:
-    local = packed(root, tmp_path / "scratch")
+def test_concurrent_jobs_unpack_once(root: Path, tmp_path: Path) -> None:
+    local = pack_stack(root, tmp_path / "scratch")
     new: list[bool] = []
-    both = [threading.Thread(target=lambda: new.append(fill(local))) for _ in range(8)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
+    threads = [threading.Thread(target=lambda: new.append(fill(local))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert sorted(new) == [False] * 7 + [True]
-    left = {path.name for path in Path(local.folder).parent.iterdir()}
-    assert left == {Path(local.folder).name, f".{Path(local.folder).name}.lock"}
+    remaining = {path.name for path in Path(local.folder).parent.iterdir()}
+    assert remaining == {Path(local.folder).name, f".{Path(local.folder).name}.lock"}
 
 
-def test_what_a_killed_job_left_is_not_taken_for_a_stack(root: Path, tmp_path: Path) -> None:
-    local = packed(root, tmp_path / "scratch")
+def test_leftovers_of_a_killed_job_are_ignored(root: Path, tmp_path: Path) -> None:
+    local = pack_stack(root, tmp_path / "scratch")
     part = Path(local.folder).with_name(f".{Path(local.folder).name}.part-x")
     part.mkdir(parents=True)
     (part / "half").touch()
@@ -98,44 +98,44 @@ def test_what_a_killed_job_left_is_not_taken_for_a_stack(root: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [(lambda data: data.replace(b"a = 1", b"a = 2"), "is not what was packed"), (lambda data: b"no archive", "tar")],
 )
-def test_a_damaged_archive_fills_nothing(root: Path, tmp_path: Path, damage: object, words: str) -> None:
-    local = packed(root, tmp_path / "scratch")
+def test_damaged_archive_is_not_unpacked(root: Path, tmp_path: Path, damage: object, message: str) -> None:
+    local = pack_stack(root, tmp_path / "scratch")
     path = Path(local.archive)
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
-    with pytest.raises(FillError, match=words):
+    with pytest.raises(FillError, match=message):
         fill(local)
     assert not Path(local.folder).exists()
     assert not list(Path(local.folder).parent.glob("*.part*"))
 
 
-def test_a_folder_that_cannot_be_filled_is_told(root: Path, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_is_reported(root: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.write_text("a file")
     with pytest.raises(OSError, match="Not a directory"):
-        fill(packed(root, scratch))
+        fill(pack_stack(root, scratch))
     assert local_stack.main([]) == 2
 
 
-def test_a_disk_that_takes_no_file_is_told_however_many_there_are(tmp_path: Path) -> None:
-    """tar complains of each."""
+def test_many_errors_of_tar_do_not_block(tmp_path: Path) -> None:
+    """tar prints one error per file."""
     path = tmp_path / "stack.tar"
-    with tarfile.open(path, "w") as made:
+    with tarfile.open(path, "w") as tar:
         for name in ("x", *(f"x/{number:0200}" for number in range(2000))):
-            made.addfile(tarfile.TarInfo(name))
+            tar.addfile(tarfile.TarInfo(name))
     local = LocalStack(folder=str(tmp_path / "stacks" / "current"), archive=str(path), sha256="")
-    said: list[str] = []
+    messages: list[str] = []
 
-    def fills() -> None:
-        with pytest.raises(FillError) as refused:
+    def try_to_fill() -> None:
+        with pytest.raises(FillError) as error:
             fill(local)
-        said.append(str(refused.value))
+        messages.append(str(error.value))
 
-    thread = threading.Thread(target=fills, daemon=True)
+    thread = threading.Thread(target=try_to_fill, daemon=True)
     thread.start()
     thread.join(15)
-    assert said, "it waits for ever"
-    assert "x/" in said[0]
+    assert messages, "fill() did not return"
+    assert "x/" in messages[0]
     assert os.listdir(tmp_path / "stacks") == [".current.lock"]

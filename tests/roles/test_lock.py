@@ -1,5 +1,3 @@
-"""The lock of a node, on real files."""
-
 from __future__ import annotations
 
 import json
@@ -14,8 +12,8 @@ from tests.roles.modules import load_module
 
 lock = load_module("orch_lock")
 HOUR = 3600
-OURS = {"token": "a", "user": "me", "host": "laptop", "pid": "1", "what": "provision"}
-THEIRS = {**OURS, "token": "b", "user": "you", "what": "sync"}
+THIS_CONTROLLER = {"token": "a", "user": "me", "host": "laptop", "pid": "1", "what": "provision"}
+OTHER_CONTROLLER = {**THIS_CONTROLLER, "token": "b", "user": "you", "what": "sync"}
 
 
 @pytest.fixture
@@ -29,72 +27,72 @@ def holder(path: str) -> str:
 
 @pytest.fixture(autouse=True)
 def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The node's boot, and the seconds since then."""
+    """Return the node's boot id and uptime, which a test can change."""
     clock: dict[str, Any] = {"boot": "first", "now": 10_000.0, "machine": ["a", "1"]}
     monkeypatch.setattr(lock, "since_boot", lambda: (clock["boot"], clock["now"]))
     monkeypatch.setattr(lock, "this_machine", lambda: clock["machine"])
     return clock
 
 
-def test_a_free_node_is_taken_and_given_back(path: str) -> None:
-    assert lock.take(path, OURS, HOUR) == ""
+def test_lock_is_taken_and_released(path: str) -> None:
+    assert lock.acquire(path, THIS_CONTROLLER, HOUR) == ""
     assert holder(path) == "a"
     assert os.stat(path).st_mode & 0o777 == 0o644
-    lock.release(path, OURS)
+    lock.release(path, THIS_CONTROLLER)
     assert not os.path.exists(path)
-    lock.release(path, OURS)
+    lock.release(path, THIS_CONTROLLER)
 
 
-def test_another_is_told_who_holds_it(path: str) -> None:
-    lock.take(path, THEIRS, HOUR)
-    with pytest.raises(lock.Held) as held:
-        lock.take(path, OURS, HOUR)
-    assert str(held.value).startswith("you@laptop (process 1) has been syncing this node since 20")
-    assert str(held.value).endswith(f"if it is gone, remove {path}")
-    lock.release(path, OURS)
+def test_error_names_the_holder(path: str) -> None:
+    lock.acquire(path, OTHER_CONTROLLER, HOUR)
+    with pytest.raises(lock.HeldError) as error:
+        lock.acquire(path, THIS_CONTROLLER, HOUR)
+    assert str(error.value).startswith("you@laptop (process 1) has been syncing this node since 20")
+    assert str(error.value).endswith(f"if it has ended, remove {path}")
+    lock.release(path, THIS_CONTROLLER)
     assert holder(path) == "b"
 
 
-def test_the_same_controller_carries_on_at_once(path: str, kernel: dict[str, Any]) -> None:
-    lock.take(path, OURS, HOUR)
+def test_same_controller_continues_at_once(path: str, kernel: dict[str, Any]) -> None:
+    lock.acquire(path, THIS_CONTROLLER, HOUR)
     kernel["now"] += HOUR + 60
-    assert lock.take(path, {**OURS, "pid": "2"}, HOUR) == ""
-    with pytest.raises(lock.Held, match="process 2"):
-        lock.take(path, THEIRS, HOUR)
+    assert lock.acquire(path, {**THIS_CONTROLLER, "pid": "2"}, HOUR) == ""
+    with pytest.raises(lock.HeldError, match="process 2"):
+        lock.acquire(path, OTHER_CONTROLLER, HOUR)
 
 
-def test_an_old_lock_is_taken_over_and_that_is_said(path: str, kernel: dict[str, Any]) -> None:
-    lock.take(path, THEIRS, HOUR)
+def test_lock_without_renewal_is_taken_over(path: str, kernel: dict[str, Any]) -> None:
+    lock.acquire(path, OTHER_CONTROLLER, HOUR)
     kernel["now"] += HOUR + 60
-    assert "took over a lock of 61 minutes ago: you@laptop" in lock.take(path, OURS, HOUR)
-    lock.release(path, THEIRS)
+    assert "took over a lock that was renewed 61 minutes ago: you@laptop" in lock.acquire(path, THIS_CONTROLLER, HOUR)
+    lock.release(path, OTHER_CONTROLLER)
     assert holder(path) == "a"
 
 
-def test_a_living_controller_keeps_its_node(path: str, kernel: dict[str, Any]) -> None:
-    """However long its work takes, and whatever becomes of the clock meanwhile."""
-    lock.take(path, THEIRS, HOUR)
+def test_renewed_lock_is_kept(path: str, kernel: dict[str, Any]) -> None:
+    """Neither the duration nor changes of the clock matter."""
+    lock.acquire(path, OTHER_CONTROLLER, HOUR)
     began = json.loads(Path(path).read_text())["started"]
     for _ in range(12):
         kernel["now"] += 600
-        lock.renew(path, THEIRS)
-    os.utime(path, (0, 0))  # a clock that was far in the past when it was written
-    with pytest.raises(lock.Held, match=f"since {began}"):
-        lock.take(path, OURS, HOUR)
+        lock.renew(path, OTHER_CONTROLLER)
+    os.utime(path, (0, 0))  # written with a wrong clock
+    with pytest.raises(lock.HeldError, match=f"since {began}"):
+        lock.acquire(path, THIS_CONTROLLER, HOUR)
     kernel["now"] += HOUR + 60
-    assert "took over a lock of 61 minutes ago" in lock.take(path, OURS, HOUR)
-    with pytest.raises(lock.Held, match="another has taken this node over: me@laptop"):
-        lock.renew(path, THEIRS)
+    assert "took over a lock that was renewed 61 minutes ago" in lock.acquire(path, THIS_CONTROLLER, HOUR)
+    with pytest.raises(lock.HeldError, match="another controller has taken over this node: me@laptop"):
+        lock.renew(path, OTHER_CONTROLLER)
     assert holder(path) == "a"
 
 
-def test_a_boot_ends_no_lock_at_once(path: str, kernel: dict[str, Any]) -> None:
-    lock.take(path, THEIRS, HOUR)
+def test_reboot_does_not_release_the_lock_at_once(path: str, kernel: dict[str, Any]) -> None:
+    lock.acquire(path, OTHER_CONTROLLER, HOUR)
     kernel.update(boot="second", now=60.0)
-    with pytest.raises(lock.Held):
-        lock.take(path, OURS, HOUR)
+    with pytest.raises(lock.HeldError):
+        lock.acquire(path, THIS_CONTROLLER, HOUR)
     kernel["now"] = HOUR + 60.0
-    assert "took over" in lock.take(path, OURS, HOUR)
+    assert "took over" in lock.acquire(path, THIS_CONTROLLER, HOUR)
 
 
 @pytest.mark.parametrize(
@@ -108,54 +106,45 @@ def test_a_boot_ends_no_lock_at_once(path: str, kernel: dict[str, Any]) -> None:
 def test_lock_of_another_machine_is_not_taken_over_at_once(
     path: str, kernel: dict[str, Any], machine: list[str]
 ) -> None:
-    lock.take(path, THEIRS, HOUR)
+    lock.acquire(path, OTHER_CONTROLLER, HOUR)
     kernel.update(boot="other", now=1e6, machine=machine)
-    with pytest.raises(lock.Held):
-        lock.take(path, OURS, HOUR)
+    with pytest.raises(lock.HeldError):
+        lock.acquire(path, THIS_CONTROLLER, HOUR)
     renewed = os.stat(path).st_mtime - HOUR - 60
     os.utime(path, (renewed, renewed))
-    assert "took over a lock of 61 minutes ago" in lock.take(path, OURS, HOUR)
+    assert "took over a lock that was renewed 61 minutes ago" in lock.acquire(path, THIS_CONTROLLER, HOUR)
 
 
 def test_lock_is_not_followed_through_a_link(path: str) -> None:
     os.makedirs(os.path.dirname(path))
     os.symlink("/nonexistent", path)
     with pytest.raises(OSError, match="symbolic links"):
-        lock.take(path, OURS, HOUR)
+        lock.acquire(path, THIS_CONTROLLER, HOUR)
 
 
-def test_nothing_is_renewed_that_was_given_back(path: str) -> None:
-    lock.take(path, OURS, HOUR)
-    lock.release(path, OURS)
-    lock.renew(path, OURS)
+def test_released_lock_is_not_renewed(path: str) -> None:
+    lock.acquire(path, THIS_CONTROLLER, HOUR)
+    lock.release(path, THIS_CONTROLLER)
+    lock.renew(path, THIS_CONTROLLER)
     assert not os.path.exists(path)
 
 
-def test_a_lock_of_an_older_orch_counts(path: str) -> None:
-    os.makedirs(os.path.dirname(path))
-    Path(path).write_text(json.dumps({**THEIRS, "started": "then"}))
-    with pytest.raises(lock.Held):
-        lock.take(path, OURS, HOUR)
-    os.utime(path, (0, 0))
-    assert "took over" in lock.take(path, OURS, HOUR)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
-def test_a_lock_that_was_never_finished_holds_nobody(path: str, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"token": "b"}'])
+def test_incomplete_lock_is_ignored(path: str, content: str) -> None:
     os.makedirs(os.path.dirname(path))
     Path(path).write_text(content)
-    assert lock.take(path, OURS, HOUR) == ""
+    assert lock.acquire(path, THIS_CONTROLLER, HOUR) == ""
     assert holder(path) == "a"
 
 
-def test_of_many_at_once_one_gets_it(path: str) -> None:
+def test_one_of_many_concurrent_controllers_takes_the_lock(path: str) -> None:
     winners = []
 
     def attempt(token: str) -> None:
         try:
-            lock.take(path, {**OURS, "token": token}, HOUR)
+            lock.acquire(path, {**THIS_CONTROLLER, "token": token}, HOUR)
             winners.append(token)
-        except lock.Held:
+        except lock.HeldError:
             pass
 
     threads = [threading.Thread(target=attempt, args=(str(number),)) for number in range(16)]

@@ -1,5 +1,3 @@
-"""What the preflight looks at on a node."""
-
 from __future__ import annotations
 
 import os
@@ -13,7 +11,7 @@ from tests.roles.modules import PLAYBOOKS, load_module
 
 
 @pytest.mark.parametrize("path", ["orch", "a/b", ".", "", "/", "//", "/no/such/folder"])
-def test_a_folder_that_is_there_is_found_above_every_path(path: str) -> None:
+def test_every_path_has_an_existing_parent(path: str) -> None:
     program = (
         "import importlib.util, sys\n"
         f"spec = importlib.util.spec_from_file_location('probe', {str(PLAYBOOKS)!r}\n"
@@ -27,13 +25,13 @@ def test_a_folder_that_is_there_is_found_above_every_path(path: str) -> None:
 
 
 @pytest.mark.parametrize("root", ["orch", "./orch", "~/orch", "../orch"])
-def test_a_relative_folder_is_refused_in_words(root: str) -> None:
+def test_relative_root_is_rejected(root: str) -> None:
     with pytest.raises(ValueError, match="absolute path"):
-        load_module("orch_probe").folder_of_orch(root)
+        load_module("orch_probe").find_root(root)
 
 
-def test_the_folder_is_the_users_or_opt() -> None:
+def test_default_root_depends_on_the_user() -> None:
     home = Path("~").expanduser()
     probe = load_module("orch_probe")
-    assert probe.folder_of_orch("/data/orch") == "/data/orch"
-    assert probe.folder_of_orch("") == ("/opt/orch" if os.getuid() == 0 else f"{home}/orch")
+    assert probe.find_root("/data/orch") == "/data/orch"
+    assert probe.find_root("") == ("/opt/orch" if os.getuid() == 0 else f"{home}/orch")

@@ -1,4 +1,4 @@
-"""The module that installs a stack, with the real uv and an index that wants a password."""
+"""The module orch_stack, with uv and an index that requires a password."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ stack = load_module("orch_stack")
 PASSWORD = "not-for-others"
 WHEEL = "tiny-1.0-py3-none-any.whl"
 PAGE = f'<a href="/{WHEEL}">{WHEEL}</a>'
-# In uv's place, it keeps what it was called with.
+# A wrapper of uv that records its arguments.
 RECORDER = "#!/bin/sh\nprintf '%s\\n' \"$*\" >> '{log}'\nexec '{uv}' \"$@\"\n"
 
 
 def make_wheel(folder: Path, text: str) -> str:
-    """-> its SHA-256."""
+    """Write a wheel and return its SHA-256."""
     folder.mkdir()
     info = "tiny-1.0.dist-info"
     files = {
@@ -51,13 +51,13 @@ def row(content: str) -> str:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[str]:
-    """-> the URL of an index with another build of the wheel than its name promises."""
+    """Yield the URL of an index whose wheel has another content than the locked one."""
     make_wheel(tmp_path / "served", "ORIGIN = 'an index'\n")
-    wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+    authorization = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.headers.get("Authorization") != wanted:
+            if self.headers.get("Authorization") != authorization:
                 self.send_response(401)
                 self.end_headers()
                 return
@@ -82,14 +82,14 @@ def index(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def uv(tmp_path: Path) -> Path:
-    """The real uv behind a script that keeps its arguments; -> the folder of orch on the node."""
+    """Return the folder of orch on the node, with uv behind a wrapper that records its arguments."""
     wheels = sorted((cache_home() / "wheelhouses").glob("*/uv-*.whl"))
     if not wheels:
         pytest.skip("no wheelhouse of an earlier provision has uv")
     root = tmp_path / "orch"
     (root / "bin").mkdir(parents=True)
     with zipfile.ZipFile(wheels[-1]) as wheel:
-        (name,) = (one for one in wheel.namelist() if one.endswith(".data/scripts/uv"))
+        (name,) = (name for name in wheel.namelist() if name.endswith(".data/scripts/uv"))
         (tmp_path / "uv").write_bytes(wheel.read(name))
     (tmp_path / "uv").chmod(0o755)
     (root / "bin/uv").write_text(RECORDER.format(log=tmp_path / "argv", uv=tmp_path / "uv"))
@@ -97,9 +97,9 @@ def uv(tmp_path: Path) -> Path:
     return root
 
 
-def environment(root: Path, sha256: str, **changes: Any) -> Any:
+def make_environment(root: Path, sha256: str, **changes: Any) -> Any:
     package = {"name": "tiny", "version": "1.0", "file": WHEEL, "sha256": sha256}
-    given = {
+    params = {
         "root": str(root),
         "stack": "test",
         "lock": [package],
@@ -110,19 +110,17 @@ def environment(root: Path, sha256: str, **changes: Any) -> Any:
         "index_url": "",
         "index_options": [],
     }
-    return stack.Environment({**given, **changes})
+    return stack.Environment({**params, **changes})
 
 
-def test_an_index_gives_what_the_lock_names_and_its_password_is_no_argument(
-    uv: Path, index: str, tmp_path: Path
-) -> None:
+def test_packages_come_from_an_index_without_its_password_in_arguments(uv: Path, index: str, tmp_path: Path) -> None:
     sha256 = hashlib.sha256((tmp_path / "served" / WHEEL).read_bytes()).hexdigest()
-    made = environment(uv, sha256, index_url=index)
-    made.repair(made.compare())
-    assert made.compare() == []
-    words = (tmp_path / "argv").read_text()
-    assert "pip install" in words
-    assert PASSWORD not in words
+    env = make_environment(uv, sha256, index_url=index)
+    env.repair(env.compare())
+    assert env.compare() == []
+    arguments = (tmp_path / "argv").read_text()
+    assert "pip install" in arguments
+    assert PASSWORD not in arguments
     assert PASSWORD not in "".join(
         path.read_text(errors="replace")
         for path in uv.rglob("*")
@@ -130,47 +128,47 @@ def test_an_index_gives_what_the_lock_names_and_its_password_is_no_argument(
     )
 
 
-def test_another_file_of_the_same_version_is_refused(uv: Path, index: str, tmp_path: Path) -> None:
+def test_file_with_another_hash_is_rejected(uv: Path, index: str, tmp_path: Path) -> None:
     sha256 = make_wheel(tmp_path / "locked", "ORIGIN = 'the lock'\n")
-    made = environment(uv, sha256, index_url=index)
-    with pytest.raises(stack.Failed, match="the index has another file than the lock") as refused:
-        made.repair(made.compare())
-    assert PASSWORD not in str(refused.value)
-    assert not list(Path(made.prefix).rglob("tiny.py"))
+    env = make_environment(uv, sha256, index_url=index)
+    with pytest.raises(stack.InstallError, match="the index has another file than the lock") as error:
+        env.repair(env.compare())
+    assert PASSWORD not in str(error.value)
+    assert not list(Path(env.prefix).rglob("tiny.py"))
 
 
-def test_what_is_left_of_an_environment_is_replaced(uv: Path, index: str, tmp_path: Path) -> None:
-    """Of one whose removal was interrupted: no pyvenv.cfg is there. A link of the site's stays."""
+def test_incomplete_environment_is_replaced(uv: Path, index: str, tmp_path: Path) -> None:
+    """It has no pyvenv.cfg, because its removal was interrupted. A link to another disk is kept."""
     sha256 = hashlib.sha256((tmp_path / "served" / WHEEL).read_bytes()).hexdigest()
-    made = environment(uv, sha256, index_url=index)
+    env = make_environment(uv, sha256, index_url=index)
     (tmp_path / "disk/lib").mkdir(parents=True)
     (tmp_path / "disk/lib/left").touch()
-    Path(made.prefix).parent.mkdir()
-    Path(made.prefix).symlink_to(tmp_path / "disk")
-    made.repair(made.compare())
-    assert made.compare() == []
-    assert Path(made.prefix).is_symlink()
+    Path(env.prefix).parent.mkdir()
+    Path(env.prefix).symlink_to(tmp_path / "disk")
+    env.repair(env.compare())
+    assert env.compare() == []
+    assert Path(env.prefix).is_symlink()
     assert not (tmp_path / "disk/lib/left").exists()
 
 
 def test_sources_are_compiled_and_an_edited_one_is_repaired_with_its_bytecode(uv: Path, tmp_path: Path) -> None:
     sha256 = make_wheel(uv / "wheels", "ORIGIN = 'the lock'\n")
-    made = environment(uv, sha256, index=False)
+    env = make_environment(uv, sha256, index=False)
     shutil.copytree(uv / "wheels", tmp_path / "again")
-    made.repair(made.compare())
-    assert made.compare() == []
-    (source,) = Path(made.prefix).rglob("site-packages/tiny.py")
+    env.repair(env.compare())
+    assert env.compare() == []
+    (source,) = Path(env.prefix).rglob("site-packages/tiny.py")
     assert list(source.parent.glob("__pycache__/tiny.*.pyc"))
     source.write_text("ORIGIN = 'an edit'\n")
-    assert "an edit" in origin(made)
+    assert "an edit" in origin(env)
     shutil.copytree(tmp_path / "again", uv / "wheels", dirs_exist_ok=True)
-    assert {name for name, _, _ in made.compare()} == {"tiny"}
-    made.repair(made.compare())
-    assert made.compare() == []
-    assert "the lock" in origin(made)
+    assert {name for name, _, _ in env.compare()} == {"tiny"}
+    env.repair(env.compare())
+    assert env.compare() == []
+    assert "the lock" in origin(env)
 
 
-def origin(made: Any) -> str:
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [made.python, "-c", "import tiny; print(tiny.ORIGIN)"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+def origin(env: Any) -> str:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [env.python, "-c", "import tiny; print(tiny.ORIGIN)"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout

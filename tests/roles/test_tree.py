@@ -1,5 +1,3 @@
-"""The node's half of orch_tree, on real files."""
-
 from __future__ import annotations
 
 import json
@@ -17,20 +15,20 @@ from tests.roles.modules import PLAYBOOKS, load_module
 tree = load_module("orch_tree")
 
 
-def given(root: Path, **changes: Any) -> dict[str, Any]:
-    nothing: dict[str, Any] = {"manifest": {}, "mirrored": [], "ignored": [], "folders": {}}
-    return {"root": str(root), "archive": None, "content": None, "absent": [], **nothing, **changes}
+def make_options(root: Path, **changes: Any) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"manifest": {}, "mirrored": [], "ignored": [], "folders": {}}
+    return {"root": str(root), "archive": None, "content": None, "absent": [], **defaults, **changes}
 
 
-def test_a_file_that_must_not_be_there_goes(tmp_path: Path) -> None:
+def test_absent_files_are_deleted(tmp_path: Path) -> None:
     for name in ("secrets.json", "own.json"):
         (tmp_path / name).write_text("{}")
-    task = given(tmp_path, absent=["secrets.json", "never.json"])
-    found = tree.compare(task)
-    assert found["drift"] == [{"what": "secrets.json", "is": "present", "should": "absent"}]
-    tree.apply(task, found)
+    options = make_options(tmp_path, absent=["secrets.json", "never.json"])
+    differences = tree.compare(options)
+    assert differences["drift"] == [{"what": "secrets.json", "is": "present", "should": "absent"}]
+    tree.repair(options, differences)
     assert [path.name for path in tmp_path.iterdir()] == ["own.json"]
-    assert tree.compare(task)["drift"] == []
+    assert tree.compare(options)["drift"] == []
 
 
 def mode(path: Path) -> int:
@@ -38,22 +36,21 @@ def mode(path: Path) -> int:
 
 
 @pytest.fixture
-def wide() -> Iterator[None]:
+def wide_umask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
 
 
-@pytest.mark.parametrize("more", [b"", os.urandom(2 << 20)], ids=["small", "large"])
-def test_what_is_synced_is_its_users_alone(tmp_path: Path, wide: None, more: bytes) -> None:
-    """By Ansible itself, on this machine: a private file stays one, also under a wide umask. What
-    is small comes with the module's arguments, the rest as a file."""
+@pytest.mark.parametrize("content", [b"", os.urandom(2 << 20)], ids=["small", "large"])
+def test_only_the_user_can_read_mirrored_files(tmp_path: Path, wide_umask: None, content: bytes) -> None:
+    """Run the module with Ansible on this machine; a large archive is transferred as a file."""
     data = tmp_path / "data" / "inner"
     data.mkdir(parents=True)
     for name, bits in (("secret", 0o600), ("public", 0o644), ("program", 0o755)):
         (data / name).write_text(name)
         (data / name).chmod(bits)
-    (data.parent / "more").write_bytes(more)
+    (data.parent / "more").write_bytes(content)
     root = tmp_path / "root"
     task = {
         "root": str(root),
@@ -73,7 +70,7 @@ def test_what_is_synced_is_its_users_alone(tmp_path: Path, wide: None, more: byt
             text=True,
         )
         assert f"changed={changed}" in done.stdout, done.stdout + done.stderr
-    assert (root / "data/more").read_bytes() == more
+    assert (root / "data/more").read_bytes() == content
     assert mode(root) == 0o755
     assert mode(root / "env.json") == 0o600
     assert {mode(path) for path in root.rglob("*") if path.is_dir()} == {0o700}

@@ -1,5 +1,3 @@
-"""Wheels on their way to a node: in packs, and again where the connection broke."""
-
 from __future__ import annotations
 
 import hashlib
@@ -34,8 +32,8 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def missing(folder: Path) -> dict[str, int]:
-    return {wheel["file"]: load_module("orch_wheels").size(str(folder), wheel) for wheel in lock()}
+def arrived_bytes(folder: Path) -> dict[str, int]:
+    return {wheel["file"]: load_module("orch_wheels").arrived_bytes(str(folder), wheel) for wheel in lock()}
 
 
 def lock() -> list[dict[str, Any]]:
@@ -47,7 +45,8 @@ def lock() -> list[dict[str, Any]]:
 def messages(sender: ModuleType, source: Path, folder: Path) -> list[bytes]:
     parts = {wheel["file"]: "." + wheel["sha256"] for wheel in lock()}
     return [
-        sender.message(str(folder), str(source), pieces, parts) for pieces in sender.packs(str(source), missing(folder))
+        sender.message(str(folder), str(source), pieces, parts)
+        for pieces in sender.packs(str(source), arrived_bytes(folder))
     ]
 
 
@@ -60,38 +59,37 @@ def test_all_wheels_arrive(sender: ModuleType, source: Path, tmp_path: Path) -> 
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         name: content for name, content in WHEELS.items() if content
     }
-    assert set(missing(folder).values()) == {-1}
+    assert set(arrived_bytes(folder).values()) == {-1}
 
 
-def test_what_arrived_before_a_cut_is_not_sent_again(sender: ModuleType, source: Path, tmp_path: Path) -> None:
+def test_transfer_resumes_after_an_interruption(sender: ModuleType, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "node"
     first, second, *_ = messages(sender, source, folder)
     RECEIVER.main(io.BytesIO(first))
-    with pytest.raises(EOFError, match="arrived short"):
+    with pytest.raises(EOFError, match="is incomplete"):
         RECEIVER.main(io.BytesIO(second[:-600]))
-    assert missing(folder) == {"a b.whl": -1, "large.whl": 300 + 400}
+    assert arrived_bytes(folder) == {"a b.whl": -1, "large.whl": 300 + 400}
     for pack in messages(sender, source, folder):
         RECEIVER.main(io.BytesIO(pack))
-    assert set(missing(folder).values()) == {-1}
+    assert set(arrived_bytes(folder).values()) == {-1}
 
 
-def test_a_pack_that_is_sent_twice_does_no_harm(sender: ModuleType, source: Path, tmp_path: Path) -> None:
+def test_pack_can_be_sent_twice(sender: ModuleType, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "node"
-    first, *rest = messages(sender, source, folder)
+    first, *others = messages(sender, source, folder)
     RECEIVER.main(io.BytesIO(first))
-    for pack in (rest[0], rest[0], *rest[1:], rest[-1]):
+    for pack in (others[0], others[0], *others[1:], others[-1]):
         RECEIVER.main(io.BytesIO(pack))
-    assert set(missing(folder).values()) == {-1}
+    assert set(arrived_bytes(folder).values()) == {-1}
 
 
-def test_a_wheel_that_has_become_shorter_is_told(sender: ModuleType, source: Path) -> None:
+def test_truncated_wheel_is_reported(sender: ModuleType, source: Path) -> None:
     pieces = [{"file": "large.whl", "offset": 2500, "length": 501, "last": True}]
-    with pytest.raises(AnsibleActionFail, match=r"large\.whl has become shorter"):
+    with pytest.raises(AnsibleActionFail, match=r"large\.whl was truncated"):
         sender.message("/opt/orch/wheels", str(source), pieces, {"large.whl": ".part"})
 
 
-def test_a_node_is_sent_what_it_was_offered_alone(sender: ModuleType, source: Path) -> None:
-    """It says what it has of each wheel, and could name other files of the controller."""
+def test_node_cannot_request_other_files_of_the_controller(sender: ModuleType, source: Path) -> None:
     (source.parent / "private").write_text("key")
-    said = {"large.whl": 0, "a b.whl": -7, "../private": 0, "empty.whl": "0", "/etc/passwd": 0}
-    assert sender.wanted(said, set(WHEELS)) == {"large.whl": 0}
+    present = {"large.whl": 0, "a b.whl": -7, "../private": 0, "empty.whl": "0", "/etc/passwd": 0}
+    assert sender.checked_offsets(present, set(WHEELS)) == {"large.whl": 0}

@@ -1,5 +1,7 @@
-"""Results from nodes are untrusted: invalid ones are rejected, and none becomes a template, another
-line of a file, or an escape sequence on a terminal."""
+"""Results from nodes are untrusted.
+
+Invalid ones are rejected, and none becomes a template, another line of a file, or an escape sequence on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +228,6 @@ def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names(name: 
 
 
 def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
-    """Its peers would connect to another machine."""
     lies = make_result(peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}})
     truth = make_result(
         facts=make_facts(interfaces={"eth0": ["10.0.0.2"]}),

@@ -262,5 +262,5 @@ def test_exclusive_serializes_processes_with_the_same_name(tmp_path: Path, monke
 
 def test_everything_that_a_probe_can_miss_has_a_package() -> None:
     module = load_module("orch_probe")
-    searched = {"ssh", *module.LIBRARIES, *module.RDMA, "dockerd"}
+    searched = {"ssh", *module.LIBRARIES, *module.RDMA_LIBRARIES, "dockerd"}
     assert searched == set(get_args(Missable)) == set(PACKAGES)

@@ -1,8 +1,8 @@
-"""Reads pieces of wheels from standard input; each byte is written once, where it belongs.
+"""Write pieces of wheels from standard input to their places.
 
-First a line of JSON: the folder, and for each piece the part file, the offset, the length, and the
-name that the part takes when this piece completes it. Then the bytes, one piece after the other.
-What has arrived before a connection breaks stays. Standard library only, Python 3.6 or newer.
+The first line of the input is JSON: the folder, and for each piece its part file, offset and length, and the name that
+the part gets when this piece completes it. The bytes of all pieces follow. What has arrived before an interruption is
+kept. Uses the standard library of Python 3.6 or newer only.
 """
 
 import json
@@ -13,29 +13,35 @@ CHUNK = 1 << 20
 
 
 def main(stream):
-    given = json.loads(stream.readline().decode())
+    """Write all pieces of the stream."""
+    head = json.loads(stream.readline().decode())
     os.umask(0o077)
-    os.makedirs(given["folder"], exist_ok=True)
-    for piece in given["pieces"]:
-        part = os.path.join(given["folder"], piece["part"])
-        whole = os.path.join(given["folder"], piece["whole"])
-        if piece["offset"] and not os.path.exists(part) and os.path.isfile(whole):
-            part = os.devnull  # sent again after a broken connection, and complete since then
-        append(stream, part, piece["offset"], piece["length"])
+    os.makedirs(head["folder"], exist_ok=True)
+    for piece in head["pieces"]:
+        part = os.path.join(head["folder"], piece["part"])
+        complete_path = os.path.join(head["folder"], piece["whole"])
+        if piece["offset"] and not os.path.exists(part) and os.path.isfile(complete_path):
+            part = os.devnull  # sent again after an interruption, and complete since then
+        write(stream, part, piece["offset"], piece["length"])
         if piece["whole"] and part != os.devnull:
-            os.rename(part, whole)
+            os.rename(part, complete_path)
 
 
-def append(stream, path, offset, left):
+def write(stream, path, offset, length):
+    """Write the next bytes of the stream to a file, at an offset.
+
+    Raises:
+        EOFError: if the stream ends before.
+    """
     with open(path, "ab") as file:
         if path != os.devnull:
             file.truncate(offset)
-        while left:
-            block = stream.read(min(CHUNK, left))
+        while length:
+            block = stream.read(min(CHUNK, length))
             if not block:
-                raise EOFError(path + " arrived short")
+                raise EOFError(path + " is incomplete: the transfer was interrupted")
             file.write(block)
-            left -= len(block)
+            length -= len(block)
 
 
 if __name__ == "__main__":
@@ -43,5 +49,5 @@ if __name__ == "__main__":
         main(sys.stdin.buffer)
     except (EOFError, OSError) as error:
         while sys.stdin.buffer.read(CHUNK):
-            pass  # a sender that is cut off would report a lost connection instead of this
+            pass  # if the input is not read, the sender reports a lost connection instead of this error
         sys.exit(str(error))
