@@ -1,6 +1,6 @@
-"""`make release`: what a release has, in build/release, tried in an empty container.
+"""Build a release in build/release and try it in an empty container: `make release`.
 
-orch's sdist and wheel, a wheel of the ccl bindings, a bill of materials and checksums.
+A release has orch's sdist and wheel, a wheel of the ccl bindings, a software bill of materials and checksums.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.files import sha256
 from orchestrator.operations.version import DISTRIBUTION
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel
-from tests.fresh.__main__ import configuration, said
+from tests.fresh.__main__ import configuration, output_of
 from tests.fresh.cases import CASES, CHEAPEST
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -30,64 +30,67 @@ SIGNERS = CHECKOUT / "release" / "allowed_signers"
 NAMESPACE = "orch-release"
 
 
-def run(*words: str) -> str:
-    done = subprocess.run(words, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout
+def run(*command: str) -> str:
+    """Run a command in the checkout and return its output."""
+    return subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def python(*words: str) -> str:
-    return run(sys.executable, *words)
+def python(*arguments: str) -> str:
+    """Run this Python with arguments and return its output."""
+    return run(sys.executable, *arguments)
 
 
 def build(*, quick: bool) -> None:
-    """All files of a release; `quick`: the bindings as they were built for this machine."""
+    """Build all files of a release; with `quick`, use the bindings that were built for this machine."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    tell("orch's sdist and wheel")
+    report("building orch's sdist and wheel")
     python("-m", "hatchling", "build", "--directory", str(FOLDER))
-    tell("the wheel of the ccl bindings")
+    report("building the wheel of the ccl bindings")
     if quick:
         for wheel in (Path(sys.prefix) / "wheels").glob("oneccl_bind_pt-*.whl"):
             shutil.copy(wheel, FOLDER)
     else:
         python("bindings/manylinux.py", str(FOLDER))
-    tell("the bill of materials")
-    own = only("orch_train-*.whl")
-    parts = [*required(own), describe_wheel(only("oneccl_bind_pt-*.whl"))]
-    value = sbom(own.name.removesuffix("-py3-none-any.whl"), parts, kind="application")
-    path = FOLDER / f"{own.name.removesuffix('-py3-none-any.whl')}.cdx.json"
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    report("writing the software bill of materials")
+    orch_wheel = single_file("orch_train-*.whl")
+    wheels = [*dependencies(orch_wheel), describe_wheel(single_file("oneccl_bind_pt-*.whl"))]
+    name = orch_wheel.name.removesuffix("-py3-none-any.whl")
+    content = sbom(name, wheels, kind="application")
+    (FOLDER / f"{name}.cdx.json").write_text(json.dumps(content, indent=1) + "\n")
     lines = [f"{sha256(file)}  {file.name}\n" for file in sorted(FOLDER.iterdir())]
     (FOLDER / SUMS).write_text("".join(lines))
 
 
-def only(pattern: str) -> Path:
-    (found,) = FOLDER.glob(pattern)
-    return found
+def single_file(pattern: str) -> Path:
+    """Return the only file of the release that matches a pattern."""
+    (path,) = FOLDER.glob(pattern)
+    return path
 
 
-def required(wheel: Path) -> Iterator[Wheel]:
-    """What pip would install with orch today, as its report has it."""
-    words = ("install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-", str(wheel))
-    for one in json.loads(python("-m", "pip", *words))["install"]:
-        name, found = one["metadata"]["name"], one["download_info"]
-        if name != DISTRIBUTION:
+def dependencies(wheel: Path) -> Iterator[Wheel]:
+    """Yield the packages that pip would install with orch now, from its report."""
+    arguments = ("install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-", str(wheel))
+    for package in json.loads(python("-m", "pip", *arguments))["install"]:
+        metadata, download = package["metadata"], package["download_info"]
+        if metadata["name"] != DISTRIBUTION:
             yield Wheel(
-                name=canonicalize_name(name),
-                version=one["metadata"]["version"],
-                file=found["url"].rpartition("/")[2],
-                sha256=found["archive_info"]["hashes"]["sha256"],
+                name=canonicalize_name(metadata["name"]),
+                version=metadata["version"],
+                file=download["url"].rpartition("/")[2],
+                sha256=download["archive_info"]["hashes"]["sha256"],
                 size=0,
             )
 
 
-def try_it() -> int:
-    """Install and use it where nothing is but Debian's Python; -> the exit code."""
-    image = said(str(CHECKOUT / "tests/fresh/image"), CASES[CHEAPEST].suite)
-    words = ["docker", "run", "--rm", "--init", "--user", "alice"]
-    words += ["--name", f"orch-release-{os.getpid()}", *configuration().arguments(CASES[CHEAPEST])]
-    words += ["--volume", f"{FOLDER}:/release:ro", "--volume", f"{CHECKOUT}/release/try:/try:ro"]
-    return subprocess.run([*words, image, "/try"]).returncode
+def try_release() -> int:
+    """Install and use the release in an empty container, and return the exit code."""
+    case = CASES[CHEAPEST]
+    image = output_of(str(CHECKOUT / "tests/fresh/image"), case.suite)
+    command = ["docker", "run", "--rm", "--init", "--user", "alice"]
+    command += ["--name", f"orch-release-{os.getpid()}", *configuration().arguments(case)]
+    command += ["--volume", f"{FOLDER}:/release:ro", "--volume", f"{CHECKOUT}/release/try:/try:ro"]
+    return subprocess.run([*command, image, "/try"]).returncode
 
 
 def sign(sums: Path, key: Path, signers: Path = SIGNERS) -> None:
@@ -102,21 +105,25 @@ def sign(sums: Path, key: Path, signers: Path = SIGNERS) -> None:
     run("ssh-keygen", "-Y", "find-principals", "-f", str(signers), "-s", str(signature))
 
 
-def tell(words: str) -> None:
-    print(f"release: {words}", file=sys.stderr, flush=True)
+def report(progress: str) -> None:
+    """Print a line of progress."""
+    print(f"release: {progress}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
+    """Build, try and sign a release, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the bindings' wheel of .venv, not one for other hosts")
-    parser.add_argument("--key", type=Path, help=f"the SSH key to sign {SUMS} with")
+    parser.add_argument(
+        "--quick", action="store_true", help="Use the bindings' wheel of .venv, which does not run on all hosts."
+    )
+    parser.add_argument("--key", type=Path, help=f"SSH key to sign {SUMS} with.")
     args = parser.parse_args()
     build(quick=args.quick)
-    code = try_it()
+    code = try_release()
     if args.key and code == 0:
         sign(FOLDER / SUMS, args.key)
-    tell(f"{FOLDER}: {', '.join(sorted(path.name for path in FOLDER.iterdir()))}")
-    tell("tried: it works" if code == 0 else f"tried: it failed with exit code {code}")
+    report(f"{FOLDER}: {', '.join(sorted(path.name for path in FOLDER.iterdir()))}")
+    report("it works in an empty container" if code == 0 else f"it failed in an empty container: exit code {code}")
     return code
 
 

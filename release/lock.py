@@ -54,11 +54,11 @@ def write_lock(stack: Stack) -> Path:
         for name, version in versions.items()
         if canonicalize_name(name) not in UNLOCKED - {"torch"}
     ]
-    alone = [pin for pin in pins if pin.partition("==")[0] in stack.without_dependencies]
+    without_dependencies = [pin for pin in pins if pin.partition("==")[0] in stack.without_dependencies]
     python = oldest_python(stack)
-    text = compile_lock([*(pin for pin in pins if pin not in alone), *TOOLS, UV], python)
-    if alone:
-        text += compile_lock(alone, python, "--no-deps")
+    text = compile_lock([*(pin for pin in pins if pin not in without_dependencies), *TOOLS, UV], python)
+    if without_dependencies:
+        text += compile_lock(without_dependencies, python, "--no-deps")
     path = LOCKS / f"{stack.name}.txt"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)

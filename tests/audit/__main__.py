@@ -1,7 +1,7 @@
-"""`make audit`: pip-audit over the packages that orch runs on; bandit is part of `make lint`.
+"""Run pip-audit over orch's packages: `make audit`. (bandit is part of `make lint`.)
 
-pip-audit alone ends well where no service answered, having audited nothing: that is a failure here.
-reviewed.txt: package, vulnerability and why it does not matter here, line by line.
+pip-audit succeeds even if no vulnerability service responds; that is a failure here. reviewed.txt lists vulnerabilities
+that do not matter here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 REVIEWED = Path(__file__).parent / "reviewed.txt"
 
@@ -25,29 +26,30 @@ def main() -> int:
     except ValueError:
         print(f"audit: pip-audit failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return 1
-    return tell(packages, reviewed())
+    return report(packages, reviewed_vulnerabilities())
 
 
-def reviewed() -> set[tuple[str, str]]:
+def reviewed_vulnerabilities() -> set[tuple[str, str]]:
+    """Return (package, vulnerability) of each line of reviewed.txt."""
     lines = (line.partition("#")[0].split() for line in REVIEWED.read_text().splitlines())
-    return {(words[0], words[1]) for words in lines if words}
+    return {(fields[0], fields[1]) for fields in lines if fields}
 
 
-def tell(packages: list[dict[str, object]], known: set[tuple[str, str]]) -> int:
-    skipped = [str(one["name"]) for one in packages if "skip_reason" in one]
-    found = [
-        (str(one["name"]), str(vulnerability["id"]), str(vulnerability.get("fix_versions")))
-        for one in packages
-        for vulnerability in one.get("vulns", [])  # type: ignore[attr-defined]
+def report(packages: list[dict[str, Any]], reviewed: set[tuple[str, str]]) -> int:
+    """Print the vulnerabilities that were not reviewed, and return the exit code."""
+    audited = [package for package in packages if "skip_reason" not in package]
+    new = [
+        f"{package['name']}: {vulnerability['id']}, fixed in {vulnerability.get('fix_versions')}"
+        for package in audited
+        for vulnerability in package.get("vulns", [])
+        if (package["name"], vulnerability["id"]) not in reviewed
     ]
-    new = [(name, which, fixed) for name, which, fixed in found if (name, which) not in known]
-    for name, which, fixed in new:
-        print(f"audit: {name}: {which}, fixed in {fixed}")
-    asked = len(packages) - len(skipped)
-    print(f"audit: {asked} packages were looked up, {len(skipped)} are known to no service")
-    if not asked:
-        print("audit: no package was audited: no service answers here", file=sys.stderr)
-    return 1 if new or not asked else 0
+    for line in new:
+        print(f"audit: {line}")
+    print(f"audit: {len(audited)} packages audited, {len(packages) - len(audited)} unknown to all services")
+    if not audited:
+        print("audit: no package was audited, because no service responded", file=sys.stderr)
+    return 1 if new or not audited else 0
 
 
 if __name__ == "__main__":

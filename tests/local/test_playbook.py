@@ -60,7 +60,7 @@ def test_no_worker_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_program_that_only_names_the_folder_is_not_ended(tmp_path: Path) -> None:
     folder = str(tmp_path / "orch-ansible-x")
-    environment = {**os.environ, playbook.MARK: folder}
+    environment = {**os.environ, playbook.FOLDER_VARIABLE: folder}
     program = "import subprocess, sys; subprocess.Popen(['sleep', '61.75']); sys.stdin.read()"
     words = [sys.executable, "-c", program, f"{folder}/env/extravars"]
     with (
