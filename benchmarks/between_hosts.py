@@ -1,13 +1,13 @@
-"""ccl beside gloo and MPI between hosts, and beside what their links carry; medians of turns.
+"""Compare ccl with gloo, MPI and the speed of the link between hosts; print medians of alternating turns.
 
     python benchmarks/between_hosts.py                           # two hosts, unshaped links
     python benchmarks/between_hosts.py --hosts 4 --rate 1gbit --json out.json
 
-One rank on each host; the hosts are namespaces of this machine (hosts.py; needs root). A ratio
-below 1 means that ccl is faster. The link is what sockets carry between the same hosts just before.
-An operation's share of it is the time that the bytes need which each host has to send, over the
-time that it takes; `sent` are the bytes that ccl sends over those. Operations of more than 10 s are
-left out. MPI is asked through mpi4py, where that is installed: the same libmpi, without BF16.
+Each host runs one rank; the hosts are namespaces of this machine (hosts.py; needs root). A ratio below 1 means that
+ccl is faster. The speed of the link is measured with sockets between the same hosts just before. The share of the link
+is the time that the necessary bytes of each host need, divided by the time of the operation; `sent` is the number of
+bytes that ccl sends, divided by the necessary bytes. Operations of more than 10 s are left out. MPI is the same libmpi
+through mpi4py, if that is installed, without BF16.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB, 1024 * MB)
 RATES = {"none": 0, "10gbit": 10_000, "1gbit": 1_000, "200mbit": 200}  # Mbit/s
 TOO_LONG = 10.0  # seconds of one operation
 LONG_ENOUGH = 0.01  # seconds of one sample
-SHARE = 0.9  # of the link, from 4 MB on
-SLOWER = 1.02  # than gloo: less is the measurement's own
+SHARE = 0.9  # least share of the link, from 4 MB on
+SLOWER = 1.02  # allowed ratio to gloo; smaller differences are noise
 SENT = Path("/sys/class/net/net0/statistics/tx_bytes")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", choices=RATES, default="none", help="of each host's link")
-    parser.add_argument("--repeat", type=int, default=15, help="samples of a measurement, at most")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement, about")
+    parser.add_argument("--rate", choices=RATES, default="none", help="rate of each host's link")
+    parser.add_argument("--repeat", type=int, default=15, help="maximum number of samples per measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="approximate seconds per measurement")
     parser.add_argument("--max-mb", type=int, default=1024, help="leave out larger messages")
-    parser.add_argument("--only", default="", help="one of the collectives, or `steps`")
-    parser.add_argument("--json", type=Path, help="write the figures here, too")
+    parser.add_argument("--only", default="", help="measure only this collective, or `steps`")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--link", type=float, help="this process is a rank: bytes/s of the link")
     return parser.parse_args()
 
 
 def start_ranks(options: argparse.Namespace) -> int:
-    """Start this script again on each host, under the hydra that lies beside this Python."""
+    """Start this script again on each host, with the hydra of this environment."""
     with hosts.network(options.hosts, RATES[options.rate]) as network:
         link = hosts.link_rate(network.hosts)
         with tempfile.TemporaryDirectory() as folder:
@@ -65,16 +65,16 @@ def start_ranks(options: argparse.Namespace) -> int:
 
 
 def launcher(members: list[hosts.Host]) -> str:
-    """A script in the place of ssh: it runs the command behind a host's address on that host."""
-    cases = "".join(f"{one.address}) host='{' '.join(one.command())}' ;;\n" for one in members)
+    """Return a script that replaces ssh: it runs the command that follows a host's address on that host."""
+    cases = "".join(f"{host.address}) host='{' '.join(host.command())}' ;;\n" for host in members)
     find = f"until case $1 in {hosts.NETWORK}.*) ;; *) false ;; esac; do shift; done"
     return f'#!/bin/sh\n{find}\ncase $1 in\n{cases}esac\nshift\nexec $host sh -c "$*"\n'
 
 
 def mpiexec(network: hosts.Network, launch: Path) -> list[str]:
-    """From the switch, which is none of the hosts: hydra starts nothing without the launcher."""
+    """Return the command of hydra on the switch; there, hydra needs the launcher for every host."""
     hydra = str(Path(sys.executable).parent / "mpiexec.hydra")
-    addresses = ",".join(one.address for one in network.hosts)
+    addresses = ",".join(host.address for host in network.hosts)
     return [
         "setpriv",
         "--pdeathsig",
@@ -101,7 +101,7 @@ def mpiexec(network: hosts.Network, launch: Path) -> list[str]:
 
 
 def variables(network: hosts.Network) -> dict[str, str]:
-    """What orch gives ranks of several nodes; each pins itself to a core of this machine."""
+    """Return the variables that orch sets for ranks on several nodes; each rank pins itself to a core."""
     return {
         "MASTER_ADDR": network.hosts[0].address,
         "MASTER_PORT": "29500",
@@ -113,12 +113,17 @@ def variables(network: hosts.Network) -> dict[str, str]:
 
 
 def bytes_to_send(name: str, size: int, ranks: int) -> float:
-    """Of each host, at the least."""
+    """Return the least number of bytes that each host has to send."""
     return (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks * size
 
 
 def samples(expected: float, options: argparse.Namespace) -> tuple[int, int]:
-    """Of a measurement, and operations in each: the same on all ranks. `expected`: seconds."""
+    """Return the number of samples and of operations per sample, equal on all ranks.
+
+    Args:
+        expected: seconds of one operation.
+        options: command line options.
+    """
     inner = min(20, max(1, int(LONG_ENOUGH / expected)))
     return min(options.repeat, max(3, int(options.seconds / (expected * inner)))), inner
 
@@ -141,7 +146,7 @@ def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
         cases |= collectives.mpi_cases(mpi, name, tensor, part)
         times = collectives.time_turns(cases, *samples(max(least, 0.0005), options))
         rows.append(
-            {f"{kind}_s": statistics.median(found) for kind, found in times.items()}
+            {f"{kind}_s": statistics.median(seconds) for kind, seconds in times.items()}
             | {
                 "name": name,
                 "dtype": str(dtype).removeprefix("torch."),
@@ -156,20 +161,20 @@ def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
 
 
 def step_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
-    """Of DistributedDataParallel, by the benchmark of one host."""
+    """Measure steps of DistributedDataParallel as the benchmark of one host does."""
     import torch.distributed as dist
 
     rows = []
     for model in collectives.MODELS:
         rows += collectives.ddp_steps(groups, options.repeat, model)
         if dist.get_rank() == 0:
-            what, ratio = rows[-1]["what"], rows[-1]["ratio"]
-            print(f"{what:32}{rows[-1]['ccl_s'] * 1e3:11.3f}{ratio:8.2f}", flush=True)
+            title, ratio = rows[-1]["what"], rows[-1]["ratio"]
+            print(f"{title:32}{rows[-1]['ccl_s'] * 1e3:11.3f}{ratio:8.2f}", flush=True)
     return rows
 
 
 def sent_by(work) -> float:
-    """Bytes that leave this host while all do it."""
+    """Return the bytes that leave this host while all ranks do this work."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -183,11 +188,11 @@ def line(row: dict) -> str:
     size = row["bytes"]
     length = f"{size} B" if size < KB else f"{size // KB} KB" if size < MB else f"{size // MB} MB"
     ratio = row["ccl_s"] / row["gloo_s"]
-    beside = f"{row['ccl_s'] / row['mpi_s']:8.2f}" if "mpi_s" in row else " " * 8
+    mpi_ratio = f"{row['ccl_s'] / row['mpi_s']:8.2f}" if "mpi_s" in row else " " * 8
     share = row["least_s"] / row["ccl_s"]
     poor = ratio > SLOWER or (size >= 4 * MB and share < SHARE)
     return (
-        f"{row['name']:15}{row['dtype']:9}{length:>8}{row['ccl_s'] * 1e3:11.3f}{ratio:8.2f}{beside}"
+        f"{row['name']:15}{row['dtype']:9}{length:>8}{row['ccl_s'] * 1e3:11.3f}{ratio:8.2f}{mpi_ratio}"
         f"{share:8.2f}{row['sent']:8.2f}{'  missed' if poor else ''}"
     )
 
@@ -197,7 +202,7 @@ def main() -> int:
     if options.link is None:
         return start_ranks(options)
     os.sched_setaffinity(0, {hosts.core_of(int(os.environ["PMI_RANK"]))})
-    rank, size, groups = collectives.groups_of_all()
+    rank, size, groups = collectives.start_groups()
     import torch.distributed as dist
 
     if rank == 0:

@@ -1,4 +1,4 @@
-"""ccl beside gloo: the same processes, the same tensors, turn by turn; medians and their ratio.
+"""Compare ccl with gloo in the same processes on the same tensors; print medians of alternating turns.
 
     python benchmarks/collectives.py                      # two ranks on this host, one core each
     python benchmarks/collectives.py --ranks 4 --json out.json
@@ -6,15 +6,17 @@
 
 Between hosts: between_hosts.py. A ratio below 1 means that ccl is faster than gloo.
 
-The limit is what memory allows: the same ranks adding up and copying the bytes that the collective
-asks of each, which of an all_gather is the whole result, or in place, as FSDP's calls have it, all
-but the rank's own part; what reduce_scatter adds up goes to a tensor of its own. `placed` is ccl
-with tensors in memory that all ranks of the host see, as the backend's allocate_tensor() gives them
-to DDP and FSDP2. `torch` is the same call on torch's own backend `fake`, which does nothing:
-the time that no backend can save. MPI is asked, too, through mpi4py, where that is installed: the
-same libmpi, which has no BF16 to add up. Needs the environment of the stack `current`;
-ORCH_CCL_SHARED_MEMORY is the ranks', too. `--busy` runs a process that never sleeps on each core
-during the measurement.
+The columns:
+
+- limit: what memory allows. The same ranks reduce and copy the bytes that the collective needs of each: for all_gather
+  the whole result, in place (as FSDP calls it) all but the rank's part. reduce_scatter writes to a separate tensor.
+- placed: ccl with tensors in memory that all ranks of the host share, as allocate_tensor() of the backend gives them to
+  DDP and FSDP2.
+- torch: the same call on torch's backend `fake`, which does nothing. No backend can save this time.
+- mpi: the same libmpi through mpi4py, if that is installed. It cannot reduce BF16.
+
+This needs the environment of the stack `current`. ORCH_CCL_SHARED_MEMORY applies to the ranks. `--busy` runs a process
+that never sleeps on each core during the measurement.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ TARGETS = {
     1024 * MB: 0.8,
 }
 STEP_TARGET = 0.92
-BUSY_TARGET = 1.1  # of gloo's time, with other work on every core
-LIMIT_TARGET = 1.6  # of the limit: all_reduce from 1 MB on, on an idle machine
+BUSY_TARGET = 1.1  # ratio to gloo's time, with other work on every core
+LIMIT_TARGET = 1.6  # ratio to the limit for all_reduce from 1 MB on, on an idle machine
 MODELS = {  # width, layers, heads, vocabulary, batch, sequence
     "17M parameters": (384, 3, 6, 30522, 8, 64),
     "BERT-base size": (768, 12, 12, 30522, 4, 64),
@@ -64,8 +66,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=15, help="samples of each measurement")
     parser.add_argument("--max-mb", type=int, default=100, help="leave out larger messages")
     parser.add_argument("--no-models", action="store_true", help="leave out the DDP steps")
-    parser.add_argument("--json", type=Path, help="write the figures here, too")
-    parser.add_argument("--only", default="", help="one of the collectives; implies --no-models")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--only", default="", help="measure only this collective; implies --no-models")
     parser.add_argument("--busy", action="store_true", help="with a busy process on each core")
     parser.add_argument("--inside", action="store_true", help="this process is already a rank")
     return parser.parse_args()
@@ -87,7 +89,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def start_ranks(ranks: int) -> int:
-    """Start this script again under the hydra that lies beside this Python."""
+    """Start this script again with the hydra of this environment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -98,15 +100,15 @@ def start_ranks(ranks: int) -> int:
 
 
 def pin_to_one_core() -> None:
-    """hydra gives each rank a share of the cores; the comparison is about one core per rank."""
+    """Pin this rank to one core, because hydra gives each rank a share of the cores."""
     cores = sorted(os.sched_getaffinity(0))
     local = int(os.environ.get("MPI_LOCALRANKID", 0))
-    everyone = len(cores) == os.cpu_count()
-    os.sched_setaffinity(0, {cores[local % len(cores)] if everyone else cores[0]})
+    has_all_cores = len(cores) == os.cpu_count()
+    os.sched_setaffinity(0, {cores[local % len(cores)] if has_all_cores else cores[0]})
 
 
 def time_turns(cases: dict, repeat: int, inner: int) -> dict[str, list[float]]:
-    """Seconds of each case(), measured in turns so that a disturbance hits all alike."""
+    """Return the seconds of each case, measured in turns so that a disturbance affects all of them."""
     import torch.distributed as dist
 
     times: dict[str, list[float]] = {name: [] for name in cases}
@@ -121,12 +123,12 @@ def time_turns(cases: dict, repeat: int, inner: int) -> dict[str, list[float]]:
     return times
 
 
-def row(what: str, times: dict[str, list[float]], target: float, limit: float = 0) -> dict:
+def row(title: str, times: dict[str, list[float]], target: float, limit: float = 0) -> dict:
     """Return the medians, ccl's ratio to gloo and its targets; `limit`: of ccl/limit, or 0."""
     median = {name: statistics.median(values) for name, values in times.items()}
     ratio = median["ccl"] / median["gloo"]
     return {f"{name}_s": seconds for name, seconds in median.items()} | {
-        "what": what,
+        "what": title,
         "ratio": ratio,
         "target": target,
         "met": ratio <= target and (not limit or median["ccl"] <= limit * median["limit"]),
@@ -141,37 +143,37 @@ def targets_of(name: str, size: int, busy: bool) -> tuple[float, float]:
 
 
 def limit_of(name: str, tensor, part, ranks: int):
-    """What memory allows: a rank adds up and copies as many bytes as the collective asks of it."""
+    """Return a function that reduces and copies as many bytes as the collective needs of a rank."""
     import torch
 
-    other, parts = torch.zeros_like(part), tensor.chunk(ranks)
+    operand, parts = torch.zeros_like(part), tensor.chunk(ranks)
 
     def reduced() -> None:
         for copied in parts[1:]:
-            parts[0].add_(other)
-            copied.copy_(other)
+            parts[0].add_(operand)
+            copied.copy_(operand)
 
-    def scattered() -> None:  # what is given stays as it is
-        torch.add(parts[0], other, out=part)
+    def scattered() -> None:  # the input is not changed
+        torch.add(parts[0], operand, out=part)
         for _ in parts[2:]:
-            part.add_(other)
+            part.add_(operand)
 
     def gathered() -> None:
         for copied in parts[1:] if name == "all_gather in place" else parts:
-            copied.copy_(other)
+            copied.copy_(operand)
 
     return {"all_reduce": reduced, "reduce_scatter": scattered}.get(name, gathered)
 
 
 def own_part(tensor):
-    """This rank's part of a tensor that has room for all."""
+    """Return this rank's part of a tensor."""
     import torch.distributed as dist
 
     return tensor.chunk(dist.get_world_size())[dist.get_rank()]
 
 
 def idle_group():
-    """A group of torch's backend that does nothing."""
+    """Return a group of torch's backend `fake`, which does nothing."""
     import torch.distributed as dist
     from torch.testing._internal.distributed import fake_pg  # noqa: F401
 
@@ -179,7 +181,7 @@ def idle_group():
 
 
 def raw_mpi():
-    """A communicator of the MPI that oneCCL has started in this process, or None."""
+    """Return a communicator of the MPI that oneCCL started in this process, or None."""
     if importlib.util.find_spec("mpi4py") is None:
         return None
     import mpi4py
@@ -191,7 +193,7 @@ def raw_mpi():
 
 
 def mpi_cases(comm, name: str, tensor, part) -> dict:
-    """The same by MPI itself, where it knows the numbers; all_gather takes them for bytes."""
+    """Return the same operation on MPI itself if it supports the type; all_gather treats data as bytes."""
     import torch
 
     gathers = name.startswith("all_gather")
@@ -199,18 +201,18 @@ def mpi_cases(comm, name: str, tensor, part) -> dict:
         return {}
     from mpi4py import MPI
 
-    whole, piece = (one.view(torch.uint8 if gathers else one.dtype).numpy() for one in (tensor, part))
+    full, piece = (data.view(torch.uint8 if gathers else data.dtype).numpy() for data in (tensor, part))
     calls = {
-        "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, whole),
-        "reduce_scatter": partial(comm.Reduce_scatter_block, whole, piece),
-        "all_gather": partial(comm.Allgather, piece, whole),
-        "all_gather in place": partial(comm.Allgather, MPI.IN_PLACE, whole),
+        "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, full),
+        "reduce_scatter": partial(comm.Reduce_scatter_block, full, piece),
+        "all_gather": partial(comm.Allgather, piece, full),
+        "all_gather in place": partial(comm.Allgather, MPI.IN_PLACE, full),
     }
     return {"mpi": calls[name]}
 
 
 def placed_case(group, name: str, work, tensor, part) -> dict:
-    """The same in memory that the backend gave and all ranks see, as DDP's buckets."""
+    """Return the same operation on tensors that the backend allocated in shared memory, like DDP's buckets."""
     import torch
 
     backend = group._get_backend(torch.device("cpu"))
@@ -218,16 +220,16 @@ def placed_case(group, name: str, work, tensor, part) -> dict:
         return {}
 
     def placed(like):
-        there = backend.allocate_tensor(like.numel(), dtype=like.dtype, device=like.device)
-        return there.copy_(like)
+        shared = backend.allocate_tensor(like.numel(), dtype=like.dtype, device=like.device)
+        return shared.copy_(like)
 
-    whole = placed(tensor)
-    piece = own_part(whole) if name == "all_gather in place" else placed(part)
-    return {"placed": partial(work, whole, piece, group)}
+    full = placed(tensor)
+    piece = own_part(full) if name == "all_gather in place" else placed(part)
+    return {"placed": partial(work, full, piece, group)}
 
 
 def works() -> dict:
-    """Each collective of a tensor, a rank's part of it, and a group."""
+    """Return each collective as a function of a tensor, a rank's part of it, and a group."""
     import torch.distributed as dist
 
     return {
@@ -256,7 +258,7 @@ def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
         cases |= placed_case(groups["ccl"], name, work, tensor, part)
         cases |= mpi_cases(mpi, name, tensor, part)
         cases["limit"] = limit_of(name, tensor, part, ranks)
-        if name == "all_reduce":  # the others of the backend `fake` copy
+        if name == "all_reduce":  # other operations of the backend `fake` copy
             cases["torch"] = partial(work, tensor, part, idle)
         length = f"{size} B" if size < KB else f"{size // KB} KB"
         length = length if size < MB else f"{size // MB} MB"
@@ -274,12 +276,12 @@ def encoder(width: int, layers: int, heads: int, vocabulary: int):
     return nn.Sequential(nn.Embedding(vocabulary, width), nn.TransformerEncoder(layer, layers), nn.Linear(width, 2))
 
 
-def ddp_steps(groups: dict, repeat: int, only: str = "") -> list[dict]:
+def ddp_steps(groups: dict, repeat: int, model_name: str = "") -> list[dict]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     rows = []
-    for name in [only] if only else MODELS:
+    for name in [model_name] if model_name else MODELS:
         width, layers, heads, vocabulary, batch, sequence = MODELS[name]
         models = {}
         for kind, group in groups.items():
@@ -309,21 +311,21 @@ def print_table(rows: list[dict]) -> None:
         f"{'':36}{'ccl':>12}{'gloo':>12}{'ratio':>8}{'target':>8}"
         f"{'ccl/mpi':>11}{'ccl/limit':>11}{'ccl/torch':>11}{'placed/ccl':>11}{'placed/limit':>13}"
     )
-    for one in rows:
-        beside = "".join(
-            f"{one['ccl_s'] / one[other]:11.2f}" if other in one else " " * 11
-            for other in ("mpi_s", "limit_s", "torch_s")
+    for result in rows:
+        ratios = "".join(
+            f"{result['ccl_s'] / result[key]:11.2f}" if key in result else " " * 11
+            for key in ("mpi_s", "limit_s", "torch_s")
         )
-        if "placed_s" in one:
-            beside += f"{one['placed_s'] / one['ccl_s']:11.2f}{one['placed_s'] / one['limit_s']:13.2f}"
+        if "placed_s" in result:
+            ratios += f"{result['placed_s'] / result['ccl_s']:11.2f}{result['placed_s'] / result['limit_s']:13.2f}"
         print(
-            f"{one['what']:36}{one['ccl_s'] * 1e3:9.3f} ms{one['gloo_s'] * 1e3:9.3f} ms"
-            f"{one['ratio']:8.3f}{one['target']:8.2f}{beside}{'' if one['met'] else '  missed'}"
+            f"{result['what']:36}{result['ccl_s'] * 1e3:9.3f} ms{result['gloo_s'] * 1e3:9.3f} ms"
+            f"{result['ratio']:8.3f}{result['target']:8.2f}{ratios}{'' if result['met'] else '  missed'}"
         )
 
 
-def groups_of_all() -> tuple[int, int, dict]:
-    """-> this process's rank, how many there are, and their groups."""
+def start_groups() -> tuple[int, int, dict]:
+    """Start the process groups; return this process's rank, the number of ranks, and the groups by backend."""
     import oneccl_bindings_for_pytorch  # noqa: F401
     import torch
     import torch.distributed as dist
@@ -341,7 +343,7 @@ def main() -> int:
             return start_ranks(options.ranks)
     machine = describe_machine()
     pin_to_one_core()
-    rank, size, groups = groups_of_all()
+    rank, size, groups = start_groups()
     import torch
     import torch.distributed as dist
 

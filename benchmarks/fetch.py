@@ -1,5 +1,7 @@
-"""How fast, and with how much memory, a file comes out of a pod: orch's way over the websocket, and
-that of the Kubernetes client, from the API server of the tests in a process of its own."""
+"""Measure speed and memory of fetching a file from a pod, with orch and with the Kubernetes client.
+
+orch uses the websocket itself. The API server of the tests runs in a separate process.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "train/lib")]
 MIB = 1 << 20
 SIZES = (32, 256)
-CLIENTS = 32  # MiB: more takes minutes
+CLIENT_SIZE = 32  # MiB; larger files take minutes
 
 
 def main() -> None:
@@ -26,32 +28,32 @@ def main() -> None:
         return fetch(*sys.argv[1:])
     repeats = arguments().repeats
     with tempfile.TemporaryDirectory() as name:
-        ways = [("orch", size) for size in SIZES] + [("client", CLIENTS)]
+        readers = [("orch", size) for size in SIZES] + [("client", CLIENT_SIZE)]
         memory: dict[str, list[float]] = {}
         cases = {}
-        for way, size in ways:
+        for reader, size in readers:
             path = Path(name) / str(size)
             with path.open("wb") as file:
                 file.truncate(size * MIB)
-            title = f"{way}, {size} MiB"
-            cases[title] = functools.partial(rate, way, path, memory.setdefault(title, []))
+            title = f"{reader}, {size} MiB"
+            cases[title] = functools.partial(rate, reader, path, memory.setdefault(title, []))
         figures = interleaved(cases, repeats)
     base = f"orch, {SIZES[0]} MiB"
-    report("A file out of a pod", "MB/s", figures, base)
-    report("Memory of who fetches it", "MiB", memory, base)
+    report("Fetching a file from a pod", "MB/s", figures, base)
+    report("Memory of the reader", "MiB", memory, base)
 
 
-def rate(way: str, path: Path, memory: list[float]) -> float:
-    """MB/s."""
-    command = [sys.executable, __file__, way, str(path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    taken, peak = map(float, done.stdout.split())
+def rate(reader: str, path: Path, memory: list[float]) -> float:
+    """Return MB/s, and append the peak memory in MiB to a list."""
+    command = [sys.executable, __file__, reader, str(path)]
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds, peak = map(float, process.stdout.split())
     memory.append(peak)
-    return path.stat().st_size / 1e6 / taken
+    return path.stat().st_size / 1e6 / seconds
 
 
-def fetch(way: str, path: str) -> None:
-    """Seconds, and MiB at most."""
+def fetch(reader: str, path: str) -> None:
+    """Print the seconds and the peak memory in MiB."""
     serve = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from tests.kube_api import Api\n"
@@ -64,19 +66,19 @@ def fetch(way: str, path: str) -> None:
     ) as server:
         assert server.stdout is not None
         cluster = client_of(server.stdout.readline().strip())
-        read = by_orch if way == "orch" else by_client
-        read(cluster, __file__)  # all is imported then
+        read = by_orch if reader == "orch" else by_client
+        read(cluster, __file__)  # import everything first
         began = time.perf_counter()
         size = read(cluster, path)
-        taken = time.perf_counter() - began
+        seconds = time.perf_counter() - began
         assert server.stdin is not None
         server.stdin.close()
     assert size == Path(path).stat().st_size
-    print(taken, most_memory())
+    print(seconds, peak_memory())
 
 
-def most_memory() -> float:
-    """MiB, of this program alone."""
+def peak_memory() -> float:
+    """Return the peak memory of this process in MiB."""
     (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     return int(peak) / 1024
 
@@ -91,7 +93,7 @@ def by_client(cluster: Any, path: str) -> int:
     from kubernetes import client
     from kubernetes.stream import stream
 
-    found = stream(
+    connection = stream(
         client.CoreV1Api(cluster.client).connect_get_namespaced_pod_exec,
         "reader",
         "team",
@@ -104,10 +106,10 @@ def by_client(cluster: Any, path: str) -> int:
         _preload_content=False,
     )
     size = 0
-    while found.is_open() or found.peek_stdout():
-        found.update(timeout=1)
-        size += len(found.read_stdout())
-    found.close()
+    while connection.is_open() or connection.peek_stdout():
+        connection.update(timeout=1)
+        size += len(connection.read_stdout())
+    connection.close()
     return size
 
 

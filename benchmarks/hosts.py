@@ -1,6 +1,7 @@
-"""Hosts for measurements between them: namespaces of this machine, each with a name, processes and
-a /dev/shm of its own, whose links meet in a switch and are shaped by tbf at both ends. Needs root,
-iproute2 and util-linux; all of it goes when the process that has made it ends.
+"""Create hosts for measurements as namespaces of this machine.
+
+Each host has a separate name, process tree and /dev/shm. Their links meet in a switch and are shaped by tbf at both
+ends. This needs root, iproute2 and util-linux. Everything is removed when the creating process ends.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ from socket import create_connection, create_server
 
 NETWORK, PORT = "10.213.7", 29400
 NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
-# It ends with its input.
+# This process holds the namespaces until its input ends.
 KEEPER = """
 set -eu
 hostname {name}
-mount --bind {names} /etc/hosts
+mount --bind {hosts_file} /etc/hosts
 mount -t tmpfs tmpfs /dev/shm
 mount -t sysfs sysfs /sys
 ip link set lo up
 echo ready
 exec cat > /dev/null
 """
-WARM_UP, MEASURED = 0.5, 1.0  # seconds of sockets()
+WARM_UP, MEASURED = 0.5, 1.0  # seconds of one measurement of the link
 BUFFER = 1 << 20
 
 
 @dataclass(frozen=True)
 class Host:
-    """`pid`: of the process that keeps its namespaces."""
+    """A namespace that acts as a host."""
 
     name: str
     address: str
-    pid: int
+    pid: int  # of the process that holds the namespaces
 
-    def command(self, *words: str) -> list[str]:
-        return ["nsenter", "--target", str(self.pid), *NAMESPACES, *words]
+    def command(self, *arguments: str) -> list[str]:
+        return ["nsenter", "--target", str(self.pid), *NAMESPACES, *arguments]
 
 
 @dataclass(frozen=True)
@@ -55,37 +56,43 @@ class Network:
 
 @contextmanager
 def network(count: int, mbit: int = 0) -> Iterator[Network]:
-    """host0, host1 ... and what they are joined by. `mbit`: Mbit/s of each link, 0 for unshaped.
+    """Create host0, host1 and so on, and the switch between them.
 
-    A switch's port is a 20th faster than its host, so that only what meets there waits there.
+    A port of the switch is 5 % faster than its host, so that only colliding traffic waits there.
+
+    Args:
+        count: number of hosts.
+        mbit: rate of each link in Mbit/s; 0 does not shape the links.
     """
     names = [*(f"host{number}" for number in range(count)), "switch"]
-    places = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=1)}
+    addresses = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=1)}
     with ExitStack() as stack:
-        known = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
-        lines = [f"{address} {name}\n" for name, address in places.items()]
-        known.write_text("127.0.0.1 localhost\n" + "".join(lines))
-        *hosts, switch = (stack.enter_context(keep(name, address, known)) for name, address in places.items())
+        hosts_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
+        lines = [f"{address} {name}\n" for name, address in addresses.items()]
+        hosts_file.write_text("127.0.0.1 localhost\n" + "".join(lines))
+        *hosts, switch = (
+            stack.enter_context(running_host(name, address, hosts_file)) for name, address in addresses.items()
+        )
         join(hosts, switch)
-        for number, one in enumerate(hosts):
-            for at, device in ((one, "net0"), (switch, one.name)):
-                keep_order(at, device, core_of(number))
+        for number, host in enumerate(hosts):
+            for end, device in ((host, "net0"), (switch, host.name)):
+                keep_order(end, device, core_of(number))
                 if mbit:
-                    shape(at, device, mbit if at is one else mbit * 21 // 20)
+                    shape(end, device, mbit if end is host else mbit * 21 // 20)
         yield Network(hosts, switch)
 
 
 @contextmanager
-def keep(name: str, address: str, names: Path) -> Iterator[Host]:
-    """A host until the end of the block. `names`: its /etc/hosts."""
-    begin = ["sh", "-c", KEEPER.format(name=name, names=names)]
+def running_host(name: str, address: str, hosts_file: Path) -> Iterator[Host]:
+    """Run a host until the end of the block, with this file as its /etc/hosts."""
+    begin = ["sh", "-c", KEEPER.format(name=name, hosts_file=hosts_file)]
     unshare = ["unshare", *NAMESPACES, "--fork", "--mount-proc", "--kill-child"]
     pipe = subprocess.PIPE
     with subprocess.Popen([*unshare, *begin], stdin=pipe, stdout=pipe) as keeper:
         try:
             assert keeper.stdout is not None
             if keeper.stdout.readline() != b"ready\n":
-                raise SystemExit("hosts are namespaces: this needs root")
+                raise SystemExit("Creating network namespaces needs root.")
             children = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text()
             yield Host(name, address, int(children))
         finally:
@@ -93,48 +100,47 @@ def keep(name: str, address: str, names: Path) -> Iterator[Host]:
 
 
 def join(hosts: list[Host], switch: Host) -> None:
-    """By a bridge, in a namespace of its own: container engines drop what crosses others."""
+    """Connect the hosts by a bridge in the switch's namespace; container engines drop traffic of other bridges."""
     run("ip", "link", "add", "net0", "netns", str(switch.pid), "type", "bridge")
-    for one in hosts:
+    for host in hosts:
         run(
             "ip",
             "link",
             "add",
             "net0",
             "netns",
-            str(one.pid),
+            str(host.pid),
             "type",
             "veth",
             "peer",
             "name",
-            one.name,
+            host.name,
             "netns",
             str(switch.pid),
         )
-        run(*switch.command("ip", "link", "set", one.name, "master", "net0", "up"))
-    for one in (*hosts, switch):
-        run(*one.command("ip", "addr", "add", f"{one.address}/24", "dev", "net0"))
-        run(*one.command("ip", "link", "set", "net0", "up"))
-        # Linux's own choice, which this machine may have changed.
+        run(*switch.command("ip", "link", "set", host.name, "master", "net0", "up"))
+    for host in (*hosts, switch):
+        run(*host.command("ip", "addr", "add", f"{host.address}/24", "dev", "net0"))
+        run(*host.command("ip", "link", "set", "net0", "up"))
+        # Use Linux's default, which this machine may have changed.
         run(
-            *one.command(
-                "ip", "route", "replace", f"{NETWORK}.0/24", "dev", "net0", "src", one.address, "congctl", "cubic"
+            *host.command(
+                "ip", "route", "replace", f"{NETWORK}.0/24", "dev", "net0", "src", host.address, "congctl", "cubic"
             )
         )
 
 
-def keep_order(at: Host, device: str, core: int) -> None:
-    """One core takes all that comes: where two do, segments overtake each other, and TCP takes that
-    for losses."""
+def keep_order(host: Host, device: str, core: int) -> None:
+    """Receive on one core only: with two, segments overtake each other, which TCP takes for losses."""
     queue = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"
-    run(*at.command("sh", "-c", f"echo {1 << core:x} > {queue}"))
+    run(*host.command("sh", "-c", f"echo {1 << core:x} > {queue}"))
 
 
-def shape(at: Host, device: str, mbit: int) -> None:
-    """What has been saved up goes at once: a millisecond's worth, or the longest segment."""
+def shape(host: Host, device: str, mbit: int) -> None:
+    """Limit the rate of a device, with bursts of a millisecond or of the longest segment."""
     burst = max(64_000, mbit * 125)
     run(
-        *at.command(
+        *host.command(
             "tc",
             "qdisc",
             "add",
@@ -152,28 +158,27 @@ def shape(at: Host, device: str, mbit: int) -> None:
     )
 
 
-def run(*words: str) -> None:
-    subprocess.run(words, check=True)
+def run(*arguments: str) -> None:
+    subprocess.run(arguments, check=True)
 
 
 def link_rate(hosts: list[Host]) -> float:
-    """Bytes per second that sockets carry: the best of three, because other programs only take from
-    it."""
-    return max(sockets(hosts) for _ in range(3))
+    """Return the bytes per second that sockets carry, as the best of three: other programs only reduce it."""
+    return max(socket_rate(hosts) for _ in range(3))
 
 
-def sockets(hosts: list[Host]) -> float:
-    """Each host sends to the next, all at once, on the core that its rank will have: the median."""
+def socket_rate(hosts: list[Host]) -> float:
+    """Let each host send to the next one at the same time, on its rank's core, and return the median rate."""
     started = []
-    for number, one in enumerate(hosts):
-        onwards = hosts[(number + 1) % len(hosts)].address
-        words = ("taskset", "-c", str(core_of(number)), sys.executable, __file__, onwards)
-        started.append(subprocess.Popen(one.command(*words), stdout=subprocess.PIPE, text=True))
-    return statistics.median(float(one.communicate(timeout=30)[0]) for one in started)
+    for number, host in enumerate(hosts):
+        next_address = hosts[(number + 1) % len(hosts)].address
+        command = ("taskset", "-c", str(core_of(number)), sys.executable, __file__, next_address)
+        started.append(subprocess.Popen(host.command(*command), stdout=subprocess.PIPE, text=True))
+    return statistics.median(float(process.communicate(timeout=30)[0]) for process in started)
 
 
 def core_of(rank: int) -> int:
-    """The hosts are one machine, whose cores they take in turn."""
+    """Return the core of a rank; the hosts share this machine's cores in turn."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[rank % len(cores)]
 
@@ -182,7 +187,7 @@ def send_to(address: str) -> None:
     until = time.monotonic() + 10
     while True:
         try:
-            onwards = create_connection((address, PORT), timeout=10)
+            connection = create_connection((address, PORT), timeout=10)
             break
         except ConnectionRefusedError:
             if time.monotonic() > until:
@@ -190,13 +195,13 @@ def send_to(address: str) -> None:
             time.sleep(0.05)
     data = bytes(BUFFER)
     ends = time.monotonic() + WARM_UP + MEASURED + 0.5
-    with onwards:
+    with connection:
         while time.monotonic() < ends:
-            onwards.sendall(data)
+            connection.sendall(data)
 
 
-def received() -> float:
-    """Bytes per second, after a warm-up."""
+def receive_rate() -> float:
+    """Return the received bytes per second after a warm-up."""
     with create_server(("", PORT)) as server:
         sender, _ = server.accept()
         data = bytearray(BUFFER)
@@ -214,10 +219,10 @@ def received() -> float:
 
 
 def main() -> None:
-    """One host's part in sockets(); its argument is the address of the next host."""
+    """Send to the host whose address is the first argument, and print the received rate."""
     sender = threading.Thread(target=send_to, args=[sys.argv[1]], daemon=True)
     sender.start()
-    print(received())
+    print(receive_rate())
     sender.join()
 
 

@@ -1,10 +1,10 @@
-"""Whether BF16 with IPEX trains as BF16 without it: the losses of 30 steps side by side.
+"""Compare the losses of 30 steps in BF16 with and without IPEX.
 
     python benchmarks/ipex.py --stack intel-2.8 --python STACK_ENVIRONMENT/bin/python --write
 
-Trainer (bert-qa), Accelerator (glue-mrpc) and a plain loop, on one rank and on two, over gloo. The
-environment has the stack's packages (`orch stacks requirements`). --write records the largest
-deviation in the stack's file, where `orch train --ipex` and docs/reference/stacks.md have it from.
+It runs the Trainer (bert-qa), the Accelerator (glue-mrpc) and a plain loop on one rank and on two, over gloo. The
+environment needs the stack's packages (`orch stacks requirements`). --write records the largest deviation in the
+stack's file, which `orch train --ipex` and docs/reference/stacks.md use.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QA = (
     "--save_strategy=no",
     "--bf16",
 )
-PAIRS = (
+MRPC = (
     f"{RECIPES}/glue_mrpc/run_mrpc.py",
     *COMMON,
     f"--train_file={RECIPES}/glue_mrpc/data/train.tsv",
@@ -56,13 +56,17 @@ PAIRS = (
     "--do_eval=false",
     "--mixed_precision=bf16",
 )
-WAYS = {"Trainer": QA, "Accelerator": PAIRS, "DistributedDataParallel": (f"{ROOT}/ipex_loop.py", str(STEPS))}
+LOOPS = {"Trainer": QA, "Accelerator": MRPC, "DistributedDataParallel": (f"{ROOT}/ipex_loop.py", str(STEPS))}
 
 
-def losses(python: str, way: str, ranks: int, *words: str) -> list[float]:
-    """The loss of each step of one run. Raises CalledProcessError."""
+def losses(python: str, loop: str, ranks: int, *options: str) -> list[float]:
+    """Return the loss of each step of one run.
+
+    Raises:
+        CalledProcessError: if the run fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        output = () if way == "DistributedDataParallel" else (f"--output_dir={folder}",)
+        output = () if loop == "DistributedDataParallel" else (f"--output_dir={folder}",)
         done = subprocess.run(
             [
                 python,
@@ -70,9 +74,9 @@ def losses(python: str, way: str, ranks: int, *words: str) -> list[float]:
                 "torch.distributed.run",
                 "--standalone",
                 f"--nproc-per-node={ranks}",
-                *WAYS[way],
+                *LOOPS[loop],
                 *output,
-                *words,
+                *options,
             ],
             check=True,
             stdout=subprocess.PIPE,
@@ -85,51 +89,51 @@ def losses(python: str, way: str, ranks: int, *words: str) -> list[float]:
         return [json.loads(line)["loss"] for line in lines]
 
 
-def row(python: str, way: str, ranks: int) -> dict[str, object]:
-    """One line of the record; both curves go to standard error."""
-    plain = losses(python, way, ranks)
-    ipex = losses(python, way, ranks, "--use_ipex")
-    apart = [100 * abs(b - a) / a for a, b in zip(plain, ipex, strict=True)]
+def row(python: str, loop: str, ranks: int) -> dict[str, object]:
+    """Return one row of the record, and print both loss curves to standard error."""
+    plain = losses(python, loop, ranks)
+    ipex = losses(python, loop, ranks, "--use_ipex")
+    deviations = [100 * abs(b - a) / a for a, b in zip(plain, ipex, strict=True)]
     assert len(plain) == STEPS
-    print(f"{way}, ranks: {ranks}", file=sys.stderr)
+    print(f"{loop}, ranks: {ranks}", file=sys.stderr)
     for name, curve in (("bf16", plain), ("bf16 --ipex", ipex)):
         print(f"  {name:12}", *(f"{value:.3f}" for value in curve), file=sys.stderr)
     return {
-        "way": way,
+        "way": loop,
         "ranks": ranks,
         "date": dt.date.today(),
-        "worst_percent": round(max(apart), 2),
+        "worst_percent": round(max(deviations), 2),
         "last_loss": round(plain[-1], 3),
         "last_loss_ipex": round(ipex[-1], 3),
     }
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """As TOML."""
+    """Return the rows as TOML."""
     parts = []
-    for one in rows:
-        values = (f'"{v}"' if isinstance(v, str) else str(v) for v in one.values())
-        lines = (f"{name} = {value}" for name, value in zip(one, values, strict=True))
+    for row in rows:
+        values = (f'"{v}"' if isinstance(v, str) else str(v) for v in row.values())
+        lines = (f"{name} = {value}" for name, value in zip(row, values, strict=True))
         parts.append("[[parity]]\n" + "\n".join(lines) + "\n")
     return MARK + "\n".join(parts)
 
 
 def record(stack: str, text: str) -> None:
     path = STACKS / f"{stack}.toml"
-    kept = path.read_text().partition(MARK)[0].rstrip("\n")
-    path.write_text(f"{kept}\n\n{text}")
+    text_before = path.read_text().partition(MARK)[0].rstrip("\n")
+    path.write_text(f"{text_before}\n\n{text}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--stack", required=True)
-    parser.add_argument("--python", required=True, help="of an environment with this stack")
-    parser.add_argument("--write", action="store_true", help="into the stack's file")
+    parser.add_argument("--python", required=True, help="Python of an environment with this stack")
+    parser.add_argument("--write", action="store_true", help="record the result in the stack's file")
     options = parser.parse_args()
     load.stack(options.stack)
     rows = []
-    for way, ranks in itertools.product(WAYS, (1, 2)):
-        rows.append(row(options.python, way, ranks))
+    for loop, ranks in itertools.product(LOOPS, (1, 2)):
+        rows.append(row(options.python, loop, ranks))
         if options.write:
             record(options.stack, table(rows))
     print(table(rows))

@@ -1,6 +1,6 @@
-"""The plain loop that benchmarks/ipex.py compares: ipex.optimize, then DistributedDataParallel.
+"""Train with ipex.optimize and DistributedDataParallel in a plain loop, for benchmarks/ipex.py.
 
-It prints its loss of each step, the mean over all ranks, as one JSON list.
+It prints the loss of each step, as the mean over all ranks, in one JSON list.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main(steps: int, *, with_ipex: bool) -> None:
     # data, model
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(locate(MODEL))
-    pairs = load_pairs(PairArguments(train_file=str(RECIPE / "data" / "train.tsv")), "train")
-    rows, collate = tokenized(pairs, tokenizer, 128), Collator(tokenizer)
+    examples = load_pairs(PairArguments(train_file=str(RECIPE / "data" / "train.tsv")), "train")
+    rows, collate = tokenized(examples, tokenizer, 128), Collator(tokenizer)
     model = AutoModelForSequenceClassification.from_pretrained(locate(MODEL), num_labels=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     model.train()
@@ -42,8 +42,8 @@ def main(steps: int, *, with_ipex: bool) -> None:
         import intel_extension_for_pytorch as ipex
 
         model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=torch.bfloat16)
-    # After ipex.optimize, which may return another optimizer.
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: min(1, (at + 1) / WARM_UP))
+    # Create the schedule after ipex.optimize, which may return another optimizer.
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / WARM_UP))
     wrapped = DistributedDataParallel(model)
 
     # loop
@@ -51,8 +51,8 @@ def main(steps: int, *, with_ipex: bool) -> None:
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist() * 9
     losses = []
     for step in range(steps):
-        at = (step * ranks + rank) * BATCH
-        batch = collate([rows[index] for index in order[at : at + BATCH]])
+        start = (step * ranks + rank) * BATCH
+        batch = collate([rows[index] for index in order[start : start + BATCH]])
         with torch.autocast("cpu", torch.bfloat16):
             loss = wrapped(**batch).loss
         optimizer.zero_grad()

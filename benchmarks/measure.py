@@ -1,4 +1,4 @@
-"""Times of commands, as medians of several interleaved runs, and their ratios."""
+"""Measure commands in interleaved runs, and report medians and their ratios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 
 from orch_node.protocol.precision import BF16, FP32, bf16_flag
 
-# Instruction sets that decide how fast torch and the bindings compute, as /proc/cpuinfo calls them.
+# Instruction sets that determine the speed of torch and the bindings, with their names in /proc/cpuinfo.
 INSTRUCTION_SETS = (
     "avx2",
     "avx512f",
@@ -44,7 +44,7 @@ def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def cpu_fields(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """Return what the kernel says of the first CPU."""
+    """Return the fields of the first CPU in /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in cpuinfo.read_text().splitlines():
         name, _, value = line.partition(":")
@@ -53,7 +53,7 @@ def cpu_fields(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
 
 
 def cpu_flags(fields: Mapping[str, str]) -> list[str]:
-    """Return the flags of a CPU, as x86 and ARM call them."""
+    """Return the flags of a CPU on x86 or ARM."""
     return (fields.get("flags") or fields.get("Features", "")).split()
 
 
@@ -63,7 +63,7 @@ def native_precision() -> str:
 
 
 def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Each case `repeats` times, in turn, so that a noisy minute hits all of them."""
+    """Run the cases in turns, so that a disturbance affects all of them; return all results by case."""
     figures: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(repeats):
         for name, measure in cases.items():
@@ -72,14 +72,14 @@ def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[
 
 
 def seconds(command: Sequence[str], **options: object) -> float:
-    """Wall time of a command that has to succeed."""
+    """Return the elapsed time of a command, which must succeed."""
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
     return time.perf_counter() - began
 
 
 def report(title: str, unit: str, figures: Mapping[str, list[float]], base: str) -> None:
-    """A table of medians with their ratio to `base`; JSON with --json."""
+    """Print a table of medians with their ratio to the case `base`, or JSON with --json."""
     medians = {name: statistics.median(values) for name, values in figures.items()}
     if "--json" in sys.argv:
         print(
@@ -104,7 +104,7 @@ def report(title: str, unit: str, figures: Mapping[str, list[float]], base: str)
 
 
 def arguments(**more: int | bool | str) -> argparse.Namespace:
-    """Parse the command line; `more` are a measurement's options with defaults, False a switch."""
+    """Parse the command line, with more options by their default values; False makes a switch."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")

@@ -1,9 +1,9 @@
-"""What messages and all_to_all of ccl cost: beside gloo, and beside what goes without an envelope.
+"""Compare messages and all_to_all of ccl with gloo and with broadcasts, which have no envelope.
 
     python benchmarks/messages.py                 # two ranks on this host, one core each
-    CCL_ALLTOALLV=direct python benchmarks/messages.py    # by MPI's own algorithm instead
+    CCL_ALLTOALLV=direct python benchmarks/messages.py    # with MPI's algorithm
 
-Medians of turns in the same processes. A ratio below 1 means that ccl's is faster.
+Medians of alternating turns in the same processes. A ratio below 1 means that ccl is faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
 
 
 def there_and_back(rank: int, size: int) -> tuple[Callable, Callable]:
-    """Ping-pong by send and recv, and by broadcasts, which between two ranks are bare messages."""
+    """Return a ping-pong with send and recv, and one with broadcasts, which are plain messages between two ranks."""
     import torch
     import torch.distributed as dist
 
@@ -53,8 +53,8 @@ def all_to_all(size: int) -> Callable:
     import torch
     import torch.distributed as dist
 
-    given, taken = torch.zeros(size // 4), torch.zeros(size // 4)
-    return lambda group: dist.all_to_all_single(taken, given, group=group)
+    source, target = torch.zeros(size // 4), torch.zeros(size // 4)
+    return lambda group: dist.all_to_all_single(target, source, group=group)
 
 
 def medians(work: Callable, groups: dict, repeat: int, size: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How long the dry run takes for large clusters: the first time, and once Ansible was asked."""
+"""Measure the dry run for large clusters: the first time, and with a cached inventory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from measure import arguments, interleaved, report, seconds
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (1, 1_000, 10_000)
-CORES = 64  # on each node: two NUMA nodes, two hardware threads a core
+CORES = 64  # per node, with two NUMA nodes and two hardware threads per core
 
 
 def main() -> None:
@@ -28,21 +28,21 @@ def main() -> None:
         }
         (folder / "script.py").write_text("print('never run')\n")
         orch = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--dry-run"]
-        first, again = {}, {}
+        first, repeated = {}, {}
         for size in SIZES:
             inventory = make_cluster(folder, size, environment)
             dry_run = functools.partial(seconds, [*orch, "--inventory", str(inventory)], cwd=folder, env=environment)
             first[f"{size} hosts, first time"] = [dry_run()]
-            again[f"{size} hosts"] = dry_run
+            repeated[f"{size} hosts"] = dry_run
         some = [*orch, "--inventory", str(inventory), "--nodes", "host[100-199]"]
-        again[f"100 of {SIZES[-1]} hosts"] = functools.partial(seconds, some, cwd=folder, env=environment)
-        figures = interleaved(again, repeats)
+        repeated[f"100 of {SIZES[-1]} hosts"] = functools.partial(seconds, some, cwd=folder, env=environment)
+        figures = interleaved(repeated, repeats)
     report("Dry run, inventory just written", "seconds", first, next(iter(first)))
     report("Dry run", "seconds", figures, next(iter(figures)))
 
 
 def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:
-    """An inventory, and a record of each of its hosts as `orch provision` writes it."""
+    """Write an inventory, and a record of each host like that of `orch provision`; return the inventory."""
     inventory = folder / f"lab{size}.yml"
     inventory.write_text(f"all:\n  hosts:\n    host[0:{size - 1}]:\n")
     program = (
@@ -50,8 +50,8 @@ def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:
         "print(State.of(Path(sys.argv[1])).record('x').parent)"
     )
     command = [sys.executable, "-c", program, str(inventory)]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    records = Path(done.stdout.strip())
+    process = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    records = Path(process.stdout.strip())
     records.mkdir(parents=True)
     facts = local_facts()
     for index in range(size):
@@ -61,8 +61,8 @@ def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:
 
 def local_facts() -> dict[str, object]:
     command = [sys.executable, str(REPOSITORY / "train/lib/orch_node/standalone/facts.py"), sys.prefix]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return dict(json.loads(done.stdout))
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    return dict(json.loads(process.stdout))
 
 
 def record(facts: dict[str, object], index: int) -> dict[str, object]:

@@ -1,11 +1,11 @@
-"""What it costs that ranks ask each other whether to make room: a step with it, beside one without.
+"""Measure the cost of agreeing on a preemption: steps with and without the exchange between ranks.
 
     python benchmarks/preemption.py                 # two ranks on this host, one core each
 
-A million weights in FP32 under DistributedDataParallel on gloo, 64 rows on each rank. Blocks of
-steps with and without the question take turns in the same processes: the medians of a block's mean
-step in processor time, which other work on the machine changes little, and of one question that is
-sent and one that is not in wall time. Needs the environment of the stack `current`.
+It trains a million FP32 weights with DistributedDataParallel on gloo, 64 rows per rank. Blocks of steps with and
+without the exchange alternate in the same processes. It prints the median of the mean step of a block in processor
+time, which other work on the machine hardly changes, and of one query with and without an exchange in elapsed time. It
+needs the environment of the stack `current`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from orch_node.preemption import Agreement
 from torch.nn.parallel import DistributedDataParallel
 
 ROWS, WIDTH, LAYERS, RANKS = 64, 512, 4, 2
-STEPS = 20  # of a block; the question comes about once a second, so in some of them
-QUESTIONS = 500
-WITHOUT, WITH = "a step", "a step, and the question"
+STEPS = 20  # per block; the exchange happens about once per second
+QUERIES = 500
+PLAIN_STEP, CHECKED_STEP = "a step", "a step with the check"
 
 
 def stepper() -> Callable[[], None]:
@@ -50,25 +50,25 @@ def stepper() -> Callable[[], None]:
 
 
 def mean_step(step: Callable[[], None], steps: int, agreement: Agreement | None) -> float:
-    """Seconds of this rank's processor, of so many steps."""
+    """Return the mean processor time of a step on this rank, in seconds."""
     dist.barrier()
     began = time.process_time()
     for _ in range(steps):
         step()
         if agreement is not None and agreement.ask():
-            raise SystemExit("somebody has asked for room")
+            raise SystemExit("a preemption was requested")
     return (time.process_time() - began) / steps
 
 
-def question(*, sent: bool) -> float:
-    """Microseconds of one."""
+def query(*, exchanged: bool) -> float:
+    """Return the microseconds of one query, with or without an exchange."""
     agreement = Agreement()
     agreement.calls, agreement.every = 1, 1 << 40
     dist.barrier()
     began = time.perf_counter()
-    for _ in range(QUESTIONS):
-        agreement.of_all(0.0, 0.0) if sent else agreement.ask()
-    return (time.perf_counter() - began) / QUESTIONS * 1e6
+    for _ in range(QUERIES):
+        agreement.of_all(0.0, 0.0) if exchanged else agreement.ask()
+    return (time.perf_counter() - began) / QUERIES * 1e6
 
 
 def rank() -> None:
@@ -77,37 +77,40 @@ def rank() -> None:
     os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
     dist.init_process_group("gloo")
     os.environ[stack_signal.PREEMPT] = str(stack_signal.DEFAULTS[stack_signal.PREEMPT])
-    step, asked = stepper(), arguments()
+    step, options = stepper(), arguments()
     mean_step(step, 3, None)
     agreement = preemption.AGREEMENT
-    mean_step(step, STEPS, agreement)  # until it knows how many steps a second has
+    mean_step(step, STEPS, agreement)  # until it knows the number of steps per second
     figures = interleaved(
-        {WITHOUT: lambda: mean_step(step, STEPS, None) * 1e3, WITH: lambda: mean_step(step, STEPS, agreement) * 1e3},
-        asked.repeats,
+        {
+            PLAIN_STEP: lambda: mean_step(step, STEPS, None) * 1e3,
+            CHECKED_STEP: lambda: mean_step(step, STEPS, agreement) * 1e3,
+        },
+        options.repeats,
     )
-    questions = interleaved(
-        {"not sent": lambda: question(sent=False), "sent": lambda: question(sent=True)}, asked.repeats
+    queries = interleaved(
+        {"local": lambda: query(exchanged=False), "exchanged": lambda: query(exchanged=True)}, options.repeats
     )
     if dist.get_rank() == 0:
-        report(f"{RANKS} ranks, {STEPS} steps a block", "ms of processor time", figures, WITHOUT)
-        report("one question", "microseconds", questions, "not sent")
-        share = statistics.median(questions["sent"]) / 1e6 / preemption.SECONDS
-        print(f"\nof each second, questions take {share:.2e}", file=sys.stderr)
+        report(f"{RANKS} ranks, {STEPS} steps a block", "ms of processor time", figures, PLAIN_STEP)
+        report("one query", "microseconds", queries, "local")
+        share = statistics.median(queries["exchanged"]) / 1e6 / preemption.SECONDS
+        print(f"\nshare of each second for queries: {share:.2e}", file=sys.stderr)
     dist.destroy_process_group()
 
 
 def main() -> None:
     if "RANK" in os.environ:
         return rank()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
     ranks = [
-        subprocess.Popen([sys.executable, *sys.argv], env=os.environ | meeting | {"RANK": str(number)})
+        subprocess.Popen([sys.executable, *sys.argv], env=os.environ | rendezvous | {"RANK": str(number)})
         for number in range(RANKS)
     ]
-    raise SystemExit(max(one.wait() for one in ranks))
+    raise SystemExit(max(process.wait() for process in ranks))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""How long provisioning takes on the test cluster: `python benchmarks/provision.py`.
+"""Measure provisioning on the test cluster: `python benchmarks/provision.py`.
 
 For each number of nodes (--nodes 1 2 4), always from bare nodes:
-  orch, very first        `orch provision` where nothing is at hand: the bindings are built, and all
-                          wheels are fetched, once for all nodes (not with --only-orch)
-  orch, first             with the wheelhouse at hand, as all that follows
+  orch, very first        `orch provision` without a wheelhouse: build the bindings and download all
+                          wheels, once for all nodes (not with --only-orch)
+  orch, first             with the wheelhouse, like the following cases
   orch, second            the same again
-  orch, from the index    the same roles, but every node fetches from an index: --wheels index
-  ssh in a loop           the manual steps: node after node, wheels by scp, installed by pip
-The index is --index URL, or else the wheelhouse itself, served on the bridge to the nodes
-(cluster/index). Prints seconds, the ratio to `orch, first` of as many nodes, the ratio to one node
-by the same way, and what each further node cost; behind them the same of the processor time of the
-controller and all nodes, which other work on the machine does not lengthen.
+  orch, from the index    the same roles, but every node downloads from an index: --wheels index
+  ssh in a loop           the manual steps: one node after another, copy wheels with scp, install with pip
+The index is --index URL, or the wheelhouse itself, served on the bridge to the nodes (cluster/index). For each case it
+prints seconds, the ratio to `orch, first` with the same number of nodes, the ratio to one node, and the cost of each
+further node; then the same for the processor time of the controller and all nodes, which other work on the machine does
+not increase.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ PREPARE = (
 FIRST = "orch, first"
 VERY_FIRST = "orch, very first"
 CGROUPS = Path("/sys/fs/cgroup")
-# ext4 gives no inode out again that was deleted in the last minute, or six while its block is not
-# on the disk, and looks at each for every new file (fs/ext4/ialloc.c, recently_deleted): a third of
-# the time of an installation, where the nodes before have just been removed. So theirs are kept.
+# For every new file, ext4 checks all inodes that were deleted in the last minute, or in the last six if their block is
+# not on the disk (fs/ext4/ialloc.c, recently_deleted). After nodes were removed, that is a third of the time of an
+# installation, so the benchmark keeps the files of removed nodes.
 DELETED_SECONDS = 365
-ROOM = 20 << 30  # bytes, of four nodes and more
+REQUIRED_SPACE = 20 << 30  # bytes, enough for four nodes
 
 
 class Cost(NamedTuple):
-    """Seconds on the clock, and of the processors."""
+    """Elapsed seconds, and seconds of processor time."""
 
     clock: float
     cpu: float
@@ -58,27 +58,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--index", help="URL of an index that the nodes reach")
-    parser.add_argument("--only-orch", action="store_true", help="leave the other ways out")
+    parser.add_argument("--only-orch", action="store_true", help="leave out the other cases")
     options = parser.parse_args()
     make_wheelhouse()
     table: dict[int, dict[str, Cost]] = {}
     with contextlib.ExitStack() as stack:
-        stack.callback(lambda: shutil.rmtree(kept(), ignore_errors=True))
+        stack.callback(lambda: shutil.rmtree(kept_files(), ignore_errors=True))
         index = options.index or stack.enter_context(served())
         for count in options.nodes:
             table[count] = row = measure(count, index, only_orch=options.only_orch)
-            for way in row:
-                one = table[1][way] if count > 1 and 1 in table else None
-                columns = zip(row[way], row[FIRST], one or (None, None), strict=True)
+            for case in row:
+                single = table[1][case] if count > 1 and 1 in table else None
+                columns = zip(row[case], row[FIRST], single or (None, None), strict=True)
                 text = "  | cpu".join(column(count, *values) for values in columns)
-                print(f"{count} nodes  {way:<22} {text}", flush=True)
+                print(f"{count} nodes  {case:<22} {text}", flush=True)
     return 0
 
 
-def column(count: int, seconds: float, first: float, one: float | None) -> str:
+def column(count: int, seconds: float, first: float, single: float | None) -> str:
     text = f"{seconds:7.1f} s {seconds / first:5.2f} x orch"
-    if one:
-        text += f" {seconds / one:5.2f} x one node {(seconds - one) / (count - 1):+6.1f} s a node"
+    if single:
+        text += f" {seconds / single:5.2f} x one node {(seconds - single) / (count - 1):+6.1f} s a node"
     return text
 
 
@@ -86,14 +86,14 @@ def measure(count: int, index: str, *, only_orch: bool) -> dict[str, Cost]:
     first, second = by_orch(count, runs=2)
     row = {FIRST: first, "orch, second": second}
     if not only_orch:
-        row[VERY_FIRST] = with_nothing_at_hand(count)
+        row[VERY_FIRST] = without_wheelhouse(count)
         (row["orch, from the index"],) = by_orch(count, "--wheels", "index", index=index)
         row["ssh in a loop"] = by_hand(count)
     return row
 
 
 def make_wheelhouse() -> None:
-    """For all ways but the very first one."""
+    """Make the wheelhouse that all cases but the very first one use."""
     if not any(CACHE.glob("current-*/lock.json")):
         by_orch(1)
 
@@ -105,7 +105,7 @@ def newest_wheelhouse() -> Path:
 
 @contextlib.contextmanager
 def served() -> Iterator[str]:
-    bare(1)  # the bridge must be there
+    start_bare_nodes(1)  # the bridge must exist
     command = [sys.executable, str(CHECKOUT / "cluster/index"), str(newest_wheelhouse())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -115,8 +115,8 @@ def served() -> Iterator[str]:
             process.terminate()
 
 
-def bare(count: int) -> None:
-    """Nodes that nobody has touched; the daemon and the image stay."""
+def start_bare_nodes(count: int) -> None:
+    """Start new nodes; the daemon and the image stay."""
     environment = {**os.environ, "NODES": str(max(count, 2)), "VAGRANT_DEFAULT_PROVIDER": "docker"}
     if (STATE / "nodes").is_dir():
         nodes = [f"orch-{path.name}" for path in (STATE / "nodes").iterdir()]
@@ -127,36 +127,36 @@ def bare(count: int) -> None:
 
 
 def keep_files(node: str) -> None:
-    """Move what a node has written out of docker's reach; without room for that, wait."""
+    """Move the files of a node out of docker's reach; if there is no space for them, wait."""
     subprocess.run(["docker", "kill", node], capture_output=True)
-    written = said_by_docker("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", node)
+    written = docker_output("inspect", "--format", "{{.GraphDriver.Data.UpperDir}}", node)
     if not written:
         return
-    aside = kept()
+    aside = kept_files()
     aside.mkdir(mode=0o700, exist_ok=True)
     Path(written).rename(aside / Path(written).parent.name)
-    if shutil.disk_usage(aside).free < ROOM:
+    if shutil.disk_usage(aside).free < REQUIRED_SPACE:
         shutil.rmtree(aside)
         time.sleep(DELETED_SECONDS)
 
 
-def kept() -> Path:
-    return Path(said_by_docker("info", "--format", "{{.DockerRootDir}}")) / "orch-benchmark"
+def kept_files() -> Path:
+    return Path(docker_output("info", "--format", "{{.DockerRootDir}}")) / "orch-benchmark"
 
 
-def said_by_docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], capture_output=True, text=True).stdout.strip()
+def docker_output(*arguments: str) -> str:
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True).stdout.strip()
 
 
-def with_nothing_at_hand(count: int) -> Cost:
-    """pip's own cache is empty too; what its configuration finds on a disk stays there."""
+def without_wheelhouse(count: int) -> Cost:
+    """Provision with an empty cache, also of pip; folders of wheels in pip's configuration are still used."""
     with tempfile.TemporaryDirectory() as cache:
         (cost,) = by_orch(count, cache=cache)
     return cost
 
 
 def by_orch(count: int, *flags: str, index: str = "", cache: str = "", runs: int = 1) -> list[Cost]:
-    bare(count)
+    start_bare_nodes(count)
     with tempfile.TemporaryDirectory() as state:
         environment = {**os.environ, "XDG_STATE_HOME": state}
         if cache:
@@ -168,7 +168,7 @@ def by_orch(count: int, *flags: str, index: str = "", cache: str = "", runs: int
 
 def orch(command: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if log := os.environ.get("ORCH_BENCH_LOG"):  # where the time goes, task by task
+    if log := os.environ.get("ORCH_BENCH_LOG"):  # the times of all tasks
         with Path(log).open("a") as file:
             print(*command, done.stderr, done.stdout, sep="\n", file=file)
     if done.returncode != 0:
@@ -182,27 +182,27 @@ def timed(work: Callable[[], object]) -> Cost:
 
 
 def processor() -> float:
-    """Seconds that this machine's processors have given to us and to the nodes."""
+    """Return the seconds of processor time of this process's children and of the nodes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime + of_nodes()
+    return usage.ru_utime + usage.ru_stime + node_seconds()
 
 
-def of_nodes() -> float:
-    """Our containers' groups of processes, as cgroups of version 1 and 2 tell."""
-    ours = ["docker", "ps", "-q", "--no-trunc", "--filter", f"label=orch.checkout={CHECKOUT}"]
+def node_seconds() -> float:
+    """Return the processor time of the nodes' containers, from cgroups of version 1 or 2."""
+    command = ["docker", "ps", "-q", "--no-trunc", "--filter", f"label=orch.checkout={CHECKOUT}"]
     total = 0.0
-    for name in subprocess.run(ours, check=True, capture_output=True, text=True).stdout.split():
+    for name in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split():
         first = CGROUPS / f"cpuacct/docker/{name}/cpuacct.usage"
         if first.exists():
             total += int(first.read_text()) / 1e9
             continue
-        words = (CGROUPS / f"system.slice/docker-{name}.scope/cpu.stat").read_text().split()
-        total += int(words[words.index("usage_usec") + 1]) / 1e6
+        fields = (CGROUPS / f"system.slice/docker-{name}.scope/cpu.stat").read_text().split()
+        total += int(fields[fields.index("usage_usec") + 1]) / 1e6
     return total
 
 
 def write_inventory(folder: Path, count: int, index: str) -> Path:
-    """JSON is YAML; the connection is that of inventory/vagrant."""
+    """Write an inventory (JSON is valid YAML) with the connection settings of inventory/vagrant."""
     arguments = f"-o UserKnownHostsFile={STATE}/known_hosts -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
     variables = {
         "ansible_user": "vagrant",
@@ -218,8 +218,8 @@ def write_inventory(folder: Path, count: int, index: str) -> Path:
 
 
 def by_hand(count: int) -> Cost:
-    """Node after node, as the guide's steps in a shell loop do."""
-    bare(count)
+    """Set up one node after another, like a shell loop over the manual steps."""
+    start_bare_nodes(count)
     wheelhouse = newest_wheelhouse()
     lock = json.loads((wheelhouse / "lock.json").read_text())
     files = " ".join(f"wheels/{wheel['file']}" for wheel in lock if wheel["name"] != "uv")

@@ -1,4 +1,4 @@
-"""What it costs when a run fails, is stopped or is listened to."""
+"""Measure how long it takes to end failed runs, to stop runs, and to follow their logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.recorded import make_run  # noqa: E402
 
 BIN = Path(sys.executable).parent
 ORCH = str(BIN / "orch")
-OTHERS_SECONDS = 15  # that the ranks which do not fail would go on
+REMAINING_SECONDS = 15  # for which the ranks that do not fail would continue
 RANKS, LINES_PER_SECOND, STREAM_SECONDS = 64, 100, 10
 EXPECTED = RANKS * LINES_PER_SECOND * STREAM_SECONDS
 DRAIN_SECONDS = 5.0
@@ -62,17 +62,17 @@ def main() -> None:
         streams(folder)
 
 
-def orch_train(mark: str, how: str, seconds: int) -> list[str]:
-    rest = ["--ppn", "2", "--backend", "gloo", "--fresh", "--", mark, how, str(seconds)]
-    return [ORCH, "train", "script.py", *rest]
+def orch_train(mark: str, behavior: str, seconds: int) -> list[str]:
+    options = ["--ppn", "2", "--backend", "gloo", "--fresh"]
+    return [ORCH, "train", "script.py", *options, "--", mark, behavior, str(seconds)]
 
 
-def mpiexec(mark: str, how: str, seconds: int) -> list[str]:
-    return ["mpiexec.hydra", "-n", "2", sys.executable, "script.py", mark, how, str(seconds)]
+def mpiexec(mark: str, behavior: str, seconds: int) -> list[str]:
+    return ["mpiexec.hydra", "-n", "2", sys.executable, "script.py", mark, behavior, str(seconds)]
 
 
 def failures(folder: Path, repeats: int) -> None:
-    """From a rank's exception to the end of the command, all other ranks stopped."""
+    """Measure the time from an exception in a rank to the end of the command, when all ranks have stopped."""
 
     def after_failure(command: list[str]) -> float:
         mark = folder / "mark"
@@ -82,17 +82,17 @@ def failures(folder: Path, repeats: int) -> None:
 
     figures = interleaved(
         {
-            "mpiexec.hydra by hand": lambda: after_failure(mpiexec("mark", "fail", OTHERS_SECONDS)),
-            "orch train": lambda: after_failure(orch_train("mark", "fail", OTHERS_SECONDS)),
+            "mpiexec.hydra by hand": lambda: after_failure(mpiexec("mark", "fail", REMAINING_SECONDS)),
+            "orch train": lambda: after_failure(orch_train("mark", "fail", REMAINING_SECONDS)),
         },
         repeats,
     )
-    title = f"From an exception to the end; the other rank would go on for {OTHERS_SECONDS} s"
+    title = f"From an exception to the end; the other rank would continue for {REMAINING_SECONDS} s"
     report(title, "seconds", figures, "mpiexec.hydra by hand")
 
 
 def stops(folder: Path, repeats: int) -> None:
-    """orch stop looks at /proc on every node; kill says nothing of the ranks."""
+    """Measure stopping a run; unlike kill, orch stop verifies in /proc on every node that the ranks ended."""
 
     def started(command: list[str]) -> subprocess.Popen[bytes]:
         (folder / "mark").unlink(missing_ok=True)
@@ -107,9 +107,9 @@ def stops(folder: Path, repeats: int) -> None:
         process = started(orch_train("mark", "run", 600))
         began = time.time()
         subprocess.run([ORCH, "stop", "last"], cwd=folder, check=True, capture_output=True)
-        taken = time.time() - began
+        seconds = time.time() - began
         process.wait()
-        return taken
+        return seconds
 
     def by_hand() -> float:
         process = started(mpiexec("mark", "run", 600))
@@ -123,11 +123,11 @@ def stops(folder: Path, repeats: int) -> None:
 
 
 def streams(folder: Path) -> None:
-    """tail gives what there is, also half a line; a line is lost if it does not come whole."""
-    found = {"tail -F": heard(folder, tail_command), "orch logs --follow": heard(folder, logs_command)}
+    """Measure the delay and the loss of lines; tail also prints parts of lines, which count as lost."""
+    results = {"tail -F": follow(folder, tail_command), "orch logs --follow": follow(folder, logs_command)}
     title = f"Mean delay of a line, {RANKS} ranks x {LINES_PER_SECOND} lines/s"
-    report(title, "seconds", {name: [delay] for name, (delay, _) in found.items()}, "tail -F")
-    for name, (_, lost) in found.items():
+    report(title, "seconds", {name: [delay] for name, (delay, _) in results.items()}, "tail -F")
+    for name, (_, lost) in results.items():
         print(f"  {name}: {lost} of {EXPECTED} lines lost, broken or out of order", file=sys.stderr)
 
 
@@ -140,8 +140,8 @@ def logs_command(run: Path) -> list[str]:
     return [ORCH, "logs", run.name, "--follow", "--runs-dir", str(run.parent)]
 
 
-def heard(folder: Path, command_of: Callable[[Path], list[str]]) -> tuple[float, int]:
-    """(mean delay, lines that did not come whole and in their order)."""
+def follow(folder: Path, command_of: Callable[[Path], list[str]]) -> tuple[float, int]:
+    """Return the mean delay, and the number of lines that did not arrive complete and in order."""
     train = {"train": str(REPOSITORY / "train"), "python": sys.executable}
     with tempfile.TemporaryDirectory(dir=folder) as base:
         run = make_run(Path(base), ranks=RANKS, nodes=1, **train)
@@ -165,12 +165,12 @@ def end_after(writer: subprocess.Popen[bytes], reader: subprocess.Popen[str]) ->
 
 
 def delays_of(reader: subprocess.Popen[str]) -> Iterator[float]:
-    seen: dict[str, int] = {}
+    last_lines: dict[str, int] = {}
     for line in reader.stdout or ():
-        found = LINE.search(line)
-        if found and seen.get(found[1], -1) + 1 == int(found[2]):
-            seen[found[1]] = int(found[2])
-            yield time.time() - float(found[3])
+        match = LINE.search(line)
+        if match and last_lines.get(match[1], -1) + 1 == int(match[2]):
+            last_lines[match[1]] = int(match[2])
+            yield time.time() - float(match[3])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""bert-qa between two hosts at 200 Mbit/s, for each gradient_compression and local SGD: samples/s
-after PowerSGD and local SGD have begun. `--f1` prints the quality of the models instead: after
-`--steps 180`, on a link as fast as `--mbit` says, with the seed `--seed`. gloo; the hosts
-are namespaces of this machine (hosts.py; needs root). In BF16 if this CPU has instructions for it,
+"""Measure bert-qa between two hosts at 200 Mbit/s for each gradient_compression and local SGD.
+
+It prints samples/s after PowerSGD and local SGD have begun. `--f1` prints the quality of the models instead, for
+example with `--steps 180`; `--mbit` and `--seed` set the rate of the link and the seed. The hosts are namespaces of
+this machine (hosts.py; needs root), and the backend is gloo. It trains in BF16 if this CPU has instructions for it,
 otherwise in FP32.
 """
 
@@ -36,19 +37,19 @@ BEGIN = 12  # steps: PowerSGD and local SGD begin with the 11th
 
 
 def main() -> None:
-    asked = arguments(steps=BEGIN + 24, mbit=200, seed=0, f1=False)
-    measure, unit = (f1, "F1") if asked.f1 else (speed, "samples/s")
-    given = [f"--max_steps={asked.steps}", f"--seed={asked.seed}"]
-    with tempfile.TemporaryDirectory() as name, network(2, asked.mbit) as between:
+    settings = arguments(steps=BEGIN + 24, mbit=200, seed=0, f1=False)
+    measure, unit = (f1, "F1") if settings.f1 else (speed, "samples/s")
+    fixed = [f"--max_steps={settings.steps}", f"--seed={settings.seed}"]
+    with tempfile.TemporaryDirectory() as name, network(2, settings.mbit) as between:
         cases = {
-            kind: partial(measure, between.hosts, [*given, *options], Path(name)) for kind, options in KINDS.items()
+            kind: partial(measure, between.hosts, [*fixed, *options], Path(name)) for kind, options in KINDS.items()
         }
-        figures = interleaved(cases, asked.repeats)
-    report(f"bert-qa in {PRECISION} on two hosts at {asked.mbit} Mbit/s", unit, figures, "none")
+        figures = interleaved(cases, settings.repeats)
+    report(f"bert-qa in {PRECISION} on two hosts at {settings.mbit} Mbit/s", unit, figures, "none")
 
 
 def speed(hosts: list[Host], options: list[str], folder: Path) -> float:
-    """Of the steps after BEGIN, all together: some of them send nothing."""
+    """Return samples/s over all steps after BEGIN, some of which send nothing."""
     train(hosts, options, folder)
     lines = (folder / hosts[0].name / "metrics.jsonl").read_text().splitlines()
     return statistics.harmonic_mean([json.loads(line)["samples_per_second"] for line in lines[BEGIN:]])
@@ -63,7 +64,7 @@ def f1(hosts: list[Host], options: list[str], folder: Path) -> float:
 
 
 def train(hosts: list[Host], options: list[str], folder: Path) -> None:
-    """One rank on each host; its files are in a folder of the host's name."""
+    """Train with one rank per host, which writes to a folder with the host's name."""
     command = [
         *SCRIPT,
         "--do_train",
@@ -85,7 +86,7 @@ def train(hosts: list[Host], options: list[str], folder: Path) -> None:
         )
         for rank, host in enumerate(hosts)
     ]
-    if any([rank.wait() for rank in ranks]):  # all of them are waited for
+    if any([rank.wait() for rank in ranks]):  # the list waits for all of them
         raise SystemExit(f"{options}: a rank has failed")
 
 

@@ -1,4 +1,4 @@
-"""From the start of a job to the first step, below a real Slurm in containers: orch, srun alone."""
+"""Measure the time from the start of a job to its first step on a real Slurm in containers, with orch and with srun."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def by_hand(site: Site) -> float:
 
 
 def by_orch(site: Site) -> float:
-    """The job writes its settings first."""
-    words = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
-    done = site.orch("train", "script.py", *words, "--", f"/home/{USER}/mark")
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Return the seconds from the job's first file, its settings, to the first step."""
+    options = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
+    result = site.orch("train", "script.py", *options, "--", f"/home/{USER}/mark")
+    assert result.returncode == 0, result.stdout + result.stderr
     newest = max((site.home / "runs").iterdir(), key=lambda path: path.name)
     return marked(site) - (newest / "slurm.json").stat().st_mtime
 

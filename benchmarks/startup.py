@@ -1,4 +1,4 @@
-"""How long orch takes before the training: help, planning, and the way to the first step."""
+"""Measure the time before the training: help, planning, and the start until the first step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def help_and_plan(folder: Path, repeats: int) -> None:
 
 
 def first_step(folder: Path, repeats: int) -> None:
-    """From the command to the first collective of the script, 2 ranks on gloo."""
+    """Measure the time from the command to the first collective of the script, with 2 ranks on gloo."""
     by_hand = ["mpiexec.hydra", "-n", "2", sys.executable, "script.py", "mark"]
     orch = [ORCH, "train", "script.py", "--ppn", "2", "--backend", "gloo", "--", "mark"]
     environment = os.environ | {

