@@ -1,4 +1,4 @@
-"""Expected errors: what is wrong, and what to do about it. cli/main.py catches them once."""
+"""Errors that users can correct: what is wrong and what to do about it; cli/main.py catches them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Iterable
 
 
 class OrchError(Exception):
-    """An error that the user can mend. `exit_code`: 1 the work failed, 2 asked wrong; `advice`:
-    the hint of all errors of a kind that have none of their own."""
+    """An error that the user can correct.
+
+    Attributes:
+        exit_code: 1 if the work failed, 2 if the request was wrong.
+        advice: the hint of all errors of a class that get none of their own.
+    """
 
     exit_code = 1
     advice = ""
@@ -20,23 +24,23 @@ class OrchError(Exception):
 
 
 class RequestError(OrchError):
-    """The request or a file of the user's cannot be right."""
+    """An error in the request or in one of the user's files."""
 
     exit_code = 2
 
 
 class PlanError(RequestError):
-    """The request is well formed, but this cluster, stack or recipe cannot do it."""
+    """An error for a valid request that this cluster, stack or recipe cannot fulfil."""
 
 
 class ExecuteError(OrchError):
-    """A step of a plan failed."""
+    """An error for a step of a plan that failed."""
 
 
 class ConnectionLost(ExecuteError):
-    """A node cannot be reached, or not any more; what runs there may live on."""
+    """An error for a node that cannot be reached; its processes may still be running."""
 
-    advice = "What runs there goes on. Try again when it can be reached; `orch attach` follows a run."
+    advice = "Processes on the node keep running. Try again when it is reachable; `orch attach` follows a run."
 
 
 def did_you_mean(name: str, known: Iterable[str], *, listing: str = "") -> str:
@@ -45,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str], *, listing: str = "") -> str:
     Args:
         name: The unknown name.
         known: The known names.
-        listing: What the hint says instead if no name is similar; for many names.
+        listing: The hint if no name is similar and the names are too many to list.
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

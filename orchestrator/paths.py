@@ -1,16 +1,16 @@
-"""Where the files that travel with orch are: train/, inventory/, playbooks/."""
+"""Paths of the files that are installed with orch: train/, inventory/, playbooks/."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-# The wheel carries them inside the package; in a checkout they are its neighbours.
-SHARE = HERE / "share" if (HERE / "share").is_dir() else HERE.parent
+PACKAGE = Path(__file__).resolve().parent
+# They are inside the package in a wheel, and beside it in a checkout.
+SHARE = PACKAGE / "share" if (PACKAGE / "share").is_dir() else PACKAGE.parent
 TRAIN = SHARE / "train"
-LIB = TRAIN / "lib"  # what is shared with the nodes: orch_node.protocol
+LIB = TRAIN / "lib"  # packages that the nodes import, too
 RECIPES = TRAIN / "recipes"
 STANDALONE = LIB / "orch_node" / "standalone"
 INVENTORY = SHARE / "inventory"
-STACKS = HERE / "stacks" / "data"
-TEMPLATES = HERE / "templates"
+STACKS = PACKAGE / "stacks" / "data"
+TEMPLATES = PACKAGE / "templates"

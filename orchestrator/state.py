@@ -1,4 +1,4 @@
-"""What this machine keeps of each inventory: recorded facts, the cluster's key, logs, a lock."""
+"""Local state of each inventory: recorded facts, the cluster's key, logs and a lock."""
 
 from __future__ import annotations
 
@@ -22,61 +22,65 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError
 from orchestrator.files import other_owner, write_whole
 
-KEPT_LOGS = 20
+MAX_LOGS = 20
 TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 def state_home() -> Path:
-    return home_of("XDG_STATE_HOME", ".local/state")
+    return user_folder("XDG_STATE_HOME", ".local/state")
 
 
 def cache_home() -> Path:
-    return home_of("XDG_CACHE_HOME", ".cache")
+    return user_folder("XDG_CACHE_HOME", ".cache")
 
 
-def home_of(variable: str, below: str) -> Path:
-    """Where the variable says, or in the user's home; in a private folder where that cannot be.
+def user_folder(variable: str, default: str) -> Path:
+    """Return orch's folder in the variable's folder, else in the user's home, else in a private temporary folder.
 
-    Raises ExecuteError where there can be none of these.
+    Raises:
+        ExecuteError: if none of these can be used.
     """
-    if named := os.environ.get(variable):
-        return trusted(Path(named) / "orch")
-    own = own_home()
-    if own and writable(own, own / below / "orch"):
-        return trusted(own / below / "orch")
-    return stand_in() / below / "orch"
+    if value := os.environ.get(variable):
+        return check_owner(Path(value) / "orch")
+    home = user_home()
+    if home and writable(home, home / default / "orch"):
+        return check_owner(home / default / "orch")
+    return fallback_home() / default / "orch"
 
 
-def trusted(folder: Path) -> Path:
-    """The folder, unless another user may write what orch would read there: commands, keys, and how
-    hosts are reached. Raises ExecuteError."""
+def check_owner(folder: Path) -> Path:
+    """Return the folder.
+
+    Raises:
+        ExecuteError: if another user owns it and could change the commands, keys and ssh settings that orch reads.
+    """
     if other := other_owner(folder):
         raise ExecuteError(
-            f"{folder} belongs to another user ({other}): what lies there is not trusted.",
-            hint="Name folders of your own: XDG_STATE_HOME and XDG_CACHE_HOME.",
+            f"{folder} belongs to another user ({other}), so its files are not trusted.",
+            hint="Set XDG_STATE_HOME and XDG_CACHE_HOME to folders that belong to you.",
         )
     return folder
 
 
 def private_folder(folder: Path) -> Path:
-    """Make it, and what lies between it and the folder of orch, for this user alone."""
-    home = next((one for one in (state_home(), cache_home()) if folder.is_relative_to(one)), folder)
+    """Create a folder, and its parents below orch's own folder, for this user only."""
+    home = next((base for base in (state_home(), cache_home()) if folder.is_relative_to(base)), folder)
     home.parent.mkdir(parents=True, exist_ok=True)
-    for one in reversed([folder, *folder.parents]):
-        if one.is_relative_to(home):
-            one.mkdir(mode=0o700, exist_ok=True)
-            close(one)
+    for path in reversed([folder, *folder.parents]):
+        if path.is_relative_to(home):
+            path.mkdir(mode=0o700, exist_ok=True)
+            remove_access_of_others(path)
     return folder
 
 
-def close(folder: Path) -> None:
-    """To others, if an earlier version or a wide umask has left it open."""
-    found = folder.stat()
-    if found.st_uid == os.getuid() and found.st_mode & 0o077:
+def remove_access_of_others(folder: Path) -> None:
+    """Make a folder of this user private, in case it was created with a wide umask."""
+    status = folder.stat()
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
         folder.chmod(0o700)
 
 
-def own_home() -> Path | None:
+def user_home() -> Path | None:
     try:
         return Path.home()
     except RuntimeError:  # HOME is not set, and the system does not know this user
@@ -84,55 +88,60 @@ def own_home() -> Path | None:
 
 
 def writable(home: Path, folder: Path) -> bool:
-    """Whether the folder can be written, or made below a home that is there."""
-    there = (one for one in (folder, *folder.parents) if one.is_relative_to(home) and one.is_dir())
-    nearest = next(there, None)
+    """Return whether the folder can be written, or created below an existing home."""
+    existing = (path for path in (folder, *folder.parents) if path.is_relative_to(home) and path.is_dir())
+    nearest = next(existing, None)
     return nearest is not None and os.access(nearest, os.W_OK | os.X_OK)
 
 
-def stand_in() -> Path:
-    """A folder in the place of a home, of this user alone. Raises ExecuteError."""
+def fallback_home() -> Path:
+    """Return a private temporary folder that replaces an unusable home.
+
+    Raises:
+        ExecuteError: if the folder cannot be created or others may access it.
+    """
     folder = Path(tempfile.gettempdir()) / f"orch-home-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
-        raise no_home(f"{folder} cannot be made: {error.strerror}") from None
-    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-    if not private or found.st_uid != os.getuid():
-        raise no_home(f"{folder} is not this user's alone")
+        raise home_error(f"{folder} cannot be created: {error.strerror}") from None
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not private or status.st_uid != os.getuid():
+        raise home_error(f"others may access {folder}")
     return folder
 
 
-def no_home(why: str) -> ExecuteError:
+def home_error(reason: str) -> ExecuteError:
     return ExecuteError(
-        f"The home folder cannot be written, and {why}.",
-        hint="Name a folder that can be written: HOME=/path, or XDG_STATE_HOME and XDG_CACHE_HOME.",
+        f"The home folder is not writable, and {reason}.",
+        hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder.",
     )
 
 
-def away_from_home() -> bool:
-    """Whether something that belongs into the home is kept in its stand-in."""
-    own = own_home()
+def uses_fallback_home() -> bool:
+    """Return whether some of orch's files are in the fallback instead of the home."""
+    home = user_home()
     homes = (("XDG_STATE_HOME", ".local/state"), ("XDG_CACHE_HOME", ".cache"))
     return any(
-        not os.environ.get(variable) and not (own and writable(own, own / below / "orch")) for variable, below in homes
+        not os.environ.get(variable) and not (home and writable(home, home / default / "orch"))
+        for variable, default in homes
     )
 
 
 def ansible_home() -> dict[str, str]:
-    """Ansible's variable for its own folder, where it cannot be in the home."""
+    """Return the environment variable that moves Ansible's folder if it cannot be in the home."""
     if "ANSIBLE_HOME" in os.environ:
         return {}
-    own = own_home()
-    if own and writable(own, own / ".ansible"):
-        trusted(own / ".ansible")
+    home = user_home()
+    if home and writable(home, home / ".ansible"):
+        check_owner(home / ".ansible")
         return {}
-    return {"ANSIBLE_HOME": str(stand_in() / ".ansible")}
+    return {"ANSIBLE_HOME": str(fallback_home() / ".ansible")}
 
 
 def user_name() -> str:
-    """A container may run as a user that has no name."""
+    """Return the user's name, or the numeric id in a container whose user has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -141,26 +150,26 @@ def user_name() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The folder of one inventory."""
+    """The state folder of one inventory."""
 
     folder: Path
 
     @staticmethod
     def of(inventory: Path) -> State:
-        """Named so that a person finds it, and different for two inventories of one name."""
+        """Return the state of an inventory; its folder has the inventory's name and a hash of the path."""
         source = inventory.resolve()
         digest = hashlib.sha256(str(source).encode()).hexdigest()[:10]
         return State(folder=state_home() / "clusters" / f"{source.stem}-{digest}")
 
     def record(self, host: str) -> Path:
-        """The facts of one host."""
+        """Return the file with the recorded facts of a host."""
         return self.folder / "nodes" / f"{host}.json"
 
     def records(self) -> list[Path]:
         return sorted((self.folder / "nodes").glob("*.json"))
 
-    def ssh_config_holds(self) -> bool:
-        """Whether it was written after the newest record."""
+    def ssh_config_is_current(self) -> bool:
+        """Return whether the ssh configuration is newer than every record."""
         try:
             written = self.ssh_config.stat().st_mtime_ns
             return written > (self.folder / "nodes").stat().st_mtime_ns
@@ -169,7 +178,7 @@ class State:
 
     @property
     def ssh_config(self) -> Path:
-        """How orch's own connections reach the nodes: as Ansible does."""
+        """Return the file with the ssh settings of orch's own connections, the same as Ansible's."""
         return self.folder / "ssh_config"
 
     @property
@@ -177,44 +186,48 @@ class State:
         return self.folder / "trust"
 
     def log(self, command: str) -> Path:
-        """A new log file; only the newest are kept."""
+        """Create a log file and delete the oldest ones."""
         folder = private_folder(self.folder / "logs")
-        for old in sorted(folder.glob("*.log"))[: -KEPT_LOGS + 1]:
+        for old in sorted(folder.glob("*.log"))[: -MAX_LOGS + 1]:
             old.unlink(missing_ok=True)
         path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{command}-{os.getpid()}.log"
         path.touch(mode=0o600)
         return path
 
     @contextlib.contextmanager
-    def lock(self, what: str) -> Iterator[None]:
-        """Only one at a time changes a cluster. Raises ExecuteError that names the holder."""
+    def lock(self, action: str) -> Iterator[None]:
+        """Hold the cluster's lock, so that one command at a time changes it.
+
+        Raises:
+            ExecuteError: naming the holder, if the lock is held.
+        """
         private_folder(self.folder)
-        held = self.folder / "lock"
-        held.touch(mode=0o600)
-        with held.open("a+") as file:
+        path = self.folder / "lock"
+        path.touch(mode=0o600)
+        with path.open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
                 raise ExecuteError(
-                    f"This cluster is being changed already: {held_by(file.read())}.",
-                    hint="Wait until that has ended, or stop it.",
+                    f"Another command is changing this cluster: {describe_holder(file.read())}.",
+                    hint="Wait until it ends, or stop it.",
                 ) from None
             file.truncate(0)
-            json.dump(holder(what), file)
+            json.dump(holder(action), file)
             file.flush()
             yield
             file.truncate(0)
 
-    def owner(self, what: str) -> dict[str, str]:
-        """Who we are to the nodes. The token outlives us: interrupted, we carry on at once."""
+    def owner(self, action: str) -> dict[str, str]:
+        """Return what identifies this controller to the nodes; the token survives an interrupted command."""
         path = self.folder / "token"
         if not path.exists() or not TOKEN.fullmatch(path.read_text(errors="replace")):
             write_private(path, secrets.token_hex(16))
-        return {"token": path.read_text(), **holder(what)}
+        return {"token": path.read_text(), **holder(action)}
 
     def write_trust(self, cluster: str, files: Mapping[str, str]) -> None:
-        """The cluster's key pair, made once, and the files beside it."""
+        """Create the cluster's key pair if needed, and write files next to it."""
         private_folder(self.trust)
         key = self.trust / "id_ed25519"
         if not key.exists():
@@ -225,9 +238,9 @@ class State:
             write_private(self.trust / name, content)
 
 
-def holder(what: str) -> dict[str, str]:
+def holder(action: str) -> dict[str, str]:
     return {
-        "what": what,
+        "what": action,
         "user": user_name(),
         "host": socket.gethostname(),
         "pid": str(os.getpid()),
@@ -235,15 +248,18 @@ def holder(what: str) -> dict[str, str]:
     }
 
 
-def held_by(text: str) -> str:
+def describe_holder(text: str) -> str:
     try:
-        found = json.loads(text)
-        return "{what} of {user}@{host}, process {pid}, since {since}".format(**found)
+        return "{what} of {user}@{host}, process {pid}, since {since}".format(**json.loads(text))
     except (ValueError, RecursionError, TypeError, KeyError):
-        return "by another process"
+        return "unknown process"
 
 
 def write_private(path: Path, content: str) -> None:
-    """Whole, on the disk, and for this user alone. Raises OSError."""
+    """Write a file atomically, for this user only, and flush it to disk.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
     private_folder(path.parent)
     write_whole(path, content)

@@ -31,7 +31,7 @@ from orchestrator.cli import kubernetes as k8s
 from orchestrator.cli.app import App
 from orchestrator.errors import OrchError
 from orchestrator.screen import prepare, say
-from orchestrator.state import away_from_home, stand_in
+from orchestrator.state import fallback_home, uses_fallback_home
 
 FIRST, WATCH, NODES, LOOK = "First", "Runs", "Nodes", "What there is"  # panels of the help
 STEPS = (
@@ -103,8 +103,8 @@ def main() -> None:
     prepare()
     gc.set_threshold(50_000)  # what planning makes of thousands of nodes lives to its end
     try:
-        if away_from_home():
-            say(f"note: the home folder cannot be written; {stand_in()} is used in its place", err=True)
+        if uses_fallback_home():
+            say(f"note: the home folder is not writable; using {fallback_home()} instead", err=True)
         app()
     except OrchError as error:
         say(f"error: {error.message}", err=True)

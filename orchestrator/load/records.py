@@ -34,7 +34,7 @@ class Recorded:
 def recorded(state: State, chosen: Mapping[str, Mapping[str, Any]], known: Iterable[str], stack: str) -> Recorded:
     """`chosen`: host -> its variables, of those that are other machines; `known`: all hosts of the
     inventory. The ssh configuration is for all that have a record."""
-    anew = bool(chosen) and not state.ssh_config_holds()
+    anew = bool(chosen) and not state.ssh_config_is_current()
     paths = {path.stem: path for path in state.records()} if anew else {}
     paths |= {name: state.record(name) for name in chosen}
     found = Recorded()

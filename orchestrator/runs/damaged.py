@@ -8,7 +8,7 @@ from pathlib import Path
 from orch_node import supervisor_state
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import own_folder, sync_folder
+from orchestrator.files import make_user_folder, sync_folder
 from orchestrator.runs.state_files import PLAN, supervises
 
 ASIDE = "damaged"  # the folder beside those of the runs
@@ -47,7 +47,7 @@ def set_aside(damaged: Damaged) -> Path | None:
     aside = folder.parent / ASIDE
     numbers = ("", *(f".{number}" for number in range(1, 1000)))
     try:
-        own_folder(aside)
+        make_user_folder(aside)
         names = (aside / f"{folder.name}{number}" for number in numbers)
         target = next(path for path in names if not path.exists())
         folder.rename(target)

@@ -18,7 +18,7 @@ from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import Below
+from orchestrator.files import ConfinedFolder
 from orchestrator.model.command import QUIET, Answer
 from orchestrator.model.printable import one_line
 from orchestrator.paths import STANDALONE
@@ -96,7 +96,7 @@ def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...],
     for the folder that it begins with. The node may say and send what it likes: nothing is written
     but plain files below `target`, none of them longer than announced.
     """
-    here = Below(target)
+    here = ConfinedFolder(target)
     listed = [entry for entry in entries_of(remote, folder) if wanted(entry.path, only)]
     entries = [entry for entry in listed if not entry.problem]
     with telling(target):
@@ -119,7 +119,9 @@ def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...],
     )
 
 
-def bring_unless_impossible(remote: Remote, source: str, here: Below, *, entry: Entry, listener: FetchListener) -> str:
+def bring_unless_impossible(
+    remote: Remote, source: str, here: ConfinedFolder, *, entry: Entry, listener: FetchListener
+) -> str:
     """Bring a file; return why the file system here cannot have its name, or ''."""
     try:
         bring(remote, source, here, entry=entry, listener=listener)
@@ -201,7 +203,7 @@ def telling(target: Path) -> Iterator[None]:
         ) from None
 
 
-def bring(remote: Remote, source: str, here: Below, *, entry: Entry, listener: FetchListener) -> None:
+def bring(remote: Remote, source: str, here: ConfinedFolder, *, entry: Entry, listener: FetchListener) -> None:
     """Go on with a part that is here; if the whole is wrong then, begin anew, once.
 
     Raises ExecuteError, OSError.
@@ -226,7 +228,7 @@ def part_of(path: str) -> str:
     return f"{folder}{slash}.{name}{PART}"
 
 
-def append(here: Below, part: str, remote: Remote, source: str, *, size: int, listener: FetchListener) -> None:
+def append(here: ConfinedFolder, part: str, remote: Remote, source: str, *, size: int, listener: FetchListener) -> None:
     """What is missing of `size` bytes. Who sends more is cut off. Raises ExecuteError, OSError."""
     have = here.size(part)
     listener.advance(have)
@@ -243,7 +245,7 @@ def append(here: Below, part: str, remote: Remote, source: str, *, size: int, li
         listener.advance(len(chunk))
 
 
-def known(here: Below, path: str) -> str | None:
+def known(here: ConfinedFolder, path: str) -> str | None:
     """The hash of a file here; None if it is not there."""
     try:
         return here.sha256(path)

@@ -16,7 +16,7 @@ from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
-from orchestrator.files import other_owner, own_folder
+from orchestrator.files import make_user_folder, other_owner
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
@@ -83,7 +83,7 @@ def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> N
     """Write plan.json; `origin` as far as it is known. Raises ExecuteError."""
     value = records.render(record) | (origins.render(origin) if origin else {})
     try:
-        own_folder(folder)
+        make_user_folder(folder)
         write_json(folder / PLAN, value)
     except OSError as error:
         kind = RequestError if error.errno in NO_FOLDER else ExecuteError

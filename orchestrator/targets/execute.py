@@ -11,7 +11,7 @@ from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import packed
+from orchestrator.files import pack_folder
 from orchestrator.model.command import Command
 from orchestrator.model.hostlist import fold
 from orchestrator.planning.manifest import Object
@@ -89,7 +89,7 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
         case SendFile(at=at, source=source, path=path):
             everywhere(at, lambda node: connections[node].send(source, path))
         case SendFolder():
-            connections[step.at.node].feed(step.unpack(), packed(Path(step.source)))
+            connections[step.at.node].feed(step.unpack(), pack_folder(Path(step.source)))
         case StartRun(command=command, run_dir=run_dir):
             connections[step.at.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):

@@ -10,7 +10,7 @@ from pathlib import Path
 from orch_node import disk
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import own_folder, write_whole
+from orchestrator.files import make_user_folder, write_whole
 from orchestrator.model.command import Answer, Command, program
 
 CHUNK = 1 << 20
@@ -31,7 +31,7 @@ class Local:
     def put(self, path: str, content: str) -> None:
         target = Path(path)
         try:
-            own_folder(target.parent)
+            make_user_folder(target.parent)
             write_whole(target, content)
         except OSError as error:
             raise ExecuteError(f"{disk.words(path, error)}.", hint=WRITE) from None

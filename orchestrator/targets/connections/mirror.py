@@ -15,7 +15,7 @@ from orch_node.protocol.outcome import SupervisorProcess
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.files import Below, write_whole
+from orchestrator.files import ConfinedFolder, write_whole
 from orchestrator.runs.follow import LAST_WORDS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.runs.store import GONE
@@ -60,7 +60,7 @@ class Mirror:
         self.run_dir = run_dir
         self.folder = folder
         self.ranks = ranks
-        self.copy_of = Below(folder)
+        self.copy_of = ConfinedFolder(folder)
         self.probed = time.monotonic()
         self.absences = 0
         # What the arguments of the run's supervisor hold, and no pager's or editor's.

@@ -17,7 +17,7 @@ from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import Below, write_whole
+from orchestrator.files import ConfinedFolder, write_whole
 from orchestrator.runs import store
 from orchestrator.runs.state_files import read_json, write_json
 from orchestrator.targets.kubernetes.follow import ReadLine, of_now
@@ -38,7 +38,7 @@ class RunCopy:
     def __init__(self, folder: Path, *, ranks: int) -> None:
         self.folder = folder
         self.ranks = ranks
-        self.files = Below(folder)
+        self.files = ConfinedFolder(folder)
         self.positions: dict[str, Position] = {}
         self.rewritten = RewrittenLines(self.files, {})
         self.lock: IO[bytes] | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from orch_node.protocol import files
 
-from orchestrator.files import Below
+from orchestrator.files import ConfinedFolder
 from orchestrator.targets.kubernetes.log_lines import Position
 
 
@@ -27,7 +27,7 @@ class CopyState:
 class RewrittenLines:
     """The lines of each file behind the saved size, each of which is expected once more."""
 
-    def __init__(self, folder: Below, sizes: dict[str, int]) -> None:
+    def __init__(self, folder: ConfinedFolder, sizes: dict[str, int]) -> None:
         self.folder = folder
         self.sizes = sizes
         self.expected: dict[str, Counter[bytes]] = {}

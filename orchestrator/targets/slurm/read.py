@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.files import short_digest, sources
+from orchestrator.files import short_digest, source_files
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
@@ -169,6 +169,6 @@ def new_site(recipe: str, runs: str, slurm: SlurmSettings) -> SlurmSite:
 def train_of(runs: str, slurm: SlurmSettings) -> str:
     """Where the nodes find orch's programs: those of this orch, wherever it is."""
     if slurm.login:
-        return f"{runs}/.orch/train-{short_digest(sources(TRAIN), TRAIN)}"
+        return f"{runs}/.orch/train-{short_digest(source_files(TRAIN), TRAIN)}"
     train = Path(slurm.root, "train") if slurm.root else TRAIN
     return str(train if train.exists() else TRAIN)

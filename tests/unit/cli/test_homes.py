@@ -30,7 +30,7 @@ def test_a_home_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path))
     assert state.state_home() == tmp_path / ".local/state/orch"
     assert state.cache_home() == tmp_path / ".cache/orch"
-    assert (state.ansible_home(), state.away_from_home()) == ({}, False)
+    assert (state.ansible_home(), state.uses_fallback_home()) == ({}, False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert state.cache_home() == Path("/elsewhere/orch")
 
@@ -41,7 +41,7 @@ def test_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     folder = tmp_path / f"orch-home-{os.getuid()}"
     assert state.state_home() == folder / ".local/state/orch"
     assert state.ansible_home() == {"ANSIBLE_HOME": str(folder / ".ansible")}
-    assert state.away_from_home()
+    assert state.uses_fallback_home()
     assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("XDG_STATE_HOME", "/elsewhere")
     assert state.state_home() == Path("/elsewhere/orch")
@@ -52,7 +52,7 @@ def test_a_folder_that_others_can_read_is_no_home(tmp_path: Path, monkeypatch: p
     folder = tmp_path / f"orch-home-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o755)  # whatever the umask
-    with pytest.raises(ExecuteError, match="is not this user's alone"):
+    with pytest.raises(ExecuteError, match="others may access"):
         state.state_home()
 
 
@@ -61,7 +61,7 @@ def test_a_user_without_a_name() -> None:
     unknown = max(one.pw_uid for one in pwd.getpwall()) + 4321
     words = (
         "import os; from orchestrator import errors, state; "
-        f"os.setuid({unknown}); print(state.user_name(), state.own_home())"
+        f"os.setuid({unknown}); print(state.user_name(), state.user_home())"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True)

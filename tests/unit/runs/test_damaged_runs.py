@@ -18,14 +18,14 @@ from orch_node.agent import damaged_runs, list_runs
 from orch_node.protocol.events import LeftOut
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.files import Below, write_whole
+from orchestrator.files import ConfinedFolder, write_whole
 from orchestrator.load.inventory import recalled
 from orchestrator.operations import runs as operation
 from orchestrator.operations.train import left_out
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import damaged, resume, store
 from orchestrator.runs.state_files import supervises
-from orchestrator.state import State, held_by
+from orchestrator.state import State, describe_holder
 from tests.recorded import make_run
 
 GOOD, BAD = "20260101-120000-qa-0000", "20260102-120000-qa-0001"
@@ -194,7 +194,7 @@ def test_what_was_remembered_and_is_damaged_is_asked_anew(tmp_path: Path, text: 
     path = tmp_path / "remembered.json"
     path.write_text(text)
     assert recalled(path) is None
-    assert held_by(text) == "by another process"
+    assert describe_holder(text) == "unknown process"
 
 
 def test_a_token_that_was_torn_is_made_anew(tmp_path: Path) -> None:
@@ -228,5 +228,5 @@ def test_only_plain_files_of_its_own_are_written_below_a_folder(tmp_path: Path, 
     else:
         (folder / "x").mkdir()
     with pytest.raises(OSError, match="x"):
-        Below(folder).add("x", b"evil", 0)
+        ConfinedFolder(folder).add("x", b"evil", 0)
     assert mine.read_text() == "mine"

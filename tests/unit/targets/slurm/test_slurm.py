@@ -27,7 +27,7 @@ from orch_node.slurm.agent import granted_cpus
 
 from orchestrator import load
 from orchestrator.errors import OrchError, PlanError, RequestError
-from orchestrator.files import packed
+from orchestrator.files import pack_folder
 from orchestrator.model.command import Answer
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan, SendFolder, SubmitScript
@@ -287,12 +287,12 @@ def test_a_folder_that_is_sent_is_whole_or_not_there(tmp_path: Path) -> None:
     step = SendFolder(at=LOGIN, source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
     for _ in range(2):
         subprocess.run(["bash", "-c", step.describe()], check=True)
-    Local().feed(step.unpack(), packed(TRAIN))
+    Local().feed(step.unpack(), pack_folder(TRAIN))
     assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
     assert sorted(os.listdir(tmp_path / "a b")) == [".train.lock", "train"]
     other = replace(step, path=str(tmp_path / "other"))
     with pytest.raises(OrchError, match="tar"):
-        Local().feed(other.unpack(), packed(TRAIN)[:5000])
+        Local().feed(other.unpack(), pack_folder(TRAIN)[:5000])
     assert os.listdir(tmp_path) == ["a b"]
 
 
@@ -803,8 +803,8 @@ def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
         local_stack(settings, "current")
     assert "orch provision --on slurm" in missing.value.hint
     (root / "archives").mkdir(parents=True)
-    packed = {"file": "current-abab.tar", "sha256": digest, "tree": "cd"}
-    (root / "archives" / "current.json").write_text(json.dumps(packed))
+    archive = {"file": "current-abab.tar", "sha256": digest, "tree": "cd"}
+    (root / "archives" / "current.json").write_text(json.dumps(archive))
     found = local_stack(settings, "current")
     assert found == protocol.LocalStack(
         folder=f"/scratch/orch/stacks/current-{digest[:16]}", archive=f"{root}/archives/current-abab.tar", sha256=digest
@@ -814,7 +814,7 @@ def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
         one = decide(request_of({"launcher": launcher}), inputs, SITE)
         assert f"{found.folder}/bin/python" in one.config.launcher
         assert one.plan.run.python == inputs.python, "what starts the run is on the shared folder"
-    (root / "archives" / "current.json").write_text(json.dumps({**packed, "file": "../../x"}))
+    (root / "archives" / "current.json").write_text(json.dumps({**archive, "file": "../../x"}))
     with pytest.raises(OrchError, match="is damaged"):
         local_stack(settings, "current")
 

@@ -230,7 +230,7 @@ def test_folder_that_a_stranger_created_first_is_refused(tmp_path: Path, plant: 
 def test_login_node_uses_no_programs_that_a_stranger_put_there(tmp_path: Path) -> None:
     from orch_node.protocol.record import RunNode
 
-    from orchestrator.files import packed
+    from orchestrator.files import pack_folder
     from orchestrator.paths import TRAIN
     from orchestrator.planning.plan import SendFolder
 
@@ -238,7 +238,7 @@ def test_login_node_uses_no_programs_that_a_stranger_put_there(tmp_path: Path) -
     make_folder(folder, owner=STRANGER)
     step = SendFolder(at=RunNode(node="login"), source=str(TRAIN), path=str(folder))
     with pytest.raises(Exception, match="belongs to the user nobody"):
-        Local().feed(step.unpack(), packed(TRAIN))
+        Local().feed(step.unpack(), pack_folder(TRAIN))
     assert not (folder / "node.py").exists()
 
 
