@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from orchestrator.errors import RequestError
-from orchestrator.model.host_key_checks import HINT, unverified
+from orchestrator.model.host_key_checks import HINT, find_unsafe_setting
 from orchestrator.paths import SHARE
 from orchestrator.state import ansible_home
 
@@ -48,6 +48,6 @@ def check_environment() -> None:
             "inventory, or in single variables such as ANSIBLE_VAULT_PASSWORD_FILE.",
         )
     for variable, same in SAME.items():
-        words = unverified({same: os.environ[variable]}) if variable in os.environ else ""
+        words = find_unsafe_setting({same: os.environ[variable]}) if variable in os.environ else ""
         if words:
             raise RequestError(f"Host keys would not be verified: {variable} ({words.partition(': ')[2]}).", hint=HINT)

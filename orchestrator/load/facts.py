@@ -28,7 +28,7 @@ from orchestrator.load.node_values import (
     User,
     Word,
 )
-from orchestrator.model.command import QUIET
+from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.model.printable import one_line
 from orchestrator.state import State
 
@@ -144,7 +144,7 @@ Model = TypeVar("Model", bound=FromNode)
 class NotWhatANodeSays(OrchError):
     """An answer that is not of the form that it must have: the message says where."""
 
-    advice = QUIET
+    advice = LOGIN_SCRIPT_HINT
 
 
 class DamagedRecord(RequestError):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import write_whole
 from orchestrator.load.ansible import ansible_environment, check_environment
-from orchestrator.model.host_key_checks import HINT, unverified
+from orchestrator.model.host_key_checks import HINT, find_unsafe_setting
 from orchestrator.model.host_names import is_host
 from orchestrator.model.printable import one_line
 from orchestrator.state import cache_home, private_folder
@@ -271,7 +271,7 @@ def check_host(name: str, variables: Mapping[str, Any]) -> None:
                 f"{variable} of {name} is {one_line(repr(said)[:80])}: no port.",
                 hint="A port is a number from 1 to 65535.",
             )
-    if words := unverified(variables):
+    if words := find_unsafe_setting(variables):
         raise RequestError(one_line(f"{name}: host keys would not be verified ({words})."), hint=HINT)
     if variables.get("ansible_ssh_args"):
         raise RequestError(

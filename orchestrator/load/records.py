@@ -14,7 +14,7 @@ from orchestrator.errors import RequestError
 from orchestrator.load.facts import DamagedRecord, NodeFacts, NodeRecord, read_record
 from orchestrator.load.inventory import is_template
 from orchestrator.model.cluster import Facts, Node
-from orchestrator.model.ssh_options import SshOptions, block
+from orchestrator.model.ssh_options import SshOptions, host_block
 from orchestrator.state import State
 
 WHERE = attrgetter("numa", "socket", "core", "cpu")
@@ -82,7 +82,7 @@ def ssh_block(state: State, name: str, record: NodeRecord) -> str:
     """Raises DamagedRecord for what orch's own connections cannot carry, or must not."""
     connection = record.connection.model_dump() if record.connection else {}
     try:
-        return block(SshOptions(node=name, **connection))
+        return host_block(SshOptions(node=name, **connection))
     except (RequestError, ValueError) as error:
         raise DamagedRecord(state.record(name), str(error)) from None
 

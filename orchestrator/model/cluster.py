@@ -13,19 +13,26 @@ from orch_node.protocol.precision import bf16_flag
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import fold
 
-LOCAL = "local"  # the inventory of this machine, which is orch's own
+LOCAL = "local"  # orch's built-in inventory of this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a node is and has. Memory in bytes; `libraries`: name -> path; `packages`: version;
-    `interfaces`: addresses; `mpi`: flavour -> launcher. `fingerprint` is that of the packages.
+    """The hardware, packages and network of a node.
 
-    `route`: the interface that packets to the other nodes leave by, as `orch provision` saw it;
-    `detours`: peer -> interface, for those that are reached by another one.
-
-    `devices`: for RDMA; `fabrics`: fabric -> what is missing there for it, empty if nothing is;
-    `proved`: fabric -> what came of its ping-pong when the node was provisioned.
+    Attributes:
+        memory_bytes: Main memory.
+        shm_bytes: Size of /dev/shm.
+        libraries: The path of each library.
+        packages: The version of each Python package.
+        interfaces: The addresses of each network interface.
+        mpi: The launcher of each flavour of MPI.
+        fingerprint: A hash of the installed packages.
+        route: The interface of packets to the other nodes, as recorded by `orch provision`.
+        detours: The interfaces of peers that are reached by another one.
+        devices: The RDMA devices.
+        fabrics: What each fabric lacks on this node; empty if it lacks nothing.
+        proved: The ping-pong result of each fabric when the node was provisioned.
     """
 
     hostname: str
@@ -49,21 +56,24 @@ class Facts:
 
     @property
     def numa_nodes(self) -> tuple[tuple[Core, ...], ...]:
-        """The cores, NUMA node by NUMA node."""
+        """Return the cores of each NUMA node."""
         return by_numa(self.cores)
 
     @property
     def bf16(self) -> str | None:
-        """The instruction set that makes BF16 fast here, or None."""
+        """Return the instruction set that makes BF16 fast on this node, or None."""
         return bf16_flag(self.flags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A host of the inventory. `python` is the interpreter of its ranks.
+    """A host of the inventory.
 
-    `via`: the OpenSSH command that reaches it, empty for this machine. `root`: the folder that
-    `orch provision` fills on it. `repair`: what gives it the stack, whole.
+    Attributes:
+        python: The interpreter of its ranks.
+        via: The OpenSSH command that reaches it; empty for this machine.
+        root: The folder that `orch provision` fills on it.
+        repair: The command that installs the stack completely.
     """
 
     name: str
@@ -81,9 +91,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The hosts chosen for a run, in the order of its ranks, and how they were chosen.
+    """The hosts selected for a run, in the order of its ranks, and how they were selected.
 
-    `spares` have no ranks at first: they take the place of nodes that are lost.
+    Attributes:
+        spares: Hosts without ranks that replace lost nodes.
     """
 
     hosts: tuple[str, ...]
@@ -93,11 +104,16 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The hosts of one inventory that were chosen, and those among them that are known.
+    """The selected hosts of an inventory, and the provisioned nodes among them.
 
-    `mpi`, `fabric`: what the inventory asks for. `damaged`: host -> why its record cannot be
-    read, in words with the remedy; also hosts that were not chosen, as far as their records were
-    looked at. `ssh_config`: how all nodes are reached; None where no such file must be written.
+    Attributes:
+        source: The inventory as the user can name it again.
+        nodes: The nodes whose facts are known.
+        mpi: The flavour of MPI that the inventory requests.
+        damaged: Why each unreadable record cannot be read, with the remedy; also of hosts that were not selected, if
+            their records were read.
+        ssh_config: The ssh configuration of all nodes; None if it need not be written.
+        fabric: The fabric that the inventory requests.
     """
 
     name: str
@@ -109,42 +125,59 @@ class Cluster:
     ssh_config: str | None = None
     fabric: str | None = None
 
-    def chosen(self) -> tuple[Node, ...]:
-        """The chosen nodes. Raises PlanError for those of which nothing is known."""
-        return self.named(self.selection.hosts)
+    def selected_nodes(self) -> tuple[Node, ...]:
+        """Return the selected nodes.
+
+        Raises:
+            PlanError: if one is not provisioned or its record is damaged.
+        """
+        return self.provisioned_nodes(self.selection.hosts)
 
     def is_recorded(self, name: str) -> bool:
-        """Whether `orch provision` has told of a host, be it in a record that is damaged."""
+        """Return whether `orch provision` has recorded a host, even if the record is damaged."""
         return name in self.damaged or any(node.name == name for node in self.nodes)
 
-    def spares(self) -> tuple[Node, ...]:
-        """Raises PlanError for a spare node that could not stand in for every chosen one."""
-        chosen, spares = self.chosen(), self.named(self.selection.spares)
+    def spare_nodes(self) -> tuple[Node, ...]:
+        """Return the spare nodes.
+
+        Raises:
+            PlanError: if a spare node cannot replace every selected node.
+        """
+        selected, spares = self.selected_nodes(), self.provisioned_nodes(self.selection.spares)
         for spare in spares:
-            unlike = [node.name for node in chosen if node.facts.cores != spare.facts.cores]
-            if unlike:
+            mismatches = [node.name for node in selected if node.facts.cores != spare.facts.cores]
+            if mismatches:
                 raise PlanError(
-                    f"{spare.name} cannot be a spare for {fold(unlike)}: it has other cores.",
-                    hint="Choose nodes that are alike with --nodes and --exclude.",
+                    f"{spare.name} cannot be a spare for {fold(mismatches)}: its cores differ.",
+                    hint="Select nodes with equal cores: --nodes, --exclude.",
                 )
         return spares
 
-    def named(self, names: tuple[str, ...]) -> tuple[Node, ...]:
+    def provisioned_nodes(self, names: tuple[str, ...]) -> tuple[Node, ...]:
+        """Return the nodes with these names.
+
+        Raises:
+            PlanError: if one is not provisioned or its record is damaged.
+        """
         known = {node.name: node for node in self.nodes}
-        hint = f"Run `orch provision {self.source}`, or leave them out with --exclude."
+        hint = f"Run `orch provision {self.source}`, or exclude these nodes with --exclude."
         if damaged := [self.damaged[name] for name in names if name in self.damaged]:
-            more = f" So is it with {len(damaged) - 1} more." if damaged[1:] else ""
+            more = f" {len(damaged) - 1} more records are damaged." if damaged[1:] else ""
             raise PlanError(f"{damaged[0]}{more}", hint=hint)
         if unknown := [name for name in names if name not in known]:
-            raise PlanError(f"Nothing is known about {fold(unknown)}.", hint=hint)
+            raise PlanError(f"{fold(unknown)}: not provisioned yet.", hint=hint)
         return tuple(known[name] for name in names)
 
 
 def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str) -> tuple[str, ...]:
-    """The first `count` of the hosts. Raises PlanError if there are fewer, or none is wanted."""
+    """Return the first `count` hosts.
+
+    Raises:
+        PlanError: if there are fewer, or count is 0.
+    """
     if not 1 <= count <= len(hosts):
         has = f"{len(hosts)} node{'s' * (len(hosts) != 1)} to choose from"
-        more = "name others by --inventory" if cluster == LOCAL else f"add hosts to {source}"
+        more = "select another inventory with --inventory" if cluster == LOCAL else f"add hosts to {source}"
         raise PlanError(
             f"--nodes {count}, but cluster '{cluster}' has {has}.", hint=f"Use --nodes {len(hosts)}, or {more}."
         )

@@ -1,4 +1,4 @@
-"""A command as a value: argv and environment. Only `shell()` turns it into text for a shell."""
+"""A command as a value: argv and environment."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A program with its arguments, and the variables set on top of the environment it finds."""
+    """A program with its arguments, and the variables added to its environment."""
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
 
     def shell(self) -> str:
-        """Text that a POSIX shell runs as this very command."""
+        """Return the command as POSIX shell text."""
         variables = [f"{name}={value}" for name, value in self.env]
         prefix = ["env", *variables] if variables else []
         return shlex.join([*prefix, *self.argv])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a program said, and its exit code."""
+class CommandResult:
+    """The exit code and the output of a program."""
 
     code: int
     out: str
     err: str
 
 
-# What to do about an answer that is not what our program prints.
-QUIET = "A login script there that prints is one cause: `ssh NODE true` must print nothing."
+# The hint for output that is not the output of orch's program.
+LOGIN_SCRIPT_HINT = "A login script that prints may be the cause: `ssh NODE true` must print nothing."
 
 
-def program(argv: tuple[str, ...]) -> str:
-    """How a person would call it: the script, where a python runs one."""
+def program_name(argv: tuple[str, ...]) -> str:
+    """Return the program's name; for a Python interpreter, that of its script."""
     scripts = (word for word in argv if word.endswith(".py"))
     return PurePosixPath(next(scripts, argv[0])).name

@@ -1,4 +1,4 @@
-"""What was decided, and why: a value never comes without its reason."""
+"""Decisions of a plan: each value with its reason."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from orch_node.protocol.record import Decision as Decision
 
 T = TypeVar("T", covariant=True)
 # Topics of decisions about an array of runs.
-ARRAY_MEMBER = "array"  # the settings of one run of it
+ARRAY_MEMBER = "array"  # the settings of one of its runs
 ALREADY_DONE = "done already"  # a run that is not repeated
 
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[T]):
-    """A value, and the decisions that tell of it: none where there was no choice."""
+    """A value, and the decisions that explain it; none if there was no alternative."""
 
     value: T
     decisions: tuple[Decision, ...] = ()
 
 
-def together(*choices: Choice[object]) -> tuple[Decision, ...]:
-    """The decisions of all choices, in the order in which they are printed."""
+def all_decisions(*choices: Choice[object]) -> tuple[Decision, ...]:
+    """Return the decisions of all choices, in the order in which they are printed."""
     return tuple(decision for choice in choices for decision in choice.decisions)

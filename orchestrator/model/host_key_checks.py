@@ -1,7 +1,7 @@
-"""Whether settings of ssh and of Ansible leave the verification of host keys on.
+"""Checks that settings of ssh and Ansible keep the verification of host keys enabled.
 
-Provisioning carries secrets and the cluster's own key: over a connection to an unverified host they
-are handed to whoever answers.
+Provisioning transfers secrets and the cluster's own key. Over a connection to an unverified host, whoever answers
+would receive them.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 HINT = (
-    "Take that setting away. Record each host's key once instead: ssh-keyscan HOST >> "
-    "~/.ssh/known_hosts, and compare its fingerprint with what the node itself shows (ssh-keygen "
-    "-lf /etc/ssh/ssh_host_ed25519_key.pub); another file than ~/.ssh/known_hosts is named by "
-    "-o UserKnownHostsFile=FILE in ansible_ssh_common_args."
+    "Remove that setting. Record each host's key once instead: ssh-keyscan HOST >> "
+    "~/.ssh/known_hosts, and compare its fingerprint with the one that the node prints (ssh-keygen "
+    "-lf /etc/ssh/ssh_host_ed25519_key.pub). To use a file other than ~/.ssh/known_hosts, add "
+    "-o UserKnownHostsFile=FILE to ansible_ssh_common_args."
 )
 YES = frozenset({"true", "yes", "on", "1", "y", "t"})
-# The programs that a variable may name: a wrapper is a script whose options nobody has seen.
+# Only these programs are allowed: the options that a wrapper script adds cannot be checked.
 SSH = re.compile(r"(?:/usr/local/bin/|/usr/bin/|/bin/)?(?:ssh|scp|sftp)")
-# ssh_config(5): option -> the values with which an unknown or changed key is still refused.
+# Options of ssh_config(5) that affect whether an unknown or changed key is refused.
 OPTION = re.compile(
     r"(StrictHostKeyChecking|UserKnownHostsFile|KnownHostsCommand|"
     r"NoHostAuthenticationForLocalhost|ControlPath)\s*(?:=\s*|\s+)[\"']?([^\s\"']*)",
     re.IGNORECASE,
 )
-# ssh(1): -F and -S, also behind options without an argument; and the options whose argument follows
-# them.
+# ssh(1): -F and -S, also after options without an argument; and the options that take one.
 OTHER_CONFIGURATION = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*F")
 SHARED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*S(.*)")
-# Ansible names its shared connections by address, port and user; orch keeps those of each inventory
-# in a private folder of their own. Over one that somebody else has opened no key is looked at.
+# Over a shared connection that somebody else has opened, no key is verified. Ansible names these by address, port
+# and user; orch keeps those of each inventory in a private folder.
 SOCKETS = ("ansible_control_path", "ansible_control_path_dir")
 WITH_ARGUMENT = frozenset(f"-{letter}" for letter in "BbcDEeIiJLlmOoPpQRSWw")
 SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
@@ -44,19 +43,20 @@ ARGUMENTS = (
     "ansible_paramiko_proxy_command",
 )
 PROGRAMS = ("ansible_ssh_executable", "ansible_scp_executable", "ansible_sftp_executable")
-NESTED = 3  # a ProxyCommand is a command line inside of an argument, and may hold another
+NESTED = 3  # a ProxyCommand is a command line inside an argument, and may contain another
 
 
-def unverified(variables: Mapping[str, object]) -> str:
-    """What turns the verification off, as `variable: words`, or nothing.
+def find_unsafe_setting(variables: Mapping[str, object]) -> str:
+    """Return the setting that disables the verification, as `variable: value`; empty if there is none.
 
-    `variables`: Ansible's, by the names that an inventory gives them.
+    Args:
+        variables: Ansible's variables, by the names that an inventory gives them.
     """
-    return next(found(variables), "")
+    return next(unsafe_settings(variables), "")
 
 
-def found(variables: Mapping[str, object]) -> Iterator[str]:
-    yield from switched_off(variables)
+def unsafe_settings(variables: Mapping[str, object]) -> Iterator[str]:
+    yield from disabled_checks(variables)
     for name in PROGRAMS:
         if name in variables and not SSH.fullmatch(str(variables[name])):
             yield f"{name}: {variables[name]}"
@@ -64,41 +64,39 @@ def found(variables: Mapping[str, object]) -> Iterator[str]:
         if variables.get(name):
             yield f"{name}: {variables[name]}"
     for name in ARGUMENTS:
-        if words := unverified_arguments(str(variables.get(name) or "")):
-            yield f"{name}: {words}"
+        if argument := find_unsafe_argument(str(variables.get(name) or "")):
+            yield f"{name}: {argument}"
 
 
-def switched_off(variables: Mapping[str, object]) -> Iterator[str]:
+def disabled_checks(variables: Mapping[str, object]) -> Iterator[str]:
     for name in SWITCHES:
-        if name in variables and not is_yes(variables[name]):
+        if name in variables and str(variables[name]).strip().lower() not in YES:
             yield f"{name}: {variables[name]}"
     for name in REVERSED:
         if name in variables and str(variables[name]).strip().lower() not in ("false", "no", "0"):
             yield f"{name}: {variables[name]}"
 
 
-def is_yes(value: object) -> bool:
-    return str(value).strip().lower() in YES
-
-
-def unverified_arguments(text: str) -> str:
-    """The words among ssh's arguments after which an unknown key is accepted, or nothing."""
+def find_unsafe_argument(text: str) -> str:
+    """Return the ssh argument that would accept an unknown key; empty if there is none."""
     if not text:
         return ""
     if names_configuration(text):
-        return "-F names a configuration that orch has not read"
+        return "-F selects a configuration that orch cannot check"
     if names_socket(text):
-        return "-S names a connection that somebody may have opened"
-    for layer in layers(text):
+        return "-S selects a connection that somebody else may have opened"
+    for layer in quoting_layers(text):
         for option, value in OPTION.findall(layer):
-            if not keeps(option.lower(), value.lower()):
+            if not is_safe(option.lower(), value.lower()):
                 return f"{option} {value}"
     return ""
 
 
 def names_configuration(text: str) -> bool:
-    """Whether ssh itself is given one. That of a ProxyCommand is for the jump host alone: the key
-    of the node is verified through it."""
+    """Return whether ssh itself is given a configuration file.
+
+    That of a ProxyCommand applies to the jump host only; the node's key is verified through it.
+    """
     try:
         words = iter(shlex.split(text))
     except ValueError:
@@ -117,14 +115,14 @@ def names_socket(text: str) -> bool:
     except ValueError:
         return False
     for word in words:
-        if found := SHARED.match(word):
-            return (found[1] or next(words, "")) != "none"
+        if match := SHARED.match(word):
+            return (match[1] or next(words, "")) != "none"
         if word in WITH_ARGUMENT:
             next(words, None)
     return False
 
 
-def keeps(option: str, value: str) -> bool:
+def is_safe(option: str, value: str) -> bool:
     if option == "stricthostkeychecking":
         return value in ("yes", "true", "ask")
     if option == "nohostauthenticationforlocalhost":
@@ -134,12 +132,12 @@ def keeps(option: str, value: str) -> bool:
     return value not in ("", "none") and not value.startswith("/dev/")
 
 
-def layers(text: str) -> Iterator[str]:
-    """The text as typed, and as ssh, and the shell of a ProxyCommand, see it: without quotes."""
+def quoting_layers(text: str) -> Iterator[str]:
+    """Yield the text as typed, then as ssh and the shell of a ProxyCommand see it: without quotes."""
     for _ in range(NESTED):
         yield text
         try:
             words = shlex.split(text)
-        except ValueError:  # Ansible and ssh will say so
+        except ValueError:  # Ansible and ssh report it
             return
         text = " ".join(words)

@@ -1,4 +1,4 @@
-"""What may stand for a host where it is written into files and commands: its name, address, key."""
+"""Checks of host names, addresses and keys before they are written into files and commands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import ipaddress
 import re
 from functools import lru_cache
 
-# RFC 1123 2.1, and the underscore, which inventories use and no file or command reads as its own.
+# RFC 1123 2.1, and the underscore, which inventories use and which is special in no file or command.
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 NAME_LENGTH = 253
-# Linux takes nearly any 15 bytes (dev_valid_name); these are those that no shell reads otherwise.
+# Linux allows nearly any 15 bytes (dev_valid_name); these have no special meaning in a shell.
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+=~-]{0,14}")
 KEY_TYPE = re.compile(r"[a-z0-9][a-z0-9-]*(?:@[a-z0-9.-]+)?")
 
@@ -21,12 +21,12 @@ def is_host_name(text: str) -> bool:
     return len(text) <= NAME_LENGTH and all(LABEL.fullmatch(label) for label in labels)
 
 
-@lru_cache(maxsize=1 << 16)  # each is asked for by its record, its node and its ssh block
+@lru_cache(maxsize=1 << 16)  # record, node and ssh block check the same address
 def is_address(text: str) -> bool:
-    """IPv4 or IPv6; a link-local one may name its interface: fe80::1%eth0."""
-    plain, scoped, interface = text.partition("%")
+    """Return whether the text is an IPv4 or IPv6 address; a link-local one may have a scope: fe80::1%eth0."""
+    address, scoped, interface = text.partition("%")
     try:
-        ipaddress.ip_address(plain)
+        ipaddress.ip_address(address)
     except ValueError:
         return False
     return not scoped or is_interface(interface)
@@ -41,7 +41,7 @@ def is_host(text: str) -> bool:
 
 
 def is_host_key(text: str) -> bool:
-    """`TYPE BASE64`, as in known_hosts: RFC 4253 6.6 has the key begin with its type."""
+    """Return whether the text is `TYPE BASE64` as in known_hosts; the key begins with its type (RFC 4253 6.6)."""
     kind, _, encoded = text.partition(" ")
     if not KEY_TYPE.fullmatch(kind):
         return False

@@ -1,4 +1,7 @@
-"""Names of hosts as ranges: node[0-3] stands for node0 to node3."""
+"""Ranges of host names: node[0-3] means node0 to node3.
+
+ClusterShell's NodeSet would sort the names, and treat group subscripts and `&` of Ansible as its own syntax.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 RANGE = re.compile(r"(?P<before>[^\[\]]*)\[(?P<first>\d+)[-:](?P<last>\d+)\](?P<after>[^\[\]]*)")
 NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<after>\D*)")
-LISTED = 8  # so many names are read more easily than a range
+MAX_LISTED = 8  # up to this number, names are easier to read than ranges
 
 
 def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:
-    """`node[08-10]` -> node08, node09, node10; any other pattern as it is.
+    """Return the names in a range (`node[08-10]` -> node08, node09, node10), or any other pattern unchanged.
 
-    After the name of a group the brackets are Ansible's own subscript, and stay.
+    Brackets after the name of a group are Ansible's subscript, and stay.
     """
     sign = pattern[:1] if pattern[:1] in ("!", "&") else ""
     match = RANGE.fullmatch(pattern[len(sign) :])
@@ -25,21 +28,21 @@ def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names as they may be given to --nodes: neighbours in number as ranges, if they are many."""
-    given = tuple(names)
-    return ",".join(ranges(given)) if len(given) > LISTED else ", ".join(given)
+    """Return names in the form that --nodes accepts; many names are written as ranges."""
+    hosts = tuple(names)
+    return ",".join(ranges(hosts)) if len(hosts) > MAX_LISTED else ", ".join(hosts)
 
 
 def ranges(names: tuple[str, ...]) -> Iterator[str]:
-    """Each longest run of names that count on by one, as one word."""
+    """Yield each longest run of consecutive names as one range."""
     run: list[str] = []
     for name in names:
         if run and name != successor(run[-1]):
-            yield word(run)
+            yield as_range(run)
             run = []
         run.append(name)
     if run:
-        yield word(run)
+        yield as_range(run)
 
 
 def successor(name: str) -> str | None:
@@ -50,7 +53,7 @@ def successor(name: str) -> str | None:
     return f"{match['before']}{int(match['number']) + 1:0{width}}{match['after']}"
 
 
-def word(run: list[str]) -> str:
+def as_range(run: list[str]) -> str:
     first, last = (NUMBERED.fullmatch(name) for name in (run[0], run[-1]))
     if len(run) == 1 or first is None or last is None:
         return run[0]

@@ -1,4 +1,4 @@
-"""Which rank runs on which cores of which node, and with how many threads."""
+"""The placement of ranks on the cores of nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.model.cluster import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The places of all ranks, in the order of their ranks."""
+    """The places of all ranks, in rank order."""
 
     places: tuple[Place, ...]
 
@@ -21,34 +21,39 @@ class Layout:
     def world_size(self) -> int:
         return len(self.places)
 
-    def on(self, node: str) -> tuple[Place, ...]:
+    def places_on(self, node: str) -> tuple[Place, ...]:
         return tuple(place for place in self.places if place.node == node)
 
     def by_node(self) -> dict[str, tuple[Place, ...]]:
-        """Node -> its places, for all nodes at once."""
-        found: dict[str, list[Place]] = {}
+        """Return the places of every node."""
+        by_name: dict[str, list[Place]] = {}
         for place in self.places:
-            found.setdefault(place.node, []).append(place)
-        return {node: tuple(places) for node, places in found.items()}
+            by_name.setdefault(place.node, []).append(place)
+        return {node: tuple(places) for node, places in by_name.items()}
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(place.node for place in self.places))
 
 
-Share = tuple[tuple[int, ...], tuple[int, ...]]  # of a rank: CPUs to compute on, and for workers
+Share = tuple[tuple[int, ...], tuple[int, ...]]  # a rank's CPUs for computing, and for oneCCL's workers
 
 
 def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layout:
-    """Spread ranks over the nodes; `ppn` None takes one rank for each NUMA node.
+    """Distribute ranks over the nodes.
 
-    The last `workers` cores of each rank are left to oneCCL. Raises PlanError if a node has fewer
-    physical cores than ranks, or a rank no core to compute on.
+    Args:
+        nodes: The nodes, in rank order.
+        ppn: Ranks per node; None means one per NUMA node.
+        workers: How many of each rank's last cores are reserved for oneCCL.
+
+    Raises:
+        PlanError: if a node has fewer physical cores than ranks, or a rank has no core left to compute on.
     """
     places: list[Place] = []
     kinds: dict[int, tuple[Share, ...]] = {}
     for node in nodes:
-        kind = id(node.facts.cores)  # thousands of nodes of one kind share one tuple of cores
+        kind = id(node.facts.cores)  # thousands of equal nodes share one tuple of cores
         if kind not in kinds:
             kinds[kind] = shares_of(node, ppn, workers)
         first = len(places)
@@ -67,13 +72,13 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
     return Layout(places=tuple(places))
 
 
-def alike(*, word: str, nodes: int, ppn: int, threads: int) -> Layout:
-    """Equal nodes, `word`-0 and so on; which CPUs each has, only it will know."""
+def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout:
+    """Return a layout of equal nodes PREFIX-0, PREFIX-1, ...; each node chooses the CPUs of its ranks."""
     return Layout(
         places=tuple(
             Place(
                 rank=node * ppn + local,
-                node=f"{word}-{node}",
+                node=f"{prefix}-{node}",
                 local_rank=local,
                 local_world_size=ppn,
                 cpus=(),
@@ -86,7 +91,11 @@ def alike(*, word: str, nodes: int, ppn: int, threads: int) -> Layout:
 
 
 def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
-    """Raises PlanError."""
+    """Return the cores of each rank of a node.
+
+    Raises:
+        PlanError: if there are too few cores.
+    """
     check_ranks(node, ppn)
     shares = split(node.facts.cores, ppn or len(node.facts.numa_nodes))
     check_workers(node, len(shares[0]), workers)
@@ -97,24 +106,24 @@ def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
 def check_workers(node: Node, cores: int, workers: int) -> None:
     if not 0 <= workers < cores:
         raise PlanError(
-            f"--ccl-workers {workers}, but a rank on {node.name} has {cores} core{'s' * (cores != 1)} in all.",
+            f"--ccl-workers {workers}, but a rank on {node.name} has only {cores} core{'s' * (cores != 1)}.",
             hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
         )
 
 
 def check_ranks(node: Node, ppn: int | None) -> None:
-    """Raises PlanError if a node has fewer physical cores than ranks."""
+    """Raise PlanError if a node has fewer physical cores than ranks."""
     cores = len(node.facts.cores)
     if ppn is None or 1 <= ppn <= cores:
         return
     raise PlanError(
         f"--ppn {ppn}, but {node.name} has {cores} physical core{'s' * (cores != 1)} that orch may use.",
-        hint=f"Use --ppn 1 to {cores}; with --ppn auto it is {len(node.facts.numa_nodes)} here, "
-        "one rank for each NUMA node. --exclude leaves a node out.",
+        hint=f"Use --ppn 1 to {cores}; --ppn auto means {len(node.facts.numa_nodes)} on this node, "
+        "one rank per NUMA node. --exclude excludes a node.",
     )
 
 
 def unused_cores(node: Node, places: tuple[Place, ...]) -> int:
-    """Physical cores of the node that none of its ranks uses: they do not divide evenly."""
+    """Return how many physical cores of the node no rank uses because they cannot be divided evenly."""
     used = sum(len(place.cpus) + len(place.worker_cpus) for place in places)
     return len(node.facts.cores) - used

@@ -1,4 +1,4 @@
-"""Which network interface of each node carries the traffic between ranks."""
+"""The network interface of each node that carries the traffic between ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.hostlist import fold
 
 LOOPBACK, LOOPBACK_ADDRESS = "lo", "127.0.0.1"
-ORCH_ADDRESS = "Set orch_address in the inventory to the address that the other nodes reach."
+ORCH_ADDRESS = "Set orch_address in the inventory to an address that the other nodes can reach."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins a node to its peers: an interface, its address there, and why this one.
+    """The connection of a node to its peers.
 
-    `fabric`: what MPI and oneCCL talk over; `devices`: those that carry it, none for TCP.
+    Attributes:
+        address: The node's address on the interface.
+        reason: Why this interface was chosen.
+        fabric: The fabric that MPI and oneCCL use.
+        devices: The devices of the fabric; none for TCP.
     """
 
     node: str
@@ -31,88 +35,84 @@ class Link:
     devices: tuple[Device, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """Variables that hold gloo, oneCCL and libfabric (below MPI) to this interface and fabric.
+        """Return the variables that restrict gloo, oneCCL and libfabric to this interface and fabric.
 
-        A second interface with the same address on all nodes (docker0) hangs the mpi transport
-        silently unless libfabric is told which one to take.
+        If another interface has the same address on all nodes, such as docker0, the mpi transport hangs silently unless
+        libfabric gets the interface's name.
         """
-        own = fabrics.node_variables(self.fabric, self.interface, self.devices)
-        return {**held_to(self.interface), **own}
+        return {**held_to(self.interface), **fabrics.node_variables(self.fabric, self.interface, self.devices)}
 
-    def of_ranks(self, numa: tuple[int | None, ...], transport: str) -> tuple[dict[str, str], ...]:
-        """Variables of each rank of the node, near whose NUMA nodes `numa` its devices are."""
+    def rank_environments(self, numa: tuple[int | None, ...], transport: str) -> tuple[dict[str, str], ...]:
+        """Return the variables of each of the node's ranks, whose cores are on the NUMA nodes `numa`."""
         return tuple(
             fabrics.rank_variables(self.fabric, names, transport) for names in fabrics.shares(self.devices, numa)
         )
 
 
-def meeting_address(found: tuple[Link, ...]) -> str:
-    """Where rank 0 waits for the others. On one node nobody else has to reach it."""
-    return found[0].address if found else LOOPBACK_ADDRESS
+def master_address(node_links: tuple[Link, ...]) -> str:
+    """Return the address of rank 0's rendezvous; the loopback address on a single node."""
+    return node_links[0].address if node_links else LOOPBACK_ADDRESS
 
 
 def links(nodes: tuple[Node, ...]) -> tuple[Link, ...]:
-    """The link of every node; none are needed on one node alone. Raises PlanError."""
+    """Return the link of every node; empty for a single node.
+
+    Raises:
+        PlanError: if a node's interface cannot be determined.
+    """
     if len(nodes) == 1:
         return ()
     names = frozenset(node.name for node in nodes)
-    found = tuple(link(node, names) for node in nodes)
-    check_addresses(found)
-    return found
+    node_links = tuple(link(node, names) for node in nodes)
+    check_addresses(node_links)
+    return node_links
 
 
 def link(node: Node, nodes: frozenset[str]) -> Link:
-    """The interface that packets to the peers leave by, or else the one with the node's address.
+    """Return the interface of packets to the peers, or else the interface that has the node's address.
 
-    Raises PlanError if neither can be told.
+    Raises:
+        PlanError: if there is neither.
     """
-    holder = holding(node)
+    interfaces = node.facts.interfaces.items()
+    holder = next((name for name, addresses in interfaces if node.address in addresses), None)
     routes = routes_to(node, nodes)
     if holder and routes <= {holder}:
-        why = "the route to the other nodes" if routes else "it holds the nodes' address"
-        return Link(node=node.name, interface=holder, address=node.address, reason=why)
+        reason = "route to the other nodes" if routes else "has the node's address"
+        return Link(node=node.name, interface=holder, address=node.address, reason=reason)
     if holder:
-        others = " and ".join(sorted(routes - {holder}))
-        why = f"it holds the nodes' address, at which the others reach it; packets to some leave \
-by {others}"
-        return Link(node=node.name, interface=holder, address=node.address, reason=why)
+        detours = " and ".join(sorted(routes - {holder}))
+        reason = f"has the node's address; packets to some nodes leave through {detours}"
+        return Link(node=node.name, interface=holder, address=node.address, reason=reason)
     if len(routes) == 1:
         (name,) = routes
         if addresses := node.facts.interfaces.get(name):
-            why = "the route to the other nodes, which reach it at another address"
-            return Link(node=node.name, interface=name, address=addresses[0], reason=why)
-    known = ", ".join(f"{name} {' '.join(a)}" for name, a in node.facts.interfaces.items())
-    by = f", and reaches the others by {' and '.join(sorted(routes))}" if routes else ""
-    raise PlanError(
-        f"{node.name} has the address {node.address} on none of its interfaces ({known}){by}.", hint=ORCH_ADDRESS
-    )
-
-
-def holding(node: Node) -> str | None:
-    """The interface that has the node's address."""
-    found = node.facts.interfaces.items()
-    return next((name for name, addresses in found if node.address in addresses), None)
+            reason = "route to the other nodes, which use another address of this node"
+            return Link(node=node.name, interface=name, address=addresses[0], reason=reason)
+    listing = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces)
+    by = f", and reaches the other nodes through {' and '.join(sorted(routes))}" if routes else ""
+    raise PlanError(f"{node.name}: no interface has the address {node.address} ({listing}){by}.", hint=ORCH_ADDRESS)
 
 
 def routes_to(node: Node, nodes: frozenset[str]) -> set[str]:
-    """The interfaces that packets to these nodes leave by; empty where that was not recorded."""
+    """Return the interfaces of packets to these nodes; empty if they were not recorded."""
     facts = node.facts
-    peers = nodes.__contains__
-    detours = {peer: at for peer, at in facts.detours.items() if peers(peer) and peer != node.name}
-    straight = len(nodes) - peers(node.name) > len(detours)
-    return set(detours.values()) | ({facts.route} if straight and facts.route else set())
+    peers = nodes - {node.name}
+    detours = {peer: interface for peer, interface in facts.detours.items() if peer in peers}
+    uses_route = len(peers) > len(detours) and facts.route
+    return set(detours.values()) | ({facts.route} if uses_route else set())
 
 
-def check_addresses(found: tuple[Link, ...]) -> None:
-    """Raises PlanError for an address that cannot be that of one node among others."""
+def check_addresses(node_links: tuple[Link, ...]) -> None:
+    """Raise PlanError if two nodes have the same address, or one has a loopback address."""
     owners: dict[str, list[str]] = {}
-    for one in found:
-        owners.setdefault(one.address, []).append(one.node)
+    for link in node_links:
+        owners.setdefault(link.address, []).append(link.node)
     for address, names in owners.items():
         if len(names) > 1:
             raise PlanError(f"{fold(names)} have the same address, {address}.", hint=ORCH_ADDRESS)
         if address.startswith("127.") or address == "::1":
             raise PlanError(
-                f"{names[0]} is known by its loopback address {address} only.",
+                f"{names[0]}: only its loopback address {address} is known.",
                 hint=f"Run `orch provision` with all nodes reachable. {ORCH_ADDRESS}",
             )

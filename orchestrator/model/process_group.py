@@ -1,22 +1,26 @@
-"""Process-group backends as data: a name, the module that registers it, what it needs."""
+"""Process-group backends as data: name, registering module, requirements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# The builds of torch on its own indexes have no MPI; a local version names them.
-WHEELS_OF_TORCH = ("cpu", "cu", "rocm", "xpu")
+# PyTorch's own builds have no MPI; these are their local versions.
+PYTORCH_BUILDS = ("cpu", "cu", "rocm", "xpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A torch.distributed backend. `module` is imported by each rank before the group is made.
+    """A torch.distributed backend.
 
-    `requirements`: distribution that the nodes must have -> exact version, or nothing for any.
-    `advice`: what to do where something is missing. `workers`: whether it can set cores apart for
-    communication. `source`: where a plug-in was registered. `setvars`: the script below
-    site-packages that its libraries want to be sourced, if they do.
+    Attributes:
+        module: Imported by each rank before the process group is created.
+        requirements: The exact version of each required distribution; empty means any version.
+        built_into_torch: It exists only in a torch that was built with it.
+        advice: What to do if a requirement is missing.
+        workers: It can reserve cores for communication.
+        source: Where a plug-in was registered.
+        setvars: A script below site-packages that its libraries need to be sourced, if any.
     """
 
     name: str
@@ -25,7 +29,7 @@ class Backend:
     env: tuple[tuple[str, str], ...] = ()
     requirements: Mapping[str, str] = field(default_factory=dict)
     gpu: bool = False
-    own_torch: bool = False
+    built_into_torch: bool = False
     advice: str = ""
     workers: bool = False
     source: str = ""
@@ -37,25 +41,25 @@ CCL = Backend(
     name="ccl",
     summary="oneCCL",
     env=(
-        # oneCCL's own worker would spin on the core that computes: on unpinned ranks small
-        # messages take 2 to 4 times as long as on gloo. Ranks with cores set apart turn it on.
+        # oneCCL's worker would busy-wait on the core that computes: on unpinned ranks small messages
+        # take 2 to 4 times as long as on gloo. Ranks with reserved cores enable it.
         ("CCL_WORKER_OFFLOAD", "0"),
-        ("CCL_WORKER_COUNT", "1"),  # accelerate up to 1.12 takes less for "no ccl here"
+        ("CCL_WORKER_COUNT", "1"),  # accelerate up to 1.12 does not recognize ccl with less
     ),
     workers=True,
 )
 MPI = Backend(
     name="mpi",
-    summary="MPI itself, in a torch that was built with it",
-    own_torch=True,
-    advice="Build PyTorch with MPI, or take --backend ccl, which talks over MPI too.",
+    summary="MPI, in a torch that was built with it",
+    built_into_torch=True,
+    advice="Build PyTorch with MPI, or use --backend ccl, which communicates over MPI, too.",
 )
-NCCL = Backend(name="nccl", summary="NVIDIA's, between GPUs", gpu=True, advice="Take --backend ccl or gloo on CPUs.")
-BACKENDS = {one.name: one for one in (GLOO, CCL, MPI, NCCL)}
+NCCL = Backend(name="nccl", summary="NVIDIA's, between GPUs", gpu=True, advice="Use --backend ccl or gloo on CPUs.")
+BACKENDS = {backend.name: backend for backend in (GLOO, CCL, MPI, NCCL)}
 
-# How oneCCL talks -> its variables. Under hydra it asks MPI; elsewhere orch says who is where.
+# The variables of each of oneCCL's transports. Under hydra MPI places the ranks; otherwise orch does.
 TRANSPORTS = {
     "mpi": (("CCL_ATL_TRANSPORT", "mpi"),),
     "ofi": (("CCL_ATL_TRANSPORT", "ofi"), ("CCL_PROCESS_LAUNCHER", "none"), ("FI_PROVIDER", "tcp")),
 }
-TRANSPORT_NAMES = {"mpi": "over MPI", "ofi": "over libfabric (ofi), not MPI"}
+TRANSPORT_DESCRIPTIONS = {"mpi": "over MPI", "ofi": "over libfabric (ofi), not MPI"}

@@ -1,4 +1,4 @@
-"""A recipe: what to train, as script, arguments and defaults."""
+"""A recipe: a training script with its arguments and defaults."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.model.setting_types import TEXT, WANTED, fits, type_of
+from orchestrator.model.setting_types import DESCRIPTIONS, TEXT, matches, type_of
 
 Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """`arguments` are defaults; `accepts` the further names that --set knows; `types` what a name
-    takes, where its default does not tell.
+    """A training script with its default arguments; the user's own script has defaults for all other fields.
 
-    `excludes`: a name that is set -> names whose defaults it drops. `paths`: names whose values
-    are files of the controller when they exist there. `resumes`: the script continues from its
-    newest checkpoint in --output_dir. `ipex`: it takes --use_ipex. `environment`: variables of its
-    ranks that nobody else has set. An own script of the user's has none of all this. `files` is
-    what lies in a plug-in recipe's `folder`, and has to be with its script wherever that runs.
+    Attributes:
+        arguments: The default settings.
+        accepts: Further names that --set accepts.
+        types: The types of settings whose default does not reveal them.
+        paths: Settings whose values are files of the controller if they exist there.
+        excludes: For a setting, the names whose defaults it removes.
+        resumes: The script continues from its newest checkpoint in --output_dir.
+        elastic: The script keeps its global batch with fewer ranks.
+        ipex: The script accepts --use_ipex.
+        environment: Variables of its ranks unless they are set elsewhere.
+        folder: The folder of a plug-in recipe.
+        files: The files in that folder, which are sent with the script.
     """
 
     name: str
     script: str
     summary: str = ""
     own_script: bool = False
-    module: bool = False  # `script` is the name of a module, which the ranks find
+    module: bool = False  # `script` is the name of a module that the ranks can import
     resumes: bool = False
     elastic: bool = False
     ipex: bool = False
@@ -46,49 +52,58 @@ class Recipe:
 
     @property
     def script_file(self) -> str:
-        """Return the path of the script; empty for a module, which has no file here."""
+        """Return the path of the script; empty for a module, which has no local file."""
         return "" if self.module else self.script
 
     def program(self, paths: Mapping[str, str]) -> tuple[str, ...]:
-        """Return what Python runs. `paths`: file of this machine -> where the ranks find it."""
+        """Return what Python runs.
+
+        Args:
+            paths: Where the ranks find each local file.
+        """
         return ("-m", self.script) if self.module else (paths[self.script],)
 
-    def place_of(self, path: str, number: int) -> str:
-        """Where a file of this machine is put below a folder of a run's: the files of a plug-in
-        recipe stay as they are to each other, others have a folder each by their number."""
+    def sent_path(self, path: str, number: int) -> str:
+        """Return the path of a local file below a folder of the run.
+
+        The files of a plug-in recipe keep their relative paths; each other file gets a folder named by its number.
+        """
         if path in self.files:
             return f"recipe/{PurePosixPath(path).relative_to(self.folder)}"
         return f"{number}/{PurePosixPath(path).name}"
 
-    def settings(self, preset: str | None, chosen: Mapping[str, Value]) -> dict[str, Value]:
-        """Defaults, then the preset, then what was chosen. Raises RequestError."""
+    def settings(self, preset: str | None, user_values: Mapping[str, Value]) -> dict[str, Value]:
+        """Merge the defaults, the preset and the user's values.
+
+        Raises:
+            RequestError: if the preset or a setting is unknown.
+        """
         if preset is not None and preset not in self.presets:
             raise RequestError(
                 f"Recipe '{self.name}' has no preset '{preset}'.", hint=did_you_mean(preset, self.presets)
             )
-        self.check_names(chosen)
-        layers = (self.presets[preset] if preset else {}, chosen)
+        self.check_names(user_values)
         result = dict(self.arguments)
-        for layer in layers:
+        for layer in (self.presets[preset] if preset else {}, user_values):
             for name in layer:
                 for dropped in self.excludes.get(name, ()):
                     result.pop(dropped, None)
             result |= layer
         return result
 
-    def check_names(self, chosen: Mapping[str, Value]) -> None:
-        """Raises RequestError for the first name that the recipe does not know."""
-        if self.own_script and chosen:
+    def check_names(self, user_values: Mapping[str, Value]) -> None:
+        """Raise RequestError for the first name that the recipe does not know."""
+        if self.own_script and user_values:
             raise RequestError(
-                f"--set is for recipes; {self.script} is a script of its own.",
-                hint="Give its arguments after --, as you would by hand.",
+                f"--set applies to recipes only; {self.script} is your own script.",
+                hint="Pass the script's arguments after --.",
             )
         known = {*self.arguments, *self.accepts}
-        for name in chosen:
+        for name in user_values:
             if name not in known:
                 raise RequestError(
-                    f"Recipe '{self.name}' knows no setting '{name}'.",
-                    hint=f"{did_you_mean(name, known)} Arguments that only the script knows go after --.",
+                    f"Recipe '{self.name}' has no setting '{name}'.",
+                    hint=f"{did_you_mean(name, known)} Other arguments of the script go after --.",
                 )
 
     def type_of(self, name: str) -> str:
@@ -96,28 +111,28 @@ class Recipe:
             return self.types[name]
         return type_of(self.arguments[name]) if name in self.arguments else TEXT
 
-    def check_types(self, chosen: Mapping[str, Value]) -> None:
-        """Raises RequestError for the first value that its setting cannot have."""
-        for name, value in chosen.items():
+    def check_types(self, user_values: Mapping[str, Value]) -> None:
+        """Raise RequestError for the first value that its setting cannot have."""
+        for name, value in user_values.items():
             kind = self.type_of(name)
-            if not fits(value, kind):
+            if not matches(value, kind):
                 default = f" Its default is {self.arguments[name]}." if name in self.arguments else ""
                 raise RequestError(
-                    f"--set {name}={value}: it is not {WANTED[kind]}.",
-                    hint=f"Recipe '{self.name}' takes {WANTED[kind]} for it.{default}",
+                    f"--set {name}={value}: not {DESCRIPTIONS[kind]}.",
+                    hint=f"Recipe '{self.name}' expects {DESCRIPTIONS[kind]}.{default}",
                 )
 
 
 def as_arguments(settings: Mapping[str, Value]) -> tuple[str, ...]:
-    """Settings as `--name=value`; True is the flag alone.
+    """Return settings as `--name=value`; True becomes the flag alone.
 
-    False is said, not left out: a script's own default may be True.
+    False is passed explicitly because the script's own default may be True.
     """
     arguments: list[str] = []
     for name, value in settings.items():
         if value is True:
             arguments.append(f"--{name}")
         else:
-            # One token, so that a value that starts with a dash stays a value.
+            # A value that starts with a dash needs the form --name=value.
             arguments.append(f"--{name}={'false' if value is False else value}")
     return tuple(arguments)

@@ -1,4 +1,4 @@
-"""What the settings of a recipe may be: a wrong one is refused here, not by ranks minutes later."""
+"""Types of a recipe's settings: a wrong value is rejected before ranks start."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 INTEGER, NUMBER, SWITCH, TEXT = "integer", "number", "switch", "text"
-WANTED = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false"}
-# What transformers' parser takes for one.
+DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false"}
+# The values that transformers' parser accepts for a switch.
 SWITCHES = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 
 
 def type_of(default: object) -> str:
-    """What a default tells: a script that has 2 may take 2.5 as well."""
+    """Return the type of a default value: a script whose default is 2 may accept 2.5, too."""
     if isinstance(default, bool):
         return SWITCH
     return NUMBER if isinstance(default, (int, float)) else TEXT
 
 
-def fits(value: object, kind: str) -> bool:
-    """Whether a value, as it was written, is of the type."""
-    return kind not in FITS or FITS[kind](str(value))
+def matches(value: object, kind: str) -> bool:
+    """Return whether a value, as the user wrote it, has the type."""
+    return kind not in MATCHERS or MATCHERS[kind](str(value))
 
 
 def is_integer(text: str) -> bool:
@@ -39,6 +39,6 @@ def is_number(text: str) -> bool:
         return False
 
 
-FITS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
+MATCHERS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
     {INTEGER: is_integer, NUMBER: is_number, SWITCH: lambda text: text.lower() in SWITCHES}
 )

@@ -18,12 +18,12 @@ V = TypeVar("V", int, str)
 def choose_nodes(cluster: Cluster) -> Choice[tuple[Node, ...]]:
     """Raises PlanError for chosen nodes of which nothing is known."""
     hosts, why = cluster.selection.hosts, cluster.selection.reason
-    return Choice(cluster.chosen(), (Decision(topic="nodes", value=fold(hosts), reason=why),))
+    return Choice(cluster.selected_nodes(), (Decision(topic="nodes", value=fold(hosts), reason=why),))
 
 
 def choose_spares(cluster: Cluster) -> Choice[tuple[Node, ...]]:
     """Raises PlanError for a spare node that could not stand in."""
-    spares = cluster.spares()
+    spares = cluster.spare_nodes()
     if not spares:
         return Choice(())
     names = fold([node.name for node in spares])

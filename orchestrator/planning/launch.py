@@ -9,7 +9,7 @@ from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.process_group import BACKENDS, TRANSPORT_NAMES, TRANSPORTS, WHEELS_OF_TORCH, Backend
+from orchestrator.model.process_group import BACKENDS, PYTORCH_BUILDS, TRANSPORT_DESCRIPTIONS, TRANSPORTS, Backend
 from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
 from orchestrator.stacks.stack import Bindings, Stack, same_version
 
@@ -110,7 +110,7 @@ def lacks(backend: Backend, node: Node) -> list[str]:
     if backend.gpu and not node.facts.gpus:
         missing.append(f"{node.name} has no GPU (/dev/nvidia0)")
     _, _, build = found.get("torch", "").partition("+")
-    if backend.own_torch and build.startswith(WHEELS_OF_TORCH):
+    if backend.built_into_torch and build.startswith(PYTORCH_BUILDS):
         missing.append(f"torch {found['torch']} of {node.name} was built without {backend.name}")
     return missing
 
@@ -126,7 +126,9 @@ def below(backend: Backend, launcher: str, mpi: str, *, contained: bool = False)
     if backend.name != "ccl":
         return backend
     how = transport(launcher, mpi, contained=contained)
-    return replace(backend, summary=f"{backend.summary}, {TRANSPORT_NAMES[how]}", env=(*TRANSPORTS[how], *backend.env))
+    return replace(
+        backend, summary=f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[how]}", env=(*TRANSPORTS[how], *backend.env)
+    )
 
 
 def choose_launch(name: str, job: Job, mpi: Decision) -> Choice[Launch]:

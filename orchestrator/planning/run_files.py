@@ -64,7 +64,7 @@ def of_devices(
         return ({},) * len(places)
     numa = {core.cpus[0]: core.numa for core in node.facts.cores}
     near = tuple(numa.get(place.cpus[0]) if place.cpus else None for place in places)
-    return link.of_ranks(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
+    return link.rank_environments(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
 
 
 def placement(place: Place, backend: Backend, places: tuple[Place, ...], devices: Mapping[str, str]) -> Placement:

@@ -56,7 +56,7 @@ def sent_files(recipe: Recipe, settings: Mapping[str, Value], at: tuple[RunNode,
     for path in named_files(recipe, settings):
         place = in_train(path, folders)
         if place is None:
-            place = f"{folders.run_dir}/files/{recipe.place_of(path, len(paths))}"
+            place = f"{folders.run_dir}/files/{recipe.sent_path(path, len(paths))}"
             sent.append(SendFile(at=at, source=path, path=place))
         paths[path] = place
     return Files(paths=paths, sent=tuple(sent))

@@ -19,7 +19,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import ConfinedFolder
-from orchestrator.model.command import QUIET, Answer
+from orchestrator.model.command import LOGIN_SCRIPT_HINT, CommandResult
 from orchestrator.model.printable import one_line
 from orchestrator.paths import STANDALONE
 
@@ -34,7 +34,7 @@ PART = ".part"  # a file that is not whole yet; the next time goes on where it e
 class Remote(Protocol):
     """What collecting needs of the place where the files are."""
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         """Run a program there to its end. Raises ExecuteError."""
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
@@ -146,9 +146,9 @@ def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
     try:
         entries = tuple(entry_of(line) for line in answer.out.split("\n") if line)
     except ProtocolError as error:
-        raise ExecuteError(f"The list of {folder} cannot be read: {error}", hint=QUIET) from None
+        raise ExecuteError(f"The list of {folder} cannot be read: {error}", hint=LOGIN_SCRIPT_HINT) from None
     if len({entry.path for entry in entries}) < len(entries):
-        raise ExecuteError(f"The list of {folder} names a file twice.", hint=QUIET)
+        raise ExecuteError(f"The list of {folder} names a file twice.", hint=LOGIN_SCRIPT_HINT)
     return entries
 
 

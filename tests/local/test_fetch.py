@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import Answer
+from orchestrator.model.command import CommandResult
 from orchestrator.runs import fetch as collect
 from orchestrator.runs.fetch import FetchListener
 from orchestrator.targets.connections import answers, connection
@@ -35,7 +35,7 @@ class Counted:
     cut: int | None = None
     read: list[int] = field(default_factory=list)
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         return self.remote.capture(argv, seconds=seconds)
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
@@ -147,9 +147,9 @@ class Endless:
         self.node = node
         self.chunks = node.chunks
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         entry = {"path": "zero", "size": 0, "sha256": hashlib.sha256().hexdigest()}
-        return Answer(code=0, out=json.dumps(entry) + "\n", err="")
+        return CommandResult(code=0, out=json.dumps(entry) + "\n", err="")
 
 
 def test_only_what_is_asked_for(far: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import QUIET, Answer
+from orchestrator.model.command import LOGIN_SCRIPT_HINT, CommandResult
 
 if TYPE_CHECKING:
     import paramiko
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.005
 NO_STATUS = -1  # paramiko's word for a channel that ended without an exit code
 
 
-def gathered(channel: paramiko.Channel, node: str, seconds: float) -> Answer:
+def gathered(channel: paramiko.Channel, node: str, seconds: float) -> CommandResult:
     """All that a program prints until it has ended. Raises ExecuteError for one that goes on."""
     out, err = bytearray(), bytearray()
     began = heard = time.monotonic()
@@ -36,11 +36,11 @@ def gathered(channel: paramiko.Channel, node: str, seconds: float) -> Answer:
             continue
         heard = time.monotonic()
         if len(out) + len(err) > LARGEST_ANSWER or heard - began > seconds:
-            raise ExecuteError(f"{node}: its answer has no end, and was cut off.", hint=QUIET)
+            raise ExecuteError(f"{node}: its answer has no end, and was cut off.", hint=LOGIN_SCRIPT_HINT)
     code = channel.recv_exit_status()
     if code == NO_STATUS:  # the connection ended, not the program
         raise ConnectionLost(f"{node}: the connection was lost.")
-    return Answer(code=code, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+    return CommandResult(code=code, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
 
 def has_ended(channel: paramiko.Channel, quiet: float) -> bool:

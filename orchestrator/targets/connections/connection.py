@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orch_node import disk
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import QUIET, Answer, Command, program
+from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
 from orchestrator.targets.connections.answers import NO_STATUS, gathered
 
 if TYPE_CHECKING:
@@ -245,21 +245,21 @@ class Ssh:
 
         return marker.encode() in self.attempt(act, f"read {folder}/cmdline")
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         """Run a program there to its end. Raises ExecuteError."""
 
-        def act() -> Answer:
+        def act() -> CommandResult:
             channel = self.connection.transport.open_session()
             with channel:
                 channel.exec_command(shlex.join(argv))  # nosec
                 return gathered(channel, self.node, seconds)
 
-        return self.attempt(act, f"run {program(argv)}")
+        return self.attempt(act, f"run {program_name(argv)}")
 
     def feed(self, argv: tuple[str, ...], content: bytes) -> None:
         """Run a program there that reads this to its end. Raises ExecuteError if it fails."""
 
-        def act() -> Answer:
+        def act() -> CommandResult:
             channel = self.connection.transport.open_session()
             with channel:
                 channel.settimeout(QUIET_SECONDS)
@@ -268,10 +268,10 @@ class Ssh:
                 channel.shutdown_write()
                 return gathered(channel, self.node, FEED_SECONDS)
 
-        answer = self.attempt(act, f"run {program(argv)}")
+        answer = self.attempt(act, f"run {program_name(argv)}")
         if answer.code != 0:
             words = answer.err.strip() or f"exit code {answer.code}"
-            raise ExecuteError(f"{self.node}: {program(argv)}: {words}", hint=self.look)
+            raise ExecuteError(f"{self.node}: {program_name(argv)}: {words}", hint=self.look)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program there as they come. Raises ConnectionLost if it breaks off,
@@ -282,18 +282,20 @@ class Ssh:
             channel.exec_command(shlex.join(argv))  # nosec
             return channel
 
-        channel = self.attempt(start, f"start {program(argv)}")
+        channel = self.attempt(start, f"start {program_name(argv)}")
         with channel, channel.makefile("rb") as lines:
             while line := self.attempt(lambda: lines.readline(LARGEST_LINE), "read its logs"):
                 if len(line) == LARGEST_LINE:
-                    raise ExecuteError(f"{self.node}: {program(argv)} sends lines without an end.", hint=QUIET)
+                    raise ExecuteError(
+                        f"{self.node}: {program_name(argv)} sends lines without an end.", hint=LOGIN_SCRIPT_HINT
+                    )
                 yield bytes(line).decode(errors="replace")
             code = channel.recv_exit_status()
             if code == NO_STATUS:  # the connection ended, not the program
                 raise ConnectionLost(f"{self.node}: the connection was lost.")
             if code != 0:
                 words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
-                said = words or f"{program(argv)}: exit code {code}"
+                said = words or f"{program_name(argv)}: exit code {code}"
                 raise ExecuteError(f"{self.node}: {said}", hint=FETCH)
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:

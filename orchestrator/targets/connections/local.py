@@ -11,7 +11,7 @@ from orch_node import disk
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, write_whole
-from orchestrator.model.command import Answer, Command, program
+from orchestrator.model.command import Command, CommandResult, program_name
 
 CHUNK = 1 << 20
 WRITE = "Look whether you may write there, and whether the disk has room: `df`."
@@ -64,18 +64,18 @@ class Local:
         except OSError as error:
             raise not_started(command.argv[0], error) from None
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         """Run a program to its end. Raises ExecuteError."""
         try:
             done = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise ExecuteError(
-                f"{program(argv)} has not answered for {seconds:.0f} s.",
+                f"{program_name(argv)} has not answered for {seconds:.0f} s.",
                 hint="`top` and `df` tell whether this machine is too busy, or a disk hangs.",
             ) from None
         except OSError as error:
             raise not_started(argv[0], error) from None
-        return Answer(
+        return CommandResult(
             code=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace")
         )
 
@@ -87,7 +87,7 @@ class Local:
             raise not_started(argv[0], error) from None
         if done.returncode != 0:
             words = done.stderr.decode(errors="replace").strip()
-            raise ExecuteError(f"{program(argv)}: {words or f'exit code {done.returncode}'}", hint=WRITE)
+            raise ExecuteError(f"{program_name(argv)}: {words or f'exit code {done.returncode}'}", hint=WRITE)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """The lines of a program as they come. Raises ExecuteError if it fails."""
@@ -99,7 +99,7 @@ class Local:
                 for line in process.stdout:
                     yield line.decode(errors="replace")
                 if process.wait() != 0:
-                    raise ExecuteError(f"{program(argv)}: exit code {process.returncode}.", hint=LOGS)
+                    raise ExecuteError(f"{program_name(argv)}: exit code {process.returncode}.", hint=LOGS)
             finally:
                 process.terminate()
 

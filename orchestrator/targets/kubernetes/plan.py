@@ -10,7 +10,7 @@ from orch_node.protocol import values
 from orch_node.protocol.environment import ALWAYS, defaults
 from orch_node.protocol.record import RunNode
 
-from orchestrator.model.decision import Decision, together
+from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
@@ -62,9 +62,9 @@ def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Res
     key = key_of(request, chosen)
     decisions = (
         Decision(topic="run", value=site.run_id),
-        *together(chosen.stack, chosen.layout, chosen.launcher),
+        *all_decisions(chosen.stack, chosen.layout, chosen.launcher),
         *tell_elastic(request, chosen),
-        *together(chosen.backend, chosen.precision, chosen.preload, output),
+        *all_decisions(chosen.backend, chosen.precision, chosen.preload, output),
         *tell_patch(inputs.patch),
     )
     home = replace(home, output_dir=output.value)

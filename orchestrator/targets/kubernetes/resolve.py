@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.layout import Layout, alike
-from orchestrator.model.process_group import TRANSPORT_NAMES, TRANSPORTS, Backend
+from orchestrator.model.layout import Layout, uniform_layout
+from orchestrator.model.process_group import TRANSPORT_DESCRIPTIONS, TRANSPORTS, Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, launch
 from orchestrator.planning.precision import choose_precision
@@ -153,7 +153,7 @@ def for_pods(backend: Backend, *, hydra: bool) -> Backend:
         return backend
     way = "mpi" if hydra else "ofi"
     env = dict(backend.env) | dict(TRANSPORTS[way])
-    words = f"{backend.summary}, {TRANSPORT_NAMES[way]}"
+    words = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[way]}"
     return replace(backend, summary=words, env=tuple(env.items()))
 
 
@@ -180,7 +180,7 @@ def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> C
         )
     word = "node" if launcher == "trainjob" else "worker"
     threads = max(1, int(kube.cpus // ppn))
-    layout = alike(word=word, nodes=nodes, ppn=ppn, threads=threads)
+    layout = uniform_layout(prefix=word, nodes=nodes, ppn=ppn, threads=threads)
     return Choice(layout, tell_pods(layout, kube))
 
 

@@ -9,7 +9,7 @@ from orch_node.protocol import values
 from orch_node.protocol.record import WHERE, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.model.layout import alike
+from orchestrator.model.layout import uniform_layout
 from orchestrator.targets.kubernetes.manifests import names
 
 CHANGED = ("layout", "nodes")
@@ -47,6 +47,6 @@ def whole(value: object) -> RunRecord:
         raise ProtocolError(f"{WHERE}: pods: {pods.nodes} with {pods.ppn} ranks each cannot be.")
     if not names.is_dns_label(pods.word):
         raise ProtocolError(f"{WHERE}: pods: {pods.word!r:.80} is no name of a pod.")
-    places = alike(word=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
+    places = uniform_layout(prefix=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
     nodes = [{"node": node, "via": []} for node in places.nodes]
     return parse({**kept, "nodes": nodes, "layout": values.record(places.places)})

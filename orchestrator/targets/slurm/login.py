@@ -15,7 +15,7 @@ from orchestrator.load.clusters import local_facts
 from orchestrator.load.facts import NodeFacts, checked
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
-from orchestrator.model.command import QUIET
+from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.paths import STANDALONE
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
@@ -108,7 +108,7 @@ def ask(host: Ssh, python: str) -> Seen:
         raise ExecuteError(
             f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
             "which the command does not print.",
-            hint=QUIET,
+            hint=LOGIN_SCRIPT_HINT,
         )
     if answer.code in MISSING:
         raise RequestError(f"{python} is not there on {host.node}.", hint=HINT)
@@ -118,5 +118,5 @@ def ask(host: Ssh, python: str) -> Seen:
     try:
         found = checked(NodeFacts, values.an_object(values.loads(answer.out, where), where), where)
     except ProtocolError as error:
-        raise ExecuteError(f"{host.node}: {error}", hint=QUIET) from None
+        raise ExecuteError(f"{host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
     return Seen(facts=parse_facts(found), home=home.out)

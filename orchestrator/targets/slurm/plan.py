@@ -13,7 +13,7 @@ from orch_node.protocol.slurm import NODE0, JobConfig
 
 from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.model.command import Command
-from orchestrator.model.decision import Decision, together
+from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
 from orchestrator.planning.containers import seen_folders
 from orchestrator.planning.plan import Plan, SendFolder, Step, SubmitScript
@@ -83,13 +83,13 @@ def decide(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resum
     launch = launch_of(request, inputs, chosen, site, script)
     decisions = (
         Decision(topic="run", value=site.run_id),
-        *together(chosen.stack),
+        *all_decisions(chosen.stack),
         *tell_job(request, chosen),
         *describe_allocation(inputs.slurm),
         *tell_local(inputs),
-        *together(chosen.layout),
+        *all_decisions(chosen.layout),
         Decision(topic="launcher", value=chosen.launcher, reason=launch.summary),
-        *together(chosen.image, chosen.backend, chosen.precision, chosen.preload, output),
+        *all_decisions(chosen.image, chosen.backend, chosen.precision, chosen.preload, output),
         *tell_restarts(request.max_restarts, chosen.training.recipe, request.min_nodes),
     )
     plan = Plan(

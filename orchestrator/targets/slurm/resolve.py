@@ -11,7 +11,7 @@ from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.model.cluster import Facts, Node
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.layout import Layout, alike
+from orchestrator.model.layout import Layout, uniform_layout
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, launch
@@ -191,7 +191,7 @@ def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Ch
     if ppn < 1:
         raise PlanError(f"--ppn {ppn}: it is 1 or more.")
     threads = slurm.number("cpus-per-task") or 0  # without it the job's cores decide
-    layout = alike(word=WORD, nodes=count, ppn=ppn, threads=threads)
+    layout = uniform_layout(prefix=WORD, nodes=count, ppn=ppn, threads=threads)
     cores = "equal shares of the cores that the job is given"
     why = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
     return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=why),))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import Answer
+from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.states import JobState
@@ -34,7 +34,7 @@ class Host(Protocol):
 
     def put(self, path: str, content: str) -> None: ...
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer: ...
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult: ...
 
 
 class ControllerAway(ExecuteError):
@@ -60,7 +60,7 @@ class Scheduler:
     submitted: str = ""
     uncertain: bool = False
 
-    def ask(self, *words: str) -> Answer:
+    def ask(self, *words: str) -> CommandResult:
         """Raises ExecuteError."""
         program, *options = words
         cluster = (f"--clusters={self.cluster}",) if self.cluster and program in WITH_CLUSTERS else ()
@@ -95,7 +95,7 @@ class Scheduler:
         try:
             answer = self.ask("squeue", "--noheader", "--me", "--all", f"--name={name}", "--format=%A|%T")
         except ExecuteError:
-            answer = Answer(code=1, out="", err="")
+            answer = CommandResult(code=1, out="", err="")
         self.uncertain = answer.code != 0
         jobs: list[tuple[int, str]] = []
         cluster = self.cluster
@@ -219,7 +219,7 @@ def order(found: JobState) -> tuple[bool, int]:
     return not found.ended, int(found.job.partition("_")[0])
 
 
-def said(answer: Answer) -> str:
+def said(answer: CommandResult) -> str:
     """Its words on one line, without the program's name before each."""
     lines = [
         line.removeprefix("sbatch: ").removeprefix("error: ")
@@ -245,6 +245,6 @@ HINTS = (
 )
 
 
-def hint(answer: Answer) -> str:
+def hint(answer: CommandResult) -> str:
     words = said(answer).lower()
     return next((text for sign, text in HINTS if sign in words), "")

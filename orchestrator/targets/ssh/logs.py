@@ -15,7 +15,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import QUIET
+from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.runs.logs import LogLine, asked_for
 from orchestrator.runs.store import Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
@@ -55,7 +55,7 @@ class Stream:
         try:
             chunk = logs.parse(line)
         except ProtocolError as error:
-            raise ExecuteError(f"{self.host.node}: {error}", hint=QUIET) from None
+            raise ExecuteError(f"{self.host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
         if not 0 <= chunk.rank < len(self.record.layout) or chunk.at < 0:
             raise ExecuteError(
                 f"{self.host.node}: it tells of a rank {chunk.rank}, which is none.",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from orchestrator.launchers import RESTARTING, Job, Launch
 from orchestrator.model.cluster import Node
-from orchestrator.model.decision import Choice, Decision, together
+from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hostlist import fold
-from orchestrator.model.links import meeting_address
+from orchestrator.model.links import master_address
 from orchestrator.planning import accelerate_options
 from orchestrator.planning.hosts import tell_damaged, tell_idle, tell_torch
 from orchestrator.planning.launch import choose_launch
@@ -66,7 +66,7 @@ def job_of(request: TrainRequest, inputs: Inputs, chosen: Resolved, site: Site, 
         run_dir=site.run_dir,
         train=site.train,
         ranks=(node0.python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script),
-        address=meeting_address(links),
+        address=master_address(links),
         port=(options.port if options else None) or master_port(site.run_id),
         mpi=software.mpi.value,
         precision=software.precision.value,
@@ -81,11 +81,11 @@ def tell(inputs: Inputs, chosen: Resolved, job: Job, launch: Choice[Launch]) -> 
     """All decisions, in the order in which a reader wants them."""
     software, options = chosen.software, inputs.accelerate
     return (
-        *together(software.stack, chosen.nodes, chosen.spares, chosen.layout),
-        *together(launch, software.docker),
+        *all_decisions(software.stack, chosen.nodes, chosen.spares, chosen.layout),
+        *all_decisions(launch, software.docker),
         *(accelerate_options.tell(options, job) if options else ()),
         *(() if software.docker.value else tell_torch(chosen.everywhere)),
-        *together(software.backend, software.precision, software.preload, chosen.links),
+        *all_decisions(software.backend, software.precision, software.preload, chosen.links),
         *tell_idle(chosen.nodes.value, chosen.layout.value),
         *tell_damaged(inputs.cluster),
     )

@@ -116,7 +116,7 @@ def test_nodes_that_are_not_known_are_told_with_what_makes_them_known(tmp_path: 
 def test_a_setting_of_a_wrong_type_is_refused_before_anything_starts(where: tuple[str, ...]) -> None:
     words = ("train", "bert-qa", *where, "--set")
     found = refusal(*words, "num_train_epochs=abc")
-    assert found.message == "--set num_train_epochs=abc: it is not a number."
+    assert found.message == "--set num_train_epochs=abc: not a number."
     assert "Its default is 6." in found.hint
     assert "Did you mean 'num_train_epochs'?" in refusal(*words, "num_train_epoch=3").hint
 

@@ -34,7 +34,7 @@ def test_a_setting_drops_the_defaults_that_it_excludes() -> None:
 
 @pytest.mark.parametrize("name", ["epoch", "Epochs", "epocs"])
 def test_an_unknown_setting_names_the_nearest(name: str) -> None:
-    with pytest.raises(RequestError, match=f"knows no setting '{name}'") as caught:
+    with pytest.raises(RequestError, match=f"has no setting '{name}'") as caught:
         RECIPE.settings(None, {name: 1})
     assert "Did you mean 'epochs'?" in caught.value.hint
 
@@ -52,7 +52,7 @@ def test_settings_become_arguments() -> None:
 
 def test_own_scripts_take_no_settings() -> None:
     own = Recipe(name="mine", script="/mine.py", own_script=True)
-    with pytest.raises(RequestError, match="--set is for recipes"):
+    with pytest.raises(RequestError, match="--set applies to recipes only"):
         own.settings(None, {"a": 1})
 
 
@@ -69,9 +69,9 @@ def test_own_scripts_take_no_settings() -> None:
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused(name: str, value: Value, wanted: str) -> None:
-    with pytest.raises(RequestError, match=f"--set {name}={value}: it is not {wanted}") as caught:
+    with pytest.raises(RequestError, match=f"--set {name}={value}: not {wanted}") as caught:
         RECIPE.check_types({name: value})
-    assert f"takes {wanted}" in caught.value.hint
+    assert f"expects {wanted}" in caught.value.hint
 
 
 @pytest.mark.parametrize(

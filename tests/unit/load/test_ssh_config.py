@@ -48,7 +48,7 @@ def test_host_keys_are_always_checked(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_cannot_be_carried_is_named() -> None:
-    with pytest.raises(RequestError, match="node1: the ssh argument -L8080:x:80"):
+    with pytest.raises(RequestError, match="ssh argument -L8080:x:80"):
         render([SshOptions(node="node1", host="h", arguments="-L8080:x:80")])
 
 

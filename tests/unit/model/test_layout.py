@@ -73,7 +73,7 @@ def test_workers_have_cores_of_their_own() -> None:
 
 @pytest.mark.parametrize("workers", [-1, 2, 3])
 def test_a_rank_keeps_a_core_to_compute_on(workers: int) -> None:
-    with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has 2"):
+    with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has only 2"):
         lay_out((make_node(facts=make_facts(cores=4)),), 2, workers)
 
 

@@ -36,33 +36,33 @@ def test_the_route_to_the_other_nodes() -> None:
     nodes = (node(1), node(2))
     assert chosen(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
     assert [line.describe() for line in tell_network(links(nodes))] == [
-        "network: eth1 on node1, node2 (the route to the other nodes)"
+        "network: eth1 on node1, node2 (route to the other nodes)"
     ]
 
 
 def test_facts_of_older_records_have_no_route() -> None:
     nodes = (node(1, route=""), node(2, route=""))
     assert chosen(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
-    assert "it holds the nodes' address" in tell_network(links(nodes))[0].reason
+    assert "has the node's address" in tell_network(links(nodes))[0].reason
 
 
 def test_an_address_that_is_translated_on_the_way() -> None:
     nodes = (node(1, address="203.0.113.1"), node(2))
     assert chosen(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
-    assert "reach it at another address" in links(nodes)[0].reason
+    assert "which use another address" in links(nodes)[0].reason
 
 
 def test_only_the_routes_to_the_chosen_nodes_count() -> None:
     nodes = (node(1, node9="eth0"), node(2))
-    assert links(nodes)[0].reason == "the route to the other nodes"
+    assert links(nodes)[0].reason == "route to the other nodes"
     nodes = (node(1, node2="eth0"), node(2))
     assert chosen(*nodes)[0] == ("eth1", "10.0.0.1")
-    assert "packets to some leave by eth0" in links(nodes)[0].reason
+    assert "packets to some nodes leave through eth0" in links(nodes)[0].reason
 
 
 def test_two_ways_and_no_address_are_refused() -> None:
     nodes = (node(1, address="203.0.113.1", node2="eth0"), node(2), node(3))
-    with pytest.raises(PlanError, match="reaches the others by eth0 and eth1") as caught:
+    with pytest.raises(PlanError, match="reaches the other nodes through eth0 and eth1") as caught:
         links(nodes)
     assert "orch_address" in caught.value.hint
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import Answer, program
+from orchestrator.model.command import CommandResult, program_name
 from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.api.channels import STDERR, STDOUT, Channels
 from orchestrator.targets.kubernetes.api.client import Kube
@@ -33,7 +33,7 @@ class PodExec:
         self.cluster = cluster
         self.pod = pod
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         """Run a program there to its end. Raises ExecuteError."""
         said = {STDOUT: bytearray(), STDERR: bytearray()}
         deadline = time.monotonic() + seconds
@@ -44,10 +44,10 @@ class PodExec:
                 if sum(map(len, said.values())) > LARGEST_ANSWER:
                     raise ExecuteError(f"The answer of {self.pod} has no end, and was cut off.", hint=BUSY)
                 if time.monotonic() > deadline:
-                    raise ExecuteError(f"{program(argv)} has not answered for {seconds:.0f} s.", hint=BUSY)
+                    raise ExecuteError(f"{program_name(argv)} has not answered for {seconds:.0f} s.", hint=BUSY)
             code = channels.code()
         out, err = (text.decode(errors="replace") for text in said.values())
-        return Answer(code=code, out=out, err=err)
+        return CommandResult(code=code, out=out, err=err)
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
         """The file's bytes from `offset` on, about a megabyte at a time. Raises ExecuteError, after

@@ -21,7 +21,7 @@ class Files:
 
     @staticmethod
     def of(contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubeSettings) -> Files:
-        paths = {path: f"{settings.files}/files/{recipe.place_of(path, index)}" for index, path in enumerate(contents)}
+        paths = {path: f"{settings.files}/files/{recipe.sent_path(path, index)}" for index, path in enumerate(contents)}
         return Files(paths=paths, contents=contents, train_here=train_here, train=f"{settings.root}/train")
 
     def there(self, path: str) -> str:

@@ -13,7 +13,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
-from orchestrator.model.layout import alike
+from orchestrator.model.layout import uniform_layout
 from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import ReadLine
 from orchestrator.targets.kubernetes.followed import followed
@@ -27,7 +27,7 @@ from tests.unit.runs.test_record import RECORD
 from tests.unit.targets.ssh.test_hostile_runs import ESCAPES, JSON
 
 OWN = KubeSettings(image="registry.example/orch:own", context="lab", namespace="team")
-PLACES = alike(word="worker", nodes=2, ppn=1, threads=2)
+PLACES = uniform_layout(prefix="worker", nodes=2, ppn=1, threads=2)
 NODES = tuple(RunNode(node=node) for node in PLACES.nodes)
 MADE = replace(
     RECORD,

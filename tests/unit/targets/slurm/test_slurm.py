@@ -28,7 +28,7 @@ from orch_node.slurm.agent import granted_cpus
 from orchestrator import load
 from orchestrator.errors import OrchError, PlanError, RequestError
 from orchestrator.files import pack_folder
-from orchestrator.model.command import Answer
+from orchestrator.model.command import CommandResult
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan, SendFolder, SubmitScript
 from orchestrator.planning.refusal import check_refused
@@ -263,7 +263,7 @@ def test_arrays_that_cannot_be_are_refused(asked: tuple[str, ...], words: str) -
 
 def test_tasks_of_an_array_are_told_apart() -> None:
     said = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
-    host = Host(Answer(code=0, out=f"{said}13|orch-y|RUNNING|N/A|n1|None\n", err=""))
+    host = Host(CommandResult(code=0, out=f"{said}13|orch-y|RUNNING|N/A|n1|None\n", err=""))
     found = Scheduler(host).named("orch-")
     assert {name: one.job for name, one in found.items()} == {"orch-x-0": "12_0", "orch-x-1": "12_1", "orch-y": "13"}
     assert "--array" in host.asked[0]  # else those that wait are one line
@@ -373,22 +373,22 @@ def test_the_copy_of_a_job_that_comes_again_has_no_outcome(tmp_path: Path) -> No
 class Host:
     """Says what it was told to say, and remembers what it was asked."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: CommandResult) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, ...]] = []
 
     def put(self, path: str, content: str) -> None:
         self.asked.append(("put", path))
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         self.asked.append(argv)
         return self.answers.pop(0)
 
 
-NO_JOB = Answer(code=0, out="", err="")
+NO_JOB = CommandResult(code=0, out="", err="")
 
 
-def submit(*answers: Answer, before: tuple[str, ...] = ()) -> Scheduler:
+def submit(*answers: CommandResult, before: tuple[str, ...] = ()) -> Scheduler:
     (step,) = plan_of().steps
     assert isinstance(step, SubmitScript)
     scheduler = Scheduler(Host(*answers), before)
@@ -406,20 +406,20 @@ def submit(*answers: Answer, before: tuple[str, ...] = ()) -> Scheduler:
     ids=["banner-before", "wrapper-after", "wrapper-without-parsable"],
 )
 def test_submit_finds_the_job_id_between_other_lines(output: str) -> None:
-    assert submit(Answer(code=0, out=output, err="")).submitted == "12"
+    assert submit(CommandResult(code=0, out=output, err="")).submitted == "12"
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        Answer(code=3, out="12\nthe wrapper's mail was not sent\n", err=""),
-        Answer(code=0, out="accepted\n", err=""),
-        Answer(code=0, out="12\n340\n", err=""),
+        CommandResult(code=3, out="12\nthe wrapper's mail was not sent\n", err=""),
+        CommandResult(code=0, out="accepted\n", err=""),
+        CommandResult(code=0, out="12\n340\n", err=""),
     ],
     ids=["wrapper-fails", "no-job-id", "two-numbers"],
 )
-def test_submit_looks_the_job_up_by_its_name(first: Answer) -> None:
-    listed = Answer(code=0, out="Welcome | to | us\n11|CANCELLED\n12|PENDING\n", err="")
+def test_submit_looks_the_job_up_by_its_name(first: CommandResult) -> None:
+    listed = CommandResult(code=0, out="Welcome | to | us\n11|CANCELLED\n12|PENDING\n", err="")
     scheduler = submit(first, listed)
     assert scheduler.submitted == "12"
     assert isinstance(scheduler.host, Host)
@@ -428,7 +428,7 @@ def test_submit_looks_the_job_up_by_its_name(first: Answer) -> None:
 
 @pytest.mark.parametrize("case", ["srun", "array"])
 def test_a_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case: str, tmp_path: Path) -> None:
-    scheduler = submit(Answer(code=0, out="12\n", err=""))
+    scheduler = submit(CommandResult(code=0, out="12\n", err=""))
     assert isinstance(scheduler.host, Host)
     script, argument = scheduler.host.asked[-1][-2:]
     assert script == argument, "the job learns where its script is"
@@ -444,19 +444,22 @@ def test_a_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case
 @pytest.mark.parametrize(
     "answers",
     [
-        pytest.param([Answer(code=0, out="12;east\n", err="")], id="parsable"),
-        pytest.param([Answer(code=0, out="Submitted batch job 12 on cluster east\n", err="")], id="wrapper"),
+        pytest.param([CommandResult(code=0, out="12;east\n", err="")], id="parsable"),
+        pytest.param([CommandResult(code=0, out="Submitted batch job 12 on cluster east\n", err="")], id="wrapper"),
         pytest.param(
-            [Answer(code=1, out="?", err=""), Answer(code=0, out="CLUSTER: west\nCLUSTER: east\n12|PENDING\n", err="")],
+            [
+                CommandResult(code=1, out="?", err=""),
+                CommandResult(code=0, out="CLUSTER: west\nCLUSTER: east\n12|PENDING\n", err=""),
+            ],
             id="looked-up",
         ),
     ],
 )
-def test_a_job_of_another_cluster_is_asked_for_there(answers: list[Answer]) -> None:
+def test_a_job_of_another_cluster_is_asked_for_there(answers: list[CommandResult]) -> None:
     (step,) = plan_of({}, slurm_settings(None, ["clusters=west,east"], {})).steps
     assert isinstance(step, SubmitScript)
     assert "#SBATCH --clusters=west,east" in step.script
-    host = Host(*answers, Answer(code=0, out="RUNNING|N/A|n1|None\n", err=""))
+    host = Host(*answers, CommandResult(code=0, out="RUNNING|N/A|n1|None\n", err=""))
     scheduler = Scheduler(host)
     scheduler.submit(step)
     assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
@@ -469,7 +472,7 @@ def test_a_job_of_another_cluster_is_asked_for_there(answers: list[Answer]) -> N
 def test_a_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
     (step,) = plan_of().steps
     assert isinstance(step, SubmitScript)
-    scheduler = Scheduler(Host(Answer(code=0, out="?", err=""), Answer(code=1, out="", err="busy")))
+    scheduler = Scheduler(Host(CommandResult(code=0, out="?", err=""), CommandResult(code=1, out="", err="busy")))
     with pytest.raises(OrchError):
         scheduler.submit(step)
     assert scheduler.uncertain
@@ -478,7 +481,7 @@ def test_a_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
 def test_variables_of_an_interactive_job_do_not_reach_the_new_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
-    scheduler = submit(Answer(code=0, out="12\n", err=""))
+    scheduler = submit(CommandResult(code=0, out="12\n", err=""))
     assert isinstance(scheduler.host, Host)
     words = scheduler.host.asked[-1]
     unset = {name for flag, name in itertools.pairwise(words) if flag == "-u"}
@@ -490,9 +493,9 @@ BANNER = "RULES | be kind | clean up | pay\nMAINTENANCE|Friday|all nodes|sorry\n
 
 
 def test_a_banner_is_not_read_as_the_state_of_a_job() -> None:
-    answer = Answer(code=0, out=f"{BANNER}RUNNING|N/A|n1|None\n", err="")
+    answer = CommandResult(code=0, out=f"{BANNER}RUNNING|N/A|n1|None\n", err="")
     assert Scheduler(Host(answer)).state("12").state == "RUNNING"
-    forgotten = Answer(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
+    forgotten = CommandResult(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
     assert Scheduler(Host(forgotten)).state("12").state == states.GONE
     with pytest.raises(ControllerAway, match="MAINTENANCE"):  # perhaps a state of a newer Slurm
         Scheduler(Host(replace(forgotten, code=0))).state("12")
@@ -503,7 +506,7 @@ def test_the_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_ru
         "orch-x|orch-x|PENDING|b|c|d\n12|orch-x|RUNNING|N/A|n1|None\n"
         "9|orch-x|CANCELLED|N/A||None\n14_1|orch-y|PENDING|N/A||Priority\n"
     )
-    host = Host(Answer(code=0, out=BANNER + rows, err=""))
+    host = Host(CommandResult(code=0, out=BANNER + rows, err=""))
     jobs = Scheduler(host).named("orch-")
     assert {name: (job.job, job.state) for name, job in jobs.items()} == {
         "orch-x": ("12", "RUNNING"),
@@ -516,13 +519,13 @@ def test_slurms_own_words_for_a_job_that_it_does_not_take() -> None:
     said = "sbatch: error: invalid partition specified: nosuch\nsbatch: error: Batch job submission \
 failed: Invalid partition name specified\n"
     with pytest.raises(OrchError) as caught:
-        submit(Answer(code=1, out="", err=said), NO_JOB)
+        submit(CommandResult(code=1, out="", err=said), NO_JOB)
     assert "invalid partition specified: nosuch" in caught.value.message
     assert "partition=NAME" in caught.value.hint
 
 
 def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
-    host = Host(Answer(code=0, out="12;cluster\n", err=""))
+    host = Host(CommandResult(code=0, out="12;cluster\n", err=""))
     (step,) = plan_of({}, SlurmSettings(sbatch={"time": "5", "account": "a"})).steps
     assert isinstance(step, SubmitScript)
     scheduler = Scheduler(host)
@@ -536,7 +539,8 @@ def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
 def test_slurm_is_asked_by_a_login_shell_where_it_is_behind_ssh() -> None:
     noise = "Welcome to the cluster | maintenance on Friday\n"
     host = Host(
-        Answer(code=0, out=f"{noise}12;cluster\n", err=""), Answer(code=0, out=f"{noise}RUNNING|N/A|n1|None\n", err="")
+        CommandResult(code=0, out=f"{noise}12;cluster\n", err=""),
+        CommandResult(code=0, out=f"{noise}RUNNING|N/A|n1|None\n", err=""),
     )
     (step,) = plan_of().steps
     assert isinstance(step, SubmitScript)
@@ -550,15 +554,15 @@ def test_slurm_is_asked_by_a_login_shell_where_it_is_behind_ssh() -> None:
 def test_a_controller_that_is_away_is_no_end_of_a_job() -> None:
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(ControllerAway):
-        Scheduler(Host(Answer(code=1, out="", err=away))).state("12")
+        Scheduler(Host(CommandResult(code=1, out="", err=away))).state("12")
 
 
 @pytest.mark.parametrize("said", ["", "Invalid user id", "Protocol authentication error"])
 def test_only_a_job_that_slurm_has_forgotten_is_gone(said: str) -> None:
     with pytest.raises(ControllerAway):
-        Scheduler(Host(Answer(code=1, out="", err=said))).state("12")
+        Scheduler(Host(CommandResult(code=1, out="", err=said))).state("12")
     forgotten = "slurm_load_jobs error: Invalid job id specified"
-    assert Scheduler(Host(Answer(code=1, out="", err=forgotten))).state("12").state == states.GONE
+    assert Scheduler(Host(CommandResult(code=1, out="", err=forgotten))).state("12").state == states.GONE
 
 
 def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path: Path) -> None:
@@ -566,7 +570,7 @@ def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path
     (folder / "outcome.json").unlink(missing_ok=True)
     (folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
     lines = ("PENDING|N/A||BeginTime", "PENDING|N/A||BeginTime", "RUNNING|N/A|n1|None")
-    host = Host(*(Answer(code=0, out=f"{line}\n", err="") for line in lines))
+    host = Host(*(CommandResult(code=0, out=f"{line}\n", err="") for line in lines))
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
     assert [event.text for event in watch.queued() if isinstance(event, Waiting)] == [
@@ -591,7 +595,7 @@ def test_a_job_that_runs_and_makes_its_nodes_ready_says_so(tmp_path: Path, monke
     folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
     (folder / "outcome.json").unlink(missing_ok=True)
     (folder / "supervisor.json").unlink(missing_ok=True)
-    host = Host(Answer(code=0, out="RUNNING|N/A|n[1-2]|None\n", err=""))
+    host = Host(CommandResult(code=0, out="RUNNING|N/A|n[1-2]|None\n", err=""))
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), SlowFolder(folder), lambda line: None)
     (told,) = [event.text for event in watch.queued() if isinstance(event, Waiting)]
@@ -603,7 +607,7 @@ def test_a_job_that_slurm_did_not_put_back_has_its_checkpoint(tmp_path: Path) ->
     (folder / "outcome.json").unlink(missing_ok=True)
     told = Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3")
     (folder / "outcome-0.json").write_text(outcomes.render(told))
-    host = Host(Answer(code=0, out="FAILED|N/A|n1|NonZeroExitCode\n", err=""))
+    host = Host(CommandResult(code=0, out="FAILED|N/A|n1|NonZeroExitCode\n", err=""))
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
     watch.note_end()

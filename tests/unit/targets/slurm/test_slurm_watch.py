@@ -14,7 +14,7 @@ from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.slurm import CONFIG, memory_line
 
 from orchestrator.errors import ExecuteError
-from orchestrator.model.command import Answer
+from orchestrator.model.command import CommandResult
 from orchestrator.report import training
 from orchestrator.runs import outcome, store
 from orchestrator.runs.accounting import Accounting
@@ -25,30 +25,30 @@ from orchestrator.targets.slurm.scheduler import Scheduler
 from orchestrator.targets.slurm.watch import UNKNOWN_CAUSE, JobWatch
 from tests.recorded import make_run
 
-FORGOTTEN = Answer(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")
-NO_ACCOUNTING = Answer(code=1, out="", err="Slurm accounting storage is disabled")
+FORGOTTEN = CommandResult(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")
+NO_ACCOUNTING = CommandResult(code=1, out="", err="Slurm accounting storage is disabled")
 
 
 class Host:
     """A host whose programs answer by their name."""
 
-    def __init__(self, **answers: Answer | list[Answer]) -> None:
+    def __init__(self, **answers: CommandResult | list[CommandResult]) -> None:
         self.answers = answers
         self.asked: list[tuple[str, ...]] = []
 
     def put(self, path: str, content: str) -> None:
         raise AssertionError(path)
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         self.asked.append(argv)
-        answer = self.answers.get(argv[0], Answer(code=0, out="", err=""))
+        answer = self.answers.get(argv[0], CommandResult(code=0, out="", err=""))
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         return answer
 
 
-def squeue(state: str, reason: str = "None") -> Answer:
-    return Answer(code=0, out=f"{state}|N/A|n1|{reason}\n", err="")
+def squeue(state: str, reason: str = "None") -> CommandResult:
+    return CommandResult(code=0, out=f"{state}|N/A|n1|{reason}\n", err="")
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ SHOWN = "JobId=12 JobName=orch-x JobState=COMPLETED Reason=None RunTime=00:01:05
 
 def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_its_accounting(folder: Path) -> None:
     write_outcome(folder, problem="n2 was lost: the connection to its agent ended")
-    host = Host(squeue=FORGOTTEN, sacct=Answer(code=0, out=SACCT, err=""))
+    host = Host(squeue=FORGOTTEN, sacct=CommandResult(code=0, out=SACCT, err=""))
     watch_of(folder, host).note_end()
     result = outcome_of(folder)
     assert result.state == "stopped"
@@ -156,14 +156,14 @@ def test_accounting_of_a_run_in_an_allocation_counts_no_other_run() -> None:
 
 
 def test_the_controller_is_asked_where_there_is_no_accounting() -> None:
-    answers = {"sacct": NO_ACCOUNTING, "scontrol": Answer(code=0, out=SHOWN, err="")}
+    answers = {"sacct": NO_ACCOUNTING, "scontrol": CommandResult(code=0, out=SHOWN, err="")}
     record = accounting.query(Scheduler(Host(**answers)), "12")
     assert record == Accounting(source="scontrol", job="12", state="COMPLETED", elapsed_seconds=65, max_rss_bytes=None)
 
 
 def test_the_controllers_state_counts_until_accounting_has_it() -> None:
     running = SACCT.replace("CANCELLED by 1000", "RUNNING")
-    host = Host(sacct=Answer(code=0, out=running, err=""))
+    host = Host(sacct=CommandResult(code=0, out=running, err=""))
     record = accounting.query(Scheduler(host), "12", "TIMEOUT")
     assert record is not None
     assert record.state == "TIMEOUT"
@@ -171,7 +171,7 @@ def test_the_controllers_state_counts_until_accounting_has_it() -> None:
 
 def test_a_result_has_what_slurm_recorded_of_the_job(folder: Path) -> None:
     write_outcome(folder, state="done")
-    host = Host(squeue=FORGOTTEN, sacct=Answer(code=0, out=SACCT, err=""))
+    host = Host(squeue=FORGOTTEN, sacct=CommandResult(code=0, out=SACCT, err=""))
     handle = SlurmHandle(store.load(folder).record, folder)
     handle.__dict__["watch"] = watch_of(folder, host)
     result = json.loads(training.as_json(handle.finish()))["accounting"]
@@ -220,7 +220,7 @@ def test_a_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None
 
 def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.targets.slurm.handle.STOP_SECONDS", 0.0)
-    away = Answer(code=1, out="", err="Unable to contact slurm controller")
+    away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
     handle = SlurmHandle(store.load(folder).record, folder)
     handle.watch = watch_of(folder, Host(squeue=away, scancel=away))  # type: ignore[misc]
     assert "does not answer" in handle.end()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import RequestError
 from orchestrator.load.ansible import CONFIG
 from orchestrator.load.inventory import read_inventory
-from orchestrator.model.host_key_checks import unverified, unverified_arguments
+from orchestrator.model.host_key_checks import find_unsafe_argument, find_unsafe_setting
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.playbook import settings as settings_of
 from tests.conftest import need
@@ -54,25 +54,25 @@ ON = [
 
 @pytest.mark.parametrize("text", OFF)
 def test_arguments_that_turn_it_off(text: str) -> None:
-    assert unverified_arguments(text)
-    assert unverified({"ansible_ssh_extra_args": text})
+    assert find_unsafe_argument(text)
+    assert find_unsafe_setting({"ansible_ssh_extra_args": text})
 
 
 @pytest.mark.parametrize("text", ON)
 def test_arguments_that_leave_it_on(text: str) -> None:
-    assert unverified({"ansible_ssh_common_args": text}) == ""
+    assert find_unsafe_setting({"ansible_ssh_common_args": text}) == ""
 
 
 @pytest.mark.parametrize("value", [False, "false", "no", 0, "0", "off", "{{ off }}", None])
 @pytest.mark.parametrize("name", ["ansible_host_key_checking", "ansible_ssh_host_key_checking"])
 def test_switches(name: str, value: object) -> None:
-    assert name in unverified({name: value})
-    assert unverified({name: True}) == unverified({name: "yes"}) == ""
+    assert name in find_unsafe_setting({name: value})
+    assert find_unsafe_setting({name: True}) == find_unsafe_setting({name: "yes"}) == ""
 
 
 def test_a_program_that_is_not_ssh_may_leave_anything_out() -> None:
-    assert unverified({"ansible_ssh_executable": "/home/me/bin/ssh"})
-    assert unverified({"ansible_ssh_executable": "/usr/bin/ssh"}) == ""
+    assert find_unsafe_setting({"ansible_ssh_executable": "/home/me/bin/ssh"})
+    assert find_unsafe_setting({"ansible_ssh_executable": "/usr/bin/ssh"}) == ""
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -83,7 +83,7 @@ def test_a_program_that_is_not_ssh_may_leave_anything_out() -> None:
     )
 )
 def test_whatever_is_said_is_answered(variables: dict[str, object]) -> None:
-    assert isinstance(unverified(variables), str)
+    assert isinstance(find_unsafe_setting(variables), str)
 
 
 SHARED = [  # connections that others may have opened, to whatever host
@@ -98,11 +98,11 @@ SHARED = [  # connections that others may have opened, to whatever host
 
 @pytest.mark.parametrize("variables", SHARED, ids=str)
 def test_a_shared_connection_of_others_passes_all_host_keys(variables: dict[str, object]) -> None:
-    assert unverified(variables)
+    assert find_unsafe_setting(variables)
 
 
 def test_no_shared_connection_is_fine() -> None:
-    assert unverified({"ansible_ssh_common_args": "-o ControlPath=none -S none -C"}) == ""
+    assert find_unsafe_setting({"ansible_ssh_common_args": "-o ControlPath=none -S none -C"}) == ""
 
 
 def test_arguments_in_the_place_of_orchs_own_are_refused(tmp_path: Path) -> None:

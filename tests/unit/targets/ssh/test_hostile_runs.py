@@ -18,7 +18,7 @@ from orch_node.protocol.record import RunNode, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
-from orchestrator.model.command import Answer
+from orchestrator.model.command import CommandResult
 from orchestrator.runs.fetch import Collected, FetchListener, collect
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
@@ -299,8 +299,8 @@ class Node:
     endless: bool = False
     sent: list[int] = field(default_factory=list)
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> Answer:
-        return Answer(code=0, out=self.out, err="")
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
+        return CommandResult(code=0, out=self.out, err="")
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
         yield self.content[offset:]
