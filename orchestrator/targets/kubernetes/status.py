@@ -15,8 +15,10 @@ DELETED = "its pod was deleted"
 BEING_DELETED = "its pod is being deleted"
 CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 DONE = ("Succeeded", "Complete")
-# Events of a pod that say why it does not start.
-TELLING = ("FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreatePodSandBox")
+# Reasons of events that explain why a pod does not start.
+START_FAILURES = ("FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreatePodSandBox")
+# Reasons of events that the kubelet reports only after the pod's volumes and its sandbox are ready.
+CONTAINER_EVENTS = ("Pulling", "Pulled", "Created", "Started")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +167,27 @@ def waiting_words(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
         return f"starts again and again: {message or reason}"
     if state.get("running") is not None:
         return ""
-    # Events stay for an hour: those about scheduling are out of date once the pod has a node.
-    outdated = "FailedScheduling" if pod.get("spec", {}).get("nodeName") else ""
-    reasons = [reason for reason in TELLING if reason != outdated]
-    failures = [event for event in events if event.get("reason") in reasons]
-    return f"{failures[-1]['reason']}: {failures[-1].get('message', '')}" if failures else ""
+    failure = current_failure(pod, events)
+    return f"{failure['reason']}: {failure.get('message', '')}" if failure else ""
+
+
+def current_failure(pod: Json, events: tuple[Json, ...]) -> Json | None:
+    """Return the newest event about a failure to start that the pod has not got past.
+
+    Events stay for an hour, also after what they report is solved.
+    """
+    if condition(pod.get("status", {}), "PodReadyToStartContainers"):
+        return None
+    has_node = bool(pod.get("spec", {}).get("nodeName"))
+    failure: Json | None = None
+    for event in events:
+        reason = event.get("reason")
+        is_attached = reason == "SuccessfulAttachVolume" and failure and failure["reason"] == "FailedAttachVolume"
+        if reason in CONTAINER_EVENTS or is_attached:
+            failure = None
+        elif reason in START_FAILURES and not (has_node and reason == "FailedScheduling"):
+            failure = event
+    return failure
 
 
 def condition(status: Json, kind: str, wanted: str = "True") -> Json | None:

@@ -167,6 +167,35 @@ def test_an_event_about_scheduling_is_outdated_once_the_pod_has_a_node(node: str
     assert pod_state(made, events).words == words
 
 
+NO_SHARE = {"reason": "FailedMount", "message": "no such share"}
+NO_NETWORK = {"reason": "FailedCreatePodSandBox", "message": "no network"}
+NOT_ATTACHED = {"reason": "FailedAttachVolume", "message": "disk is busy"}
+SANDBOX_READY = [{"type": "PodReadyToStartContainers", "status": "True"}]
+
+
+@pytest.mark.parametrize(
+    ("events", "conditions", "words"),
+    [
+        pytest.param([NO_SHARE, {"reason": "Pulling"}], [], "", id="mount-then-pulling"),
+        pytest.param([NO_NETWORK, {"reason": "Pulled"}], [], "", id="sandbox-then-pulled"),
+        pytest.param([NO_SHARE], SANDBOX_READY, "", id="mount-then-ready-condition"),
+        pytest.param([NO_NETWORK], SANDBOX_READY, "", id="sandbox-then-ready-condition"),
+        pytest.param([NOT_ATTACHED, {"reason": "SuccessfulAttachVolume"}], [], "", id="attached"),
+        pytest.param(
+            [NOT_ATTACHED, NO_NETWORK], [], "FailedCreatePodSandBox: no network", id="attached-then-no-network"
+        ),
+        pytest.param([NO_SHARE, {"reason": "SuccessfulAttachVolume"}], [], "FailedMount: no such share", id="mount"),
+        pytest.param([{"reason": "Pulled"}, NO_NETWORK], [], "FailedCreatePodSandBox: no network", id="after-reboot"),
+    ],
+)
+def test_an_event_about_starting_is_outdated_once_the_pod_is_past_it(
+    events: list[dict[str, Any]], conditions: list[dict[str, Any]], words: str
+) -> None:
+    waiting = container(waiting={"reason": "ContainerCreating"})
+    made = pod(phase="Pending", containerStatuses=waiting, conditions=conditions)
+    assert pod_state(made, events).words == words
+
+
 @pytest.mark.parametrize(
     ("kinds", "state"),
     [
