@@ -154,17 +154,27 @@ def test_kueue_management_is_seen_for_each_kind(api: Api, launcher: str) -> None
     assert kueue.is_managed(client_of(api.url), settings, launcher) is True
 
 
-def test_a_job_without_a_workload_is_reported_while_it_is_watched(
-    api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("suspended", "reported"),
+    [
+        pytest.param(False, True, id="started-without-quota"),
+        pytest.param(True, False, id="suspended-while-kueue-is-slow"),
+    ],
+)
+def test_a_job_without_a_workload_is_reported_unless_it_is_suspended(
+    api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, suspended: bool, reported: bool
 ) -> None:
     api.put("localqueues", {"metadata": {"name": "team-a"}, "spec": {"clusterQueue": "cpu"}})
-    run, _ = started(api, orch, tmp_path, *QUEUE)
+    run, name = started(api, orch, tmp_path, *QUEUE)
+    if suspended:
+        job = api.get("pytorchjobs", name) or {}
+        api.put("pytorchjobs", {**job, "spec": {**job["spec"], "runPolicy": {"suspend": True}}})
     folder = tmp_path / "runs" / run
     monkeypatch.setattr(watch, "UNSEEN_SECONDS", -1.0)
     following = KubeWatch(store.load(folder).record, folder, print, client_of(api.url))
     assert following.look() is None
     texts = [item.text for item in following.follower.items.queue]  # type: ignore[union-attr]
-    assert any("queue team-a has no effect: Kueue has made no Workload" in one for one in texts)
+    assert any("queue team-a has no effect: Kueue has made no Workload" in one for one in texts) is reported
 
 
 class Answered(Exception):

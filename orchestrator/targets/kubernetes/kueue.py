@@ -52,9 +52,13 @@ def version(cluster: Kube) -> str:
 
 
 def describe_unmanaged(cluster: Kube, job: Object) -> str:
-    """Return a warning if a job has a queue and Kueue has made no Workload for it, else ""."""
+    """Return a warning if a job has a queue and Kueue does not manage it, else "".
+
+    Kueue's webhook suspends each job that it manages when the job is created; the Workload may come
+    much later, if Kueue is busy.
+    """
     queue = (job["metadata"].get("labels") or {}).get(QUEUE)
-    if queue is None:
+    if queue is None or is_suspended(job):
         return ""
     try:
         if workloads_of(cluster, job):
@@ -132,9 +136,14 @@ def is_managed(cluster: Kube, settings: KubeSettings, launcher: str) -> bool | N
     job = KINDS[launcher].launch(trial_job(replace(settings, image=image, mpi=None)))[-1]
     job["metadata"]["labels"] = {**job["metadata"]["labels"], QUEUE: settings.queue}
     try:
-        spec = cluster.applied(job, dry_run=True)["spec"]
+        return is_suspended(cluster.applied(job, dry_run=True))
     except OrchError:
         return None
+
+
+def is_suspended(job: Object) -> bool:
+    """Return whether the job must not start pods yet, in any kind's way to say so."""
+    spec = job.get("spec") or {}
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
