@@ -84,3 +84,14 @@ def test_waiting_ends_long_before_the_time_for_a_pull() -> None:
     assert sandbox.seconds < image_probe.PULL_SECONDS / 4
     assert image_probe.trouble_of("its image x cannot be pulled: denied").seconds == 0
     assert image_probe.trouble_of("").seconds == image_probe.PULL_SECONDS
+
+
+def test_a_pull_without_events_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_probe, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(image_probe, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(image_probe, "NOT_STARTED", replace(image_probe.NOT_STARTED, seconds=0.5))
+    cluster = SimpleNamespace(get=lambda path: {"metadata": {"name": "p"}}, events_of=lambda name: [])
+    lines: list[str] = []
+    image_probe.await_pull(cluster, "pods/p", SETTINGS, lines.append)  # type: ignore[arg-type]
+    (line,) = lines
+    assert SETTINGS.image in line

@@ -20,6 +20,7 @@ from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigter
 PROBE = "orch-image-check"
 PULL_SECONDS = 300.0
 POLL_SECONDS = 1.0
+SILENT_SECONDS = 20.0  # without a reason from Kubernetes, before a line is printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +145,9 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Tell) -
         if state.words and state.words != reported:
             reported = state.words
             notify(f"image: {reported}; waiting up to {trouble.seconds:.0f} s")
+        if not reported and now - began >= SILENT_SECONDS:
+            reported = f"the pod with {settings.image} has not started yet"
+            notify(f"image: {reported}; waiting up to {PULL_SECONDS:.0f} s, because a large image takes minutes")
         time.sleep(POLL_SECONDS)
 
 
