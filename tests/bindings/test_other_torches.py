@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.torches.debian import RELEASES, Debian, NotToBeHad, image
+from tests.torches.debian import RELEASES, Debian, ImageUnavailable, image
 from tests.torches.suite import SHORT, Program
 
 BUILT: dict[str, Debian] = {}
@@ -27,9 +27,9 @@ def image_or_skip(suite: str) -> str:
     """Where it cannot be had a skip says so; in CI that is a failure."""
     try:
         if not shutil.which("docker"):
-            raise NotToBeHad("no docker on this machine")
+            raise ImageUnavailable("no docker on this machine")
         return image(suite)
-    except NotToBeHad as error:
+    except ImageUnavailable as error:
         words = f"Debian {suite}: {error}: NOTHING is tested on torch {RELEASES[suite]}"
         if "CI" in os.environ:
             pytest.fail(words)

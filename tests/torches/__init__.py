@@ -1,4 +1,1 @@
-"""Debian's builds of torch, in containers, with our bindings built for each of them.
-
-`python -m tests.torches` runs the whole suite on all of them, and writes the table of docs/reference/ccl.md.
-"""
+"""Test the bindings on other torches: those of Debian, in containers, and those of environments on this machine."""

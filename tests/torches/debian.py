@@ -1,4 +1,4 @@
-"""One Debian with its own torch: its image, our bindings built in it, and programs of 2 ranks."""
+"""Build the bindings for the torch of a Debian release in a container, and run programs of 2 ranks there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from orchestrator.provisioning.bindings_wheel import sources_digest
 from tests.torches.suite import Program
 
-HERE = Path(__file__).resolve().parent
-CHECKOUT = HERE.parent.parent
+FOLDER = Path(__file__).resolve().parent
+CHECKOUT = FOLDER.parent.parent
 BINDINGS = CHECKOUT / "bindings"
 PROGRAMS = CHECKOUT / "tests" / "bindings" / "programs"
 BUILT = CHECKOUT / "build" / "torches"
-# Suite -> the release of torch that it has, oldest first.
+# Suite -> its release of torch, oldest first.
 RELEASES = {"trixie": "2.6", "sid": "2.14"}
 BUILD = """
 cp -r /bindings /tmp/bindings && cd /tmp/bindings && rm -rf build
 python3 setup.py --quiet build_ext --build-lib /built
 cp oneccl_bindings_for_pytorch/*.py /built/oneccl_bindings_for_pytorch/
 """
-# Debian's torch is built without libuv.
+# Debian builds torch without libuv.
 VARIABLES = {
     "PYTHONPATH": "/built",
     "LD_LIBRARY_PATH": "/mpi/lib",
@@ -36,20 +36,28 @@ VARIABLES = {
 }
 
 
-class NotToBeHad(Exception):
-    """The image can neither be found nor made here."""
+class ImageUnavailable(Exception):
+    """The image is neither present nor can it be built here."""
 
 
 def image(suite: str) -> str:
-    """Raises NotToBeHad."""
+    """Build the image of a suite if necessary, and return its name.
+
+    Raises:
+        ImageUnavailable: if the image is neither present nor can be built.
+    """
     try:
-        return said(str(HERE / "image"), suite).splitlines()[-1]
+        return output_of(str(FOLDER / "image"), suite).splitlines()[-1]
     except RuntimeError as error:
-        raise NotToBeHad(error) from error
+        raise ImageUnavailable(error) from error
 
 
 class Debian:
-    """Raises RuntimeError where the bindings do not build."""
+    """A Debian release with the bindings built for its torch.
+
+    Raises:
+        RuntimeError: if the bindings do not build.
+    """
 
     def __init__(self, suite: str, image: str) -> None:
         self.suite, self.image, self.origin = suite, image, f"Debian {suite}"
@@ -57,28 +65,32 @@ class Debian:
         self.build()
 
     def build(self) -> None:
-        """Anew where the sources, or the image, are others than last time."""
-        stamp, made_of = self.built.with_suffix(".of"), f"{self.image} {sources_digest()}"
-        if stamp.exists() and stamp.read_text() == made_of:
+        """Build the bindings if the sources or the image have changed."""
+        stamp, origin = self.built.with_suffix(".of"), f"{self.image} {sources_digest()}"
+        if stamp.exists() and stamp.read_text() == origin:
             return
         shutil.rmtree(self.built, ignore_errors=True)
         self.built.mkdir(parents=True)
         mounts = {BINDINGS: "/bindings", oneccl(): "/oneccl"}
-        # What the code does is the same, and compiling it takes a fifth of the time.
-        given = ("--env", "ONECCL_ROOT=/oneccl", "--env", "CXXFLAGS=-O0")
-        said(*self.container(mounts, f"{self.built}:/built"), *given, self.image, "sh", "-ec", BUILD)
-        stamp.write_text(made_of)
+        # Without optimization, compiling takes a fifth of the time.
+        variables = ("--env", "ONECCL_ROOT=/oneccl", "--env", "CXXFLAGS=-O0")
+        output_of(*self.container(mounts, f"{self.built}:/built"), *variables, self.image, "sh", "-ec", BUILD)
+        stamp.write_text(origin)
 
     def container(self, mounts: dict[Path, str], *writable: str) -> list[str]:
-        words = ["docker", "run", "--rm", "--init", "--shm-size", "1g", "--label", "orch.torches"]
-        for path, there in mounts.items():
-            words += ["--volume", f"{path}:{there}:ro"]
+        command = ["docker", "run", "--rm", "--init", "--shm-size", "1g", "--label", "orch.torches"]
+        for path, target in mounts.items():
+            command += ["--volume", f"{path}:{target}:ro"]
         for mount in writable:
-            words += ["--volume", mount]
-        return words
+            command += ["--volume", mount]
+        return command
 
     def run(self, program: Program) -> str:
-        """What was printed; raises RuntimeError unless the program ended as it should."""
+        """Run a program and return its output.
+
+        Raises:
+            RuntimeError: if the program does not end as expected.
+        """
         prefix = Path(sys.prefix)
         mounts = {
             PROGRAMS: "/programs",
@@ -87,18 +99,18 @@ class Debian:
             prefix / "bin": "/mpi/bin",
             prefix / "etc": "/mpi/etc",
         }
-        given = [f"--env={name}={value}" for name, value in VARIABLES.items()]
-        asked = [*self.container(mounts), *given, "--workdir", "/tmp", self.image]
-        return program.judged(*result([*asked, *program.command("/mpi/bin/mpiexec.hydra", "/programs")]))
+        variables = [f"--env={name}={value}" for name, value in VARIABLES.items()]
+        container = [*self.container(mounts), *variables, "--workdir", "/tmp", self.image]
+        return program.check_output(*run_command([*container, *program.command("/mpi/bin/mpiexec.hydra", "/programs")]))
 
     def python(self, code: str) -> str:
-        given = ("--env", "PYTHONPATH=/built", "--env", "LD_LIBRARY_PATH=/mpi/lib")
+        variables = ("--env", "PYTHONPATH=/built", "--env", "LD_LIBRARY_PATH=/mpi/lib")
         mounts = {self.built: "/built", Path(sys.prefix) / "lib": "/mpi/lib"}
-        return said(*self.container(mounts), *given, self.image, "python3", "-c", code).strip()
+        return output_of(*self.container(mounts), *variables, self.image, "python3", "-c", code).strip()
 
 
-def result(command: list[str]) -> tuple[int, str]:
-    done = subprocess.run(
+def run_command(command: list[str]) -> tuple[int, str]:
+    process = subprocess.run(
         command,
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
@@ -108,11 +120,11 @@ def result(command: list[str]) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         timeout=1800,
     )
-    return done.returncode, done.stdout
+    return process.returncode, process.stdout
 
 
-def said(*command: str) -> str:
-    code, text = result(list(command))
+def output_of(*command: str) -> str:
+    code, text = run_command(list(command))
     if code != 0:
         raise RuntimeError(f"{command[0]} ended with {code}: {text[-4000:]}")
     return text
@@ -120,10 +132,10 @@ def said(*command: str) -> str:
 
 @functools.cache
 def oneccl() -> Path:
-    """oneCCL's library for linking, which setup.py fetches where it is not yet."""
-    found = "import runpy, sys; sys.argv = ['setup.py', '--quiet', '--version']; "
-    root = "print(runpy.run_path('setup.py')['oneccl_root']())"
-    done = subprocess.run(
-        [sys.executable, "-c", found + root], cwd=BINDINGS, check=True, capture_output=True, text=True
+    """Return the folder of oneCCL's library, which setup.py downloads if it is missing."""
+    arguments = "import runpy, sys; sys.argv = ['setup.py', '--quiet', '--version']; "
+    print_root = "print(runpy.run_path('setup.py')['oneccl_root']())"
+    process = subprocess.run(
+        [sys.executable, "-c", arguments + print_root], cwd=BINDINGS, check=True, capture_output=True, text=True
     )
-    return Path(done.stdout.splitlines()[-1])
+    return Path(process.stdout.splitlines()[-1])
