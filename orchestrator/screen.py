@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import signal
 import sys
+import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+CLOSED = 128 + signal.SIGPIPE  # as a shell reports a program that SIGPIPE has ended
 CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
 LINES = {0x2028, 0x2029}  # that are none for grep
 DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
@@ -33,7 +38,39 @@ def say(text: object, *, err: bool = False, nl: bool = True, program: bool = Fal
     goes to a file or a pipe it stays what it is."""
     stream = sys.stderr if err else sys.stdout
     shown = str(text) if program and not stream.isatty() else harmless(str(text))
-    print(shown, end="\n" if nl else "", file=stream, flush=True)
+    try:
+        print(shown, end="\n" if nl else "", file=stream, flush=True)
+    except BrokenPipeError:
+        closed_output.end(stream.fileno())
+
+
+@dataclass(slots=True)
+class ClosedOutput:
+    """What happens when nobody reads the output any more, as in `orch train ... | head`.
+
+    Attributes:
+        message: What is printed where it can still be read.
+        is_ignored: Whether the program continues.
+    """
+
+    message: str = ""
+    is_ignored: bool = False
+
+    def end(self, descriptor: int) -> None:
+        """End the program with the exit code of SIGPIPE, or discard what goes to this output from now on."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)
+        if self.is_ignored:
+            return
+        with contextlib.suppress(OSError):
+            os.write(2, f"{self.message}\n".encode() if self.message else b"")
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(CLOSED)
+        os._exit(CLOSED)  # another thread cannot raise in the main one, which may wait for hours
+
+
+closed_output = ClosedOutput()
 
 
 def prepare() -> None:
@@ -49,7 +86,13 @@ def console(*, stderr: bool = True) -> Console:
     markup, or a name of a picture; texts have to be made harmless before."""
     from rich.console import Console
 
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    class EndingConsole(Console):
+        """A console that ends the program at a closed output."""
+
+        def on_broken_pipe(self) -> None:
+            closed_output.end(self.file.fileno())
+
+    return EndingConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def paper(width: int) -> Console:

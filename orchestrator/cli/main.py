@@ -99,7 +99,7 @@ runs.app.command("compare")(compare.compare)
 
 def main() -> None:
     """Exit codes: 0 done, 1 failed, 2 asked wrong, 3 a bug of ours, 75 preempted, 130
-    interrupted."""
+    interrupted, 141 the output was closed."""
     prepare()
     gc.set_threshold(50_000)  # what planning makes of thousands of nodes lives to its end
     try:

@@ -15,7 +15,7 @@ from orchestrator.cli import arrays
 from orchestrator.cli.options import RUNS_DIR
 from orchestrator.cli.output import Output
 from orchestrator.planning.plan import Plan
-from orchestrator.screen import say
+from orchestrator.screen import closed_output, say
 
 if TYPE_CHECKING:
     from orchestrator.report.live import Screen
@@ -71,12 +71,16 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     from orchestrator.report import training
 
     lines = RanksOutput(handle, screen.of_ranks, screen.lines, screen.note)
+    run = handle.record.run_id
+    closed_output.message = f"The output is closed. Run {run} continues: orch attach {run}"
     try:
         for event in handle.events():
             lines.begin()
             screen.show(event)
     except KeyboardInterrupt:
+        closed_output.is_ignored = True  # Ctrl-C also ends the `tee` behind this program
         interrupted()
+    closed_output.message = ""
     outcome = handle.finish()
     is_complete = lines.end()
     if not is_complete:
