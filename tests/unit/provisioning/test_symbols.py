@@ -1,5 +1,3 @@
-"""Libraries without the symbols that only debuggers read: as `strip` makes them."""
-
 from __future__ import annotations
 
 import ctypes
@@ -23,26 +21,25 @@ def library(tmp_path: Path) -> Path:
     return tmp_path / "libseven.so"
 
 
-def compile_to(name: str, *words: str, folder: Path) -> None:
-    subprocess.run(["g++", "-o", name, *words], cwd=folder, check=True)
+def compile_to(name: str, *arguments: str, folder: Path) -> None:
+    subprocess.run(["g++", "-o", name, *arguments], cwd=folder, check=True)
 
 
-def test_a_stripped_library_is_loaded_and_linked_as_before(library: Path) -> None:
+def test_stripped_library_can_be_loaded_and_linked(library: Path) -> None:
     before = library.stat().st_size
     assert b"hidden_constant" in library.read_bytes()
-    gone = symbols.strip(library)
-    assert gone == before - library.stat().st_size > 0
+    removed = symbols.strip(library)
+    assert removed == before - library.stat().st_size > 0
     assert b"hidden_constant" not in library.read_bytes()
     assert ctypes.CDLL(str(library)).seven_times(6) == 42
     (library.parent / "program.cpp").write_text(PROGRAM)
-    words = ("program.cpp", "-L.", "-lseven", "-Wl,-rpath,$ORIGIN")
-    compile_to("program", *words, folder=library.parent)
+    compile_to("program", "program.cpp", "-L.", "-lseven", "-Wl,-rpath,$ORIGIN", folder=library.parent)
     assert subprocess.run([library.parent / "program"]).returncode == 42
-    read = subprocess.run(["readelf", "-aW", library], capture_output=True, text=True, check=True)
-    assert (".symtab" in read.stdout, ".dynsym" in read.stdout, read.stderr) == (False, True, "")
+    sections = subprocess.run(["readelf", "-aW", library], capture_output=True, text=True, check=True)
+    assert (".symtab" in sections.stdout, ".dynsym" in sections.stdout, sections.stderr) == (False, True, "")
 
 
-def test_what_is_stripped_already_is_not_opened_to_be_written(tmp_path: Path) -> None:
+def test_stripped_library_is_not_opened_for_writing(tmp_path: Path) -> None:
     (tmp_path / "wait.cpp").write_text("#include <unistd.h>\nint main() { return pause(); }\n")
     compile_to("wait", "wait.cpp", folder=tmp_path)
     program = tmp_path / "wait"
@@ -50,15 +47,19 @@ def test_what_is_stripped_already_is_not_opened_to_be_written(tmp_path: Path) ->
     running = subprocess.Popen([program])
     try:
         assert symbols.strip(program) == 0
-        with pytest.raises(OSError, match="busy"):  # ETXTBSY: what runs cannot be written
+        with pytest.raises(OSError, match="busy"):  # ETXTBSY
             program.open("r+b")
     finally:
         running.kill()
         running.wait()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"/* GNU ld script */", b"\x7fELF\x01\x01"])
-def test_what_is_no_library_of_64_bits_is_left_alone(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x7fELF", b"/* GNU ld script */", b"\x7fELF\x01\x01"],
+    ids=["empty", "truncated", "linker script", "32 bits"],
+)
+def test_other_files_are_not_changed(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "libother.so"
     path.write_bytes(content)
     assert (symbols.strip(path), path.read_bytes()) == (0, content)

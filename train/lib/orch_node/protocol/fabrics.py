@@ -46,7 +46,7 @@ class Proof:
 def rails(fabric: str, devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices of a node that carry the fabric: those that are active, of the fastest kind. A
     second, slower network beside them (storage, management) need not reach the same peers."""
-    carried = [one for one in devices if fabric in RDMA and facts.fits(fabric, one.driver)]
+    carried = [one for one in devices if fabric in RDMA and facts.supports_driver(fabric, one.driver)]
     fitting = [one for one in carried if one.active]
     if not fitting:
         return ()

@@ -1,7 +1,7 @@
-"""Lists the regular files below a folder, each with its size and SHA-256: `hashes.py FOLDER`.
+"""List the regular files of a folder with their sizes and SHA-256: `checksums.py FOLDER`.
 
-One JSON object a line. What starts with a dot is half-written (a checkpoint that is being staged)
-and left out, and so is what vanishes meanwhile. A file that cannot be read has a `problem`.
+The output is one JSON object per line. Names that start with a dot are skipped, because they are incomplete (a
+checkpoint that is being written), and so are files that disappear meanwhile. An unreadable file has a `problem`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from collections.abc import Iterator
 CHUNK = 1 << 20
 
 
-def listing(folder: str) -> Iterator[dict[str, object]]:
-    for here, folders, files in os.walk(folder):
+def entries(folder: str) -> Iterator[dict[str, object]]:
+    """Yield the entry of each file, in a fixed order."""
+    for base, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(name for name in files if not name.startswith(".")):
-            path = os.path.join(here, name)
+            path = os.path.join(base, name)
             try:
                 if stat.S_ISREG(os.lstat(path).st_mode):
-                    yield {"path": os.path.relpath(path, folder), **hashed(path)}
+                    yield {"path": os.path.relpath(path, folder), **checksum(path)}
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -31,7 +32,8 @@ def listing(folder: str) -> Iterator[dict[str, object]]:
                 yield {"path": os.path.relpath(path, folder), **problem}
 
 
-def hashed(path: str) -> dict[str, object]:
+def checksum(path: str) -> dict[str, object]:
+    """Return the size and the SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -43,5 +45,5 @@ def hashed(path: str) -> dict[str, object]:
 if __name__ == "__main__":
     if not os.path.isdir(sys.argv[1]):
         sys.exit(f"there is no folder {sys.argv[1]}")
-    for entry in listing(sys.argv[1]):
+    for entry in entries(sys.argv[1]):
         print(json.dumps(entry), flush=True)

