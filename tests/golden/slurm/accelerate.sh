@@ -9,7 +9,7 @@
 #SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # nodes: 2 (those that Slurm gives)
 # slurm exclusive: yes (asked for)
 # slurm requeue: yes (asked for)

@@ -9,7 +9,7 @@
 #SBATCH --mem=0
 #SBATCH --array=0-1
 #
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # nodes: 2 (those that Slurm gives)
 # slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
 # slurm mem: 0 (all memory of the nodes)

@@ -1,5 +1,5 @@
 # run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # login: login1 (by SSH)
 # nodes: 2 (those that Slurm gives)
 # slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
@@ -28,7 +28,7 @@ ssh -- login1 'umask 077 && mkdir -p /shared/alice/runs/20260102-030405-bert-qa-
 #SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # login: login1 (by SSH)
 # nodes: 2 (those that Slurm gives)
 # slurm exclusive: yes (the default; cpus-per-task=N shares nodes)

@@ -1,5 +1,5 @@
 # run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # login: alice@login1.site (by SSH)
 # nodes: 2 (those that Slurm gives)
 # slurm time: 30 (asked for)
@@ -29,7 +29,7 @@ ssh -- alice@login1.site 'umask 077 && mkdir -p /shared/alice/runs/20260102-0304
 #SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # login: alice@login1.site (by SSH)
 # nodes: 2 (those that Slurm gives)
 # slurm time: 30 (asked for)

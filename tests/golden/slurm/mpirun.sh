@@ -9,7 +9,7 @@
 #SBATCH --mem=32G
 #
 # run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # nodes: 2 (those that Slurm gives)
 # slurm cpus-per-task: 8 (asked for)
 # slurm mem: 32G (asked for)

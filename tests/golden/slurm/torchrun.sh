@@ -12,7 +12,7 @@
 #SBATCH --mem=0
 #
 # run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, our ccl, Intel MPI)
+# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
 # nodes: 2 and 1 spare (those that Slurm gives)
 # slurm constraint: avx512&ib (asked for)
 # slurm comment: two words; it's $(touch PWNED) (asked for)
