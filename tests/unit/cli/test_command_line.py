@@ -136,7 +136,7 @@ def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
     assert "--set learning_rate=1e-4 changes a setting" in found.hint
     own = ("train", "own.py", "--backend", "gloo", "--dry-run")
     assert orch(*own, "data.csv").exit_code == 0
-    assert orch(*K8S, "--", "--its", "flag").exit_code == 0
+    assert orch(*K8S, "--", "--seed", "3").exit_code == 0
 
 
 def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
