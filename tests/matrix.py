@@ -1,10 +1,10 @@
-"""What must be the same whatever starts the ranks and whatever they talk through.
+"""Check that launchers and backends can be combined freely.
 
-One run of tests/scripts/curve.py is one cell: its loss curve against that of a single process, the
-report of its failure against a fixed one, its environment against that of the other cells, and the
-addresses at which it listens against the planned ones. CI runs some of the cells (see `cells`),
-ORCH_MATRIX_ALL=1 all. What holds is written down in docs/matrix.json if ORCH_WRITE_MATRIX is set;
-the table of docs/how-to/launchers.md is made of it (`python -m tests.matrix docs/how-to/launchers.md`).
+One run of tests/scripts/curve.py is one cell. The test compares its loss curve with that of a single process, the
+report of its failure with a fixed one, its environment with that of the other cells, and the addresses at which it
+listens with the planned ones. CI runs some of the cells (see `cells`), ORCH_MATRIX_ALL=1 all. With ORCH_WRITE_MATRIX,
+results are recorded in docs/matrix.json, from which `python -m tests.matrix docs/how-to/launchers.md` writes the table
+of that page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "scripts" / "curve.py"
 RESULTS = Path(__file__).parent.parent / "docs" / "matrix.json"
 BEGIN, END = "<!-- matrix: made by tests/matrix.py -->", "<!-- end of matrix -->"
-# fp32, 2 ranks: the mean of two halves of the data rounds otherwise than the mean of the whole.
+# In fp32, the mean of the means of two halves of the data differs from the mean of all data by rounding.
 TOLERANCE = 1e-5
 STARTERS: dict[str, tuple[str, ...]] = {
     "mpirun, Intel MPI": ("--mpi", "intel"),
@@ -38,9 +38,12 @@ STARTERS: dict[str, tuple[str, ...]] = {
 }
 BACKENDS = ("ccl", "gloo")
 CELLS = [(starter, backend) for starter in STARTERS for backend in BACKENDS]
-WHOLE = ("mpirun, Intel MPI", "torchrun")  # what most runs start with: with DDP, others by hand
+WITH_DDP = (
+    "mpirun, Intel MPI",
+    "torchrun",
+)  # the most frequent starters; the script averages gradients itself with others
 DAEMONS = ("mpiexec", "mpirun", "hydra", "prte")
-# What every rank must find, the same below all launchers; and what only says how oneCCL talks.
+# Variables that are equal with all launchers, and those that depend on the transport of oneCCL.
 SHARED = (
     "RANK",
     "WORLD_SIZE",
@@ -76,7 +79,7 @@ TRANSPORT = (
 
 @dataclass
 class Cell:
-    """How a run of the script ended, and what its ranks printed."""
+    """The result of a run of the script, and the output of its ranks."""
 
     code: int
     report: dict[str, Any]
@@ -88,109 +91,122 @@ class Cell:
         texts = {int(path.stem[5:]): path.read_text(errors="replace") for path in logs}
         return cls(code=code, report=report, logs=texts)
 
-    def said(self, word: str, rank: int) -> Any:
+    def printed(self, key: str, rank: int) -> Any:
+        """Return what a rank printed after a keyword."""
         lines = self.logs[rank].splitlines()
-        found = [line[len(word) + 1 :] for line in lines if line.startswith(f"{word} ")]
-        assert found, f"rank {rank} printed no {word}:\n{self.logs[rank]}"
-        return found[0]
+        values = [line[len(key) + 1 :] for line in lines if line.startswith(f"{key} ")]
+        assert values, f"rank {rank} printed no {key}:\n{self.logs[rank]}"
+        return values[0]
 
 
 def cells(nodes: int) -> list[tuple[str, str]]:
-    """(starter, backend): all with ORCH_MATRIX_ALL. Else, but for WHOLE, each pair on one node or
-    on two, and each starter and each backend on both."""
+    """Return the pairs of starter and backend to test with this number of nodes.
+
+    With ORCH_MATRIX_ALL these are all pairs. Otherwise each pair runs on one node or on two, so that each starter and
+    each backend runs on both; those of WITH_DDP always run.
+    """
     if "ORCH_MATRIX_ALL" in os.environ:
         return CELLS
     turn = {cell: (number + number // 2) % 2 for number, cell in enumerate(CELLS)}
-    return [cell for cell in CELLS if cell[0] in WHOLE or turn[cell] == nodes % 2]
+    return [cell for cell in CELLS if cell[0] in WITH_DDP or turn[cell] == nodes % 2]
 
 
 def averages_by_ddp(starter: str) -> bool:
-    """DDP is the same below all launchers, and half of the time of a run: with ORCH_MATRIX_ALL all
-    have it. Where it is not, the script averages gradients itself."""
-    return starter in WHOLE or "ORCH_MATRIX_ALL" in os.environ
+    """Return whether the script uses DDP.
+
+    DDP behaves the same with all launchers and takes half of the time of a run, so only some starters use it unless
+    ORCH_MATRIX_ALL is set. Otherwise the script averages gradients itself.
+    """
+    return starter in WITH_DDP or "ORCH_MATRIX_ALL" in os.environ
 
 
 Start = Callable[..., Cell]
-SEEN: dict[tuple[str, int, int], dict[str, str]] = {}
+FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
 
 
 @functools.cache
-def alone() -> list[float]:
-    """The curve of a single process, apart from whatever other tests have brought into this one."""
+def single_process_curve() -> list[float]:
+    """Return the curve of a single new process, which is independent of other tests."""
     program = "import json, curve; print(json.dumps(curve.curve(0, 1)))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=SCRIPT.parent, capture_output=True, text=True, check=True, timeout=120
     )
-    return list(json.loads(done.stdout))
+    return list(json.loads(process.stdout))
 
 
 def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...]) -> None:
-    """All that is said of one cell; `start` runs orch train with these arguments on as many nodes
-    as there are `planned` addresses."""
+    """Check one cell.
+
+    Args:
+        start: runs orch train with these arguments on as many nodes as there are planned addresses.
+        starter: key of STARTERS.
+        backend: name of the backend.
+        planned: address of each node.
+    """
     nodes = len(planned)
-    own = ("--fail", "1") if averages_by_ddp(starter) else ("--fail", "1", "--by-hand")
-    cell = start(str(SCRIPT), *STARTERS[starter], "--backend", backend, "--", *own)
+    arguments = ("--fail", "1") if averages_by_ddp(starter) else ("--fail", "1", "--by-hand")
+    cell = start(str(SCRIPT), *STARTERS[starter], "--backend", backend, "--", *arguments)
     for rank in (0, 1):
-        assert cell.said("BACKEND", rank) == backend
-        losses = json.loads(cell.said("LOSSES", rank))
-        assert losses == pytest.approx(alone(), rel=TOLERANCE)
-        check_environment(json.loads(cell.said("ENVIRONMENT", rank)), backend, rank, nodes)
+        assert cell.printed("BACKEND", rank) == backend
+        losses = json.loads(cell.printed("LOSSES", rank))
+        assert losses == pytest.approx(single_process_curve(), rel=TOLERANCE)
+        check_environment(json.loads(cell.printed("ENVIRONMENT", rank)), backend, rank, nodes)
     check_listeners(cell, starter, set(planned))
     assert cell.code == 1
     failure = cell.report["failure"]
     assert (failure["rank"], failure["node"]) == (1, f"node{nodes - 1}")
     assert (failure["code"], failure["signal"]) == (1, None)
     assert failure["text"].splitlines()[-1] == "ValueError: boom of this script"
-    assert all(not one["left"] for one in cell.report["nodes"].values())
-    note(starter, backend, nodes)
+    assert all(not node["left"] for node in cell.report["nodes"].values())
+    record(starter, backend, nodes)
 
 
-def check_environment(found: dict[str, str], backend: str, rank: int, nodes: int) -> None:
-    """The same as of the first cell with this backend on so many nodes."""
-    shared = {name: value for name, value in found.items() if name.startswith(SHARED) and name not in TRANSPORT}
+def check_environment(environment: dict[str, str], backend: str, rank: int, nodes: int) -> None:
+    """Compare with the first cell with this backend and number of nodes."""
+    shared = {name: value for name, value in environment.items() if name.startswith(SHARED) and name not in TRANSPORT}
     assert shared["RANK"] == str(rank)
-    assert shared == SEEN.setdefault((backend, nodes, rank), shared)
+    assert shared == FIRST_ENVIRONMENTS.setdefault((backend, nodes, rank), shared)
 
 
 def check_listeners(cell: Cell, starter: str, planned: set[str]) -> None:
-    """Only at the planned addresses, but for what no flavour of MPI can be told."""
-    found = [tuple(one) for rank in (0, 1) for one in json.loads(cell.said("LISTENERS", rank))]
+    """Check that all programs but the daemons of MPI listen only at the planned addresses."""
+    listeners = [tuple(pair) for rank in (0, 1) for pair in json.loads(cell.printed("LISTENERS", rank))]
     free = () if starter == "torchrun" else DAEMONS
-    bound = {address for program, address in found if not program.startswith(free)}
+    bound = {address for program, address in listeners if not program.startswith(free)}
     assert bound, "the ranks have met somewhere"
-    assert bound <= planned, found
+    assert bound <= planned, listeners
 
 
-def note(starter: str, backend: str, nodes: int) -> None:
-    """Write down that this holds."""
+def record(starter: str, backend: str, nodes: int) -> None:
+    """Record that a cell has passed, if ORCH_WRITE_MATRIX is set."""
     if not os.environ.get("ORCH_WRITE_MATRIX"):
         return
-    held = read()
+    passed = read_results()
     key = f"{backend}, {nodes} node{'s' * (nodes > 1)}"
-    held.setdefault(starter, [])
-    held[starter] = sorted({*held[starter], key})
-    RESULTS.write_text(json.dumps(held, indent=1) + "\n")
+    passed.setdefault(starter, [])
+    passed[starter] = sorted({*passed[starter], key})
+    RESULTS.write_text(json.dumps(passed, indent=1) + "\n")
 
 
-def read() -> dict[str, list[str]]:
+def read_results() -> dict[str, list[str]]:
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
 def table() -> str:
-    """The table of docs/how-to/launchers.md: a tick where a test has seen it."""
+    """Return the table of docs/how-to/launchers.md, with "yes" for cells that have passed."""
     columns = [f"{backend}, {nodes}" for backend in BACKENDS for nodes in ("1 node", "2 nodes")]
     lines = ["| started by | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    held = read()
-    for starter, words in STARTERS.items():
-        flags = " ".join(words)
-        ticks = ["yes" if column in held.get(starter, ()) else "-" for column in columns]
+    passed = read_results()
+    for starter, options in STARTERS.items():
+        flags = " ".join(options)
+        ticks = ["yes" if column in passed.get(starter, ()) else "-" for column in columns]
         lines.append(f"| {starter}: `{flags}` | " + " | ".join(ticks) + " |")
     return "\n".join(lines)
 
 
 def with_table(text: str) -> str:
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, remainder = text.partition(BEGIN)
+    _, _, after = remainder.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 

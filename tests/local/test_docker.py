@@ -76,7 +76,7 @@ def test_the_image_is_small_and_has_each_package_once(image: str) -> None:
     assert images.run("docker", "run", "--rm", image, "python3", "-c", TWICE) == "[]\n"
 
 
-SEEN: dict[tuple[str, int, int], dict[str, str]] = {}
+FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_every_launcher_starts_the_same_ranks_and_a_failure_is_named(
 ) -> None:
     words = matrix.STARTERS[starter]
     mpi_here(words[words.index("--mpi") + 1] if "--mpi" in words else "intel")
-    monkeypatch.setattr(matrix, "SEEN", SEEN)  # libraries of the image have other paths
+    monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", FIRST_ENVIRONMENTS)  # libraries of the image have other paths
     monkeypatch.delenv("ORCH_WRITE_MATRIX", raising=False)
     matrix.check(ground.start, starter, backend, planned=("127.0.0.1",))
-    found = SEEN[backend, 1, 0]
-    assert found["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
+    environment = FIRST_ENVIRONMENTS[backend, 1, 0]
+    assert environment["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ccl"])
@@ -112,7 +112,7 @@ def test_arguments_and_the_end_of_a_rank_survive_the_way_into_the_container(imag
     script = folder / "tell me.py"
     script.write_text(TELL)
     cell = ground.start(str(script), "--backend", "gloo", "--", "137", *HOSTILE)
-    assert json.loads(cell.said("ARGUMENTS", 0)) == list(HOSTILE)
+    assert json.loads(cell.printed("ARGUMENTS", 0)) == list(HOSTILE)
     failure = cell.report["failure"]
     assert (failure["rank"], failure["code"], failure["signal"]) == (1, 137, None)
     cell = ground.start(str(script), "--backend", "gloo", "--", "kill")

@@ -152,7 +152,7 @@ def test_ranks_that_only_send_and_receive_train_together(
     text = PIPELINE.replace("rank = dist.get_rank()", f"rank = dist.get_rank()\n{before}")
     cell = run(one, tmp_path, text, "--backend", backend)
     assert cell.code == 0, cell.report
-    assert [cell.said("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
+    assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
     assert "trains alone" not in cell.logs[0]
 
 
@@ -167,22 +167,22 @@ def test_groups_that_a_script_makes_have_its_timeout_and_the_runs_backend(
         return f"{backend} 2 {seconds if backend == 'gloo' else 0}"  # ccl does not show it
 
     for rank in (0, 1):
-        assert cell.said("ADOPTED", rank) == expected("7200")
-        assert "world_size=3, this run has 2 ranks" in cell.said("WRONG-SIZE", rank)
-        assert f"rank={1 - rank} on rank {rank}" in cell.said("WRONG-RANK", rank)
-        assert cell.said("KEYWORD", rank) == expected("60")
-        assert cell.said("POSITION", rank) == expected("1800")
+        assert cell.printed("ADOPTED", rank) == expected("7200")
+        assert "world_size=3, this run has 2 ranks" in cell.printed("WRONG-SIZE", rank)
+        assert f"rank={1 - rank} on rank {rank}" in cell.printed("WRONG-RANK", rank)
+        assert cell.printed("KEYWORD", rank) == expected("60")
+        assert cell.printed("POSITION", rank) == expected("1800")
         assert f"process group (gloo); it gets a new one on {backend}" in cell.logs[rank]
-    assert re.search(r"2000 ?ms", cell.said("TIMED-OUT", 0))
+    assert re.search(r"2000 ?ms", cell.printed("TIMED-OUT", 0))
 
 
 def test_accelerators_without_cpu_true_train_on_all_ranks(one: Ground, tmp_path: Path) -> None:
     cell = run(one, tmp_path, ACCELERATORS, "--backend", "gloo")  # which shows its timeout
     assert cell.code == 0, cell.report
     for rank in (0, 1):
-        assert cell.said("FIRST", rank) == "2 gloo 5000"
-        assert cell.said("SECOND", rank) == "2 gloo 2 5000"
-        assert cell.said("THIRD", rank) == "2 7200"
+        assert cell.printed("FIRST", rank) == "2 gloo 5000"
+        assert cell.printed("SECOND", rank) == "2 gloo 2 5000"
+        assert cell.printed("THIRD", rank) == "2 7200"
 
 
 def test_a_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_a_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Pa
     assert "use_cpu=True" in text
     cell = run(one, tmp_path, text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
     assert cell.code == 0, cell.report
-    assert cell.said("DONE", 0).startswith("ccl 2 [")
+    assert cell.printed("DONE", 0).startswith("ccl 2 [")
     lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
     last_loss = json.loads(lines[-1])["loss"]
-    assert f", {last_loss:.4f}"[:6] in cell.said("DONE", 0), "what the Trainer logs is in the report"
+    assert f", {last_loss:.4f}"[:6] in cell.printed("DONE", 0), "what the Trainer logs is in the report"
 
 
 def test_an_accelerator_with_other_numbers_ends_before_its_first_step(one: Ground, tmp_path: Path) -> None:
@@ -295,4 +295,4 @@ def test_a_rank_leaves_the_start_of_a_gloo_group_when_all_have_joined(one: Groun
     (one.folder / "joined").unlink(missing_ok=True)
     cell = run(one, tmp_path, SLOW_TO_JOIN, "--backend", "gloo")
     assert cell.code == 0, cell.report
-    assert [cell.said("JOINED", rank) for rank in (0, 1)] == ["True", "True"]
+    assert [cell.printed("JOINED", rank) for rank in (0, 1)] == ["True", "True"]

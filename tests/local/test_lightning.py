@@ -55,7 +55,7 @@ def test_lightning_on_two_nodes_trains_as_below_torchrun(
 ) -> None:
     cell = two.start(str(SCRIPT), "--launcher", launcher, "--", "1", "2", lightning)
     assert cell.code == 0, cell.report
-    assert {rank: cell.said(f"RANK{rank}", rank) for rank in (0, 1)} == below_torchrun
+    assert {rank: cell.printed(f"RANK{rank}", rank) for rank in (0, 1)} == below_torchrun
     assert below_torchrun[0] != below_torchrun[1]
 
 
@@ -78,4 +78,4 @@ def test_the_timeout_of_a_strategy_applies_to_the_group(one: Ground, tmp_path: P
     )
     cell = one.start(str(script), "--backend", "gloo", "--", "2", "1", lightning)
     assert cell.code == 0, cell.report
-    assert cell.said("TIMEOUT", 1) == "1:23:20"
+    assert cell.printed("TIMEOUT", 1) == "1:23:20"

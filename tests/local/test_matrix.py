@@ -1,4 +1,4 @@
-"""Every launcher on this machine; with every backend here or on two nodes (tests/cluster)."""
+"""Run launchers and backends on this machine; tests/cluster runs them on two nodes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.local.grounds import Ground
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launchers.md"
 
 
-def needs(starter: str) -> None:
-    words = matrix.STARTERS[starter]
-    mpi_here(words[words.index("--mpi") + 1] if "--mpi" in words else "intel")
+def require_mpi(starter: str) -> None:
+    options = matrix.STARTERS[starter]
+    mpi_here(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
 
 
 @pytest.mark.parametrize(("starter", "backend"), matrix.cells(1))
 def test_on_one_node(one: Ground, starter: str, backend: str) -> None:
-    needs(starter)
+    require_mpi(starter)
     matrix.check(one.start, starter, backend, planned=("127.0.0.1",))
 
 
-def test_each_launcher_meets_each_backend_and_is_tried_on_one_node_and_on_two() -> None:
-    found = [matrix.cells(nodes) for nodes in (1, 2)]
-    assert sorted({*found[0], *found[1]}) == sorted(matrix.CELLS)
-    assert all({starter for starter, _ in some} == set(matrix.STARTERS) for some in found)
+def test_cells_cover_all_pairs_and_every_starter_on_one_and_two_nodes() -> None:
+    one_node, two_nodes = matrix.cells(1), matrix.cells(2)
+    assert sorted({*one_node, *two_nodes}) == sorted(matrix.CELLS)
+    assert all({starter for starter, _ in cells} == set(matrix.STARTERS) for cells in (one_node, two_nodes))
 
 
 def test_the_table_for_users_is_current() -> None:

@@ -53,15 +53,15 @@ def test_a_module_finds_what_python_m_gives_it(project: Path, launcher: str) -> 
     cell = start(project, "--launcher", launcher, "-m", "package.train", "--", *arguments)
     assert cell.code == 0, cell.report
     for rank in range(2):
-        path, *seen = json.loads(cell.said("SEEN", rank))
+        path, *seen = json.loads(cell.printed("SEEN", rank))
         assert [path[:-1], *seen] == expected, "the last folder is orch's"
-        assert cell.said("ARGV", rank) == "-m"
+        assert cell.printed("ARGV", rank) == "-m"
 
 
 def test_a_package_runs_its_main_module(project: Path) -> None:
     cell = start(project, "-m", "package")
     assert cell.code == 0, cell.report
-    path, *seen = json.loads(cell.said("SEEN", 0))
+    path, *seen = json.loads(cell.printed("SEEN", 0))
     assert [path[:-1], *seen] == run_python(project, "package")
 
 

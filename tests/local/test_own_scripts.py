@@ -30,7 +30,7 @@ def launchers(script: str) -> tuple[str, ...]:
 def test_an_unmodified_script_trains_alike_below_every_launcher(two: Ground, script: str, launcher: str) -> None:
     cell = two.start(str(SCRIPTS / script), "--launcher", launcher, "--backend", "ccl", "--", "out")
     assert cell.code == 0, cell.report
-    told = cell.said("DONE", 0)
+    told = cell.printed("DONE", 0)
     assert told.startswith("ccl 2 [")
     losses = [float(one) for one in told[7:-1].split(",")]
     assert len(losses) == 8
@@ -68,8 +68,8 @@ def test_a_backend_of_a_third_party(one: Ground, tmp_path: Path, monkeypatch: py
     (tmp_path / "toy_backend.py").write_text(text)
     cell = one.start(script, "--backend", "toy")
     assert cell.code == 0, cell.report
-    assert cell.said("BACKEND", 1) == "toy"
-    assert '"TOY_MODE": "on"' in cell.said("ENVIRONMENT", 0)
+    assert cell.printed("BACKEND", 1) == "toy"
+    assert '"TOY_MODE": "on"' in cell.printed("ENVIRONMENT", 0)
 
 
 def test_a_group_without_the_cpu_is_watched_too(one: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_group_without_the_cpu_is_watched_too(one: Ground, tmp_path: Path, mon
     )
     cell = one.start(str(script), "--backend", "toy")
     assert cell.code == 0, cell.report
-    assert cell.said("DEVICES", 1) == "[device(type='cuda')] 2"
+    assert cell.printed("DEVICES", 1) == "[device(type='cuda')] 2"
     assert "Traceback" not in cell.logs[0]
 
 

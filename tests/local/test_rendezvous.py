@@ -58,4 +58,4 @@ def test_torchrun_starts_the_ranks_of_all_nodes_again(two: Ground) -> None:
     script.write_text(FAILS_ONCE)
     cell = two.start(str(script), "--launcher", "torchrun", "--backend", "gloo", "--max-restarts", "1")
     assert cell.code == 0, cell.logs
-    assert [cell.said("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]
+    assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]
