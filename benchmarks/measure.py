@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 
 from orch_node.protocol.precision import BF16, FP32, bf16_flag
+from orch_node.standalone import facts
 
 # Instruction sets that determine the speed of torch and the bindings, with their names in /proc/cpuinfo.
 INSTRUCTION_SETS = (
@@ -58,8 +59,8 @@ def cpu_flags(fields: Mapping[str, str]) -> list[str]:
 
 
 def native_precision() -> str:
-    """Return "bf16" if this CPU has instructions for it, otherwise "fp32"."""
-    return BF16 if bf16_flag(cpu_flags(cpu_fields())) else FP32
+    """Return "bf16" if this CPU has instructions for it and ORCH_CPU_ISA allows them, otherwise "fp32"."""
+    return BF16 if bf16_flag(facts.cpu_flags()) else FP32
 
 
 def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

@@ -11,7 +11,7 @@ from orchestrator.stacks.stack import BINDINGS, Stack
 def parity_table(stacks: Sequence[Stack]) -> str:
     """Return the measured losses of BF16 with and without IPEX as a Markdown table."""
     lines = [
-        "| stack | way | ranks | largest deviation | loss of step 30: bf16 | bf16 --ipex | on |",
+        "| stack | training loop | ranks | largest deviation | loss at step 30: bf16 | bf16 --ipex | date |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for stack in stacks:
