@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 if sys.argv[2] == "old":
     del os.pidfd_open
-from orch_node.rank.process import Stop
+from orch_node.rank.process import SignalForwarder
 
 def fork(seconds):
     child = os.fork()
@@ -40,14 +40,14 @@ def fork(seconds):
     return child
 
 child = fork(0.3)
-stop = Stop(child)
+stop = SignalForwarder(child)
 os.wait4(child, 0)
 Path("/proc/sys/kernel/ns_last_pid").write_text(str(child - 1))
 victim = fork(1.0)
 assert victim == child, (victim, child)
 time.sleep(0.3)
 os.kill(os.getpid(), signal.SIGTERM)
-assert stop.asked
+assert stop.stop_requested
 print("VICTIM", os.waitstatus_to_exitcode(os.wait4(victim, 0)[1]))
 """
 

@@ -93,12 +93,12 @@ def test_secrets_of_an_entrypoint_go_through_its_standard_input(hostile: str) ->
 
 @pytest.mark.parametrize(("code", "means"), [(0, 0), (1, 1), (125, 125), (137, -9), (143, -15), (134, -6), (255, 255)])
 def test_an_exit_code_of_the_engine_that_stands_for_a_signal(code: int, means: int) -> None:
-    assert container.as_signal(code) == means
+    assert container.exit_code_or_signal(code) == means
 
 
 def test_a_rank_gets_nothing_of_the_node_s_environment_but_the_launcher_s_words() -> None:
     there = {"PATH": "/node", "PMI_FD": "9", "ACCELERATE_USE_CPU": "true", "ORCH_ATTEMPT": "2"}
-    found = container.of_launcher(there)
+    found = container.launcher_variables(there)
     assert found == {"ACCELERATE_USE_CPU": "true", "ORCH_ATTEMPT": "2"}
 
 

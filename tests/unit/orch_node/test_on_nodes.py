@@ -21,7 +21,7 @@ from orch_node.protocol.agent import Claim
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, LeftOut, Raised, ScriptEnded
 from orch_node.protocol.layout import Placement, RunLayout, Spare
 from orch_node.protocol.outcome import Outcome
-from orch_node.rank import container, log, metrics, oom, setvars
+from orch_node.rank import container, metrics, oom, output, setvars
 from orch_node.supervisor import agents, event_log, layouts, rank_tracker, recovery
 from orch_node.supervisor.uneven_end import UnevenEnd
 
@@ -132,7 +132,7 @@ def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
     (folder / "setvars.sh").write_text(SETVARS)
     before = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
     root = str(folder.parent)
-    assert setvars.sourced(folder / "setvars.sh", before) == {
+    assert setvars.sourced_variables(folder / "setvars.sh", before) == {
         "CCL_ROOT": root,
         "TEXT": "two\nlines = 1",
         "LD_LIBRARY_PATH": f"{root}/lib:/old",
@@ -145,7 +145,7 @@ def test_a_setvars_that_cannot_be_sourced(tmp_path: Path, text: str | None, word
     if text:
         script.write_text(text)
     with pytest.raises(setvars.SetvarsError, match=words):
-        setvars.sourced(script, os.environ)
+        setvars.sourced_variables(script, os.environ)
 
 
 def test_a_rank_that_was_stopped_has_not_failed() -> None:
@@ -183,18 +183,18 @@ def test_claims_are_refused_while_their_holder_lives(tmp_path: Path) -> None:
 def test_an_oom_kill_is_seen_in_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = tmp_path / "memory.events"
     events.write_text("oom 0\noom_kill 0\n")
-    monkeypatch.setattr(oom, "own_cgroup", lambda: [events])
+    monkeypatch.setattr(oom, "cgroup_files", lambda: [events])
     monkeypatch.setattr(oom, "kernel_log", lambda: [])
-    memory = oom.Memory()
-    assert memory.killed(1) is None
+    detector = oom.OomDetector()
+    assert detector.find_evidence(1) is None
     events.write_text("oom 1\noom_kill 1\n")
-    assert memory.killed(1) == f"oom_kill in {events} rose from 0 to 1"
+    assert detector.find_evidence(1) == f"oom_kill in {events} rose from 0 to 1"
 
 
 def test_the_words_of_a_kernel_message() -> None:
     record = b"6,339,5140900,-;Killed process 7 (a;b)\n SUBSYSTEM=acpi\n DEVICE=+acpi:1\n"
-    assert oom.message(record) == "Killed process 7 (a;b)"
-    assert oom.message(b"6,340,5140901,-;\n") == oom.message(b"") == ""
+    assert oom.message_of(record) == "Killed process 7 (a;b)"
+    assert oom.message_of(b"6,340,5140901,-;\n") == oom.message_of(b"") == ""
 
 
 def test_a_layout_without_its_lost_node() -> None:
@@ -280,8 +280,8 @@ def test_what_a_script_notes_never_ends_its_measuring(tmp_path: Path, value: obj
 def test_last_words_are_text_whatever_a_rank_has_written(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "rank-0.log"
     path.write_bytes(content)
-    words = log.last_words(path)
-    assert len(words) <= log.LAST_WORDS
+    words = output.log_tail(path)
+    assert len(words) <= output.TAIL_BYTES
     words.encode()
 
 
@@ -296,7 +296,7 @@ def test_last_words_are_text_whatever_a_rank_has_written(content: bytes, tmp_pat
     ],
 )
 def test_a_damaged_line_of_a_container_is_none_of_its_wrappers(line: bytes, pid: int | None) -> None:
-    found = container.contained(line)
+    found = container.parse_status(line)
     assert (found.pid if found else None) == pid
 
 

@@ -33,7 +33,7 @@ RANK = """
 import os, subprocess, sys, time
 sys.path.append(sys.argv[1])
 from orch_node import preemption
-from orch_node.rank.process import Stop
+from orch_node.rank.process import SignalForwarder
 if sys.argv[2] == "rank":
     preemption.requested()
     print("listening", flush=True)
@@ -42,9 +42,9 @@ if sys.argv[2] == "rank":
     print("checkpoint", flush=True)
 else:
     child = subprocess.Popen([sys.executable, *sys.orig_argv[1:-1], "rank"])
-    stop = Stop(child.pid)
+    stop = SignalForwarder(child.pid)
     code = child.wait()
-    print("asked" if stop.asked else "preempted", code, flush=True)
+    print("asked" if stop.stop_requested else "preempted", code, flush=True)
 """
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.bound_store import bound, is_number
-from orch_node.rank import inherited
+from orch_node.rank import listening_sockets
 from orch_node.supervisor.torchrun_agent import Signed, signature
 
 from tests.ports import free_port
@@ -124,7 +124,7 @@ def test_a_rank_inherits_no_listening_socket() -> None:
     """As hydra hands its own on: open at exec, under no name."""
     code = (
         "import os, sys; sys.path.append(sys.argv[1])\n"
-        "from orch_node.rank.inherited import close_listening\n"
+        "from orch_node.rank.listening_sockets import close_listening\n"
         "close_listening()\n"
         "for one in map(int, sys.argv[2:]):\n"
         "    try: print(bool(os.fstat(one)))\n"
@@ -134,7 +134,7 @@ def test_a_rank_inherits_no_listening_socket() -> None:
     reader, writer = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as server, left, right:
         kept = (server.fileno(), left.fileno(), writer)
-        library = str(Path(inherited.__file__).parents[2])
+        library = str(Path(listening_sockets.__file__).parents[2])
         done = subprocess.run(
             [sys.executable, "-c", code, library, *map(str, kept)],
             pass_fds=kept,

@@ -1,4 +1,4 @@
-"""What a rank makes sure of before it trains: it is where the plan has it, with what it planned."""
+"""Check before training that a rank runs where and with what the run was planned."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import ctypes
 import os
 import re
 import socket
+import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
+from orch_node.events import send
 from orch_node.protocol.container import ContainerSpec
+from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import NodeEntry, Placement
 
-# By whether the node's facts were recorded by `orch provision`, or seen when the run was planned.
-LOOK_AGAIN = {
+# Key: whether `orch provision` recorded the node's facts; otherwise they date from the planning.
+UPDATE_FACTS = {
     True: "Run `orch provision` to record the node as it is now.",
-    False: "It was so when the run was planned: start it again.",
+    False: "The node has changed since the run was planned: start it again.",
 }
 
 
@@ -23,10 +27,20 @@ class RankError(Exception):
     """A reason not to start training, in one sentence."""
 
 
-def check_placement(placement: Placement) -> list[int]:
-    """The CPUs of this process, which must be those of the plan.
+def fail(text: str, code: int = 1) -> NoReturn:
+    """Report why a rank cannot start, and exit."""
+    send(Raised(text=text))
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    raise SystemExit(code)
 
-    Read before torch is imported: an OpenMP runtime may narrow the main thread further.
+
+def check_placement(placement: Placement) -> list[int]:
+    """Return the CPUs of this process.
+
+    Called before torch is imported: an OpenMP runtime may narrow the main thread's CPUs further.
+
+    Raises:
+        RankError: if they are not the planned ones.
     """
     planned, actual = sorted(placement.cpus), allowed_cpus()
     if planned and planned != actual:
@@ -35,59 +49,75 @@ def check_placement(placement: Placement) -> list[int]:
 
 
 def check_node(node: NodeEntry) -> None:
-    """This is the planned node, and its interface still has the planned address."""
-    host, cure = socket.gethostname(), LOOK_AGAIN[node.recorded]
+    """Check that this is the planned node, and that its interface has the planned address.
+
+    Raises:
+        RankError: if it is not.
+    """
+    host, hint = socket.gethostname(), UPDATE_FACTS[node.recorded]
     if host != node.host:
         raise RankError(
-            f"this rank is planned for {node.name}, whose host name is {node.host}, but runs on {host}. {cure}"
+            f"this rank is planned for {node.name}, whose host name is {node.host}, but runs on {host}. {hint}"
         )
     if node.interface is None or node.address is None:
         return
     present = [name for _, name in socket.if_nameindex()]
     if node.interface not in present:
-        raise RankError(f"{node.name} has no interface {node.interface}, only {', '.join(present)}. " + cure)
+        raise RankError(f"{node.name} has no interface {node.interface}, only {', '.join(present)}. " + hint)
     family = socket.AF_INET6 if ":" in node.address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
         try:
-            probe.bind((node.address, 0))
+            listener.bind((node.address, 0))
         except OSError as error:
             raise RankError(
-                f"{node.name} does not have the address {node.address} any more ({error.strerror}). {cure}"
+                f"{node.name} does not have the address {node.address} any more ({error.strerror}). {hint}"
             ) from None
 
 
 def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> None:
-    """Another version on one node can hang the others, or train wrongly. Builds of one version
-    train together; where nodes were seen to have different ones, the plan tells it."""
+    """Check that torch has the planned version, build aside.
+
+    Different versions can make ranks hang or train wrongly. Builds of one version train together;
+    the plan shows different builds.
+
+    Raises:
+        RankError: if the version is another one.
+    """
     planned = node.torch
-    if not planned or public(planned) == public(version):
+    if not planned or public_version(planned) == public_version(version):
         return
-    where = f"image {spec.image}" if spec else node.name
-    raise RankError(f"{where} has torch {version}, and was planned with {planned}. To repair it: {repair(node, spec)}.")
+    place = f"image {spec.image}" if spec else node.name
+    raise RankError(
+        f"{place} has torch {version}, and was planned with {planned}. To repair it: {repair_command(node, spec)}."
+    )
 
 
-def public(version: str) -> str:
-    """A version without its build (PEP 440's local part): 2.13.0 of 2.13.0+cu130."""
+def public_version(version: str) -> str:
+    """Return a version without its build (PEP 440's local part): 2.13.0 of 2.13.0+cu130."""
     return version.partition("+")[0]
 
 
-def repair(node: NodeEntry, spec: ContainerSpec | None) -> str:
-    """What gives the place of this rank the stack, whole."""
+def repair_command(node: NodeEntry, spec: ContainerSpec | None) -> str:
+    """Return the command that restores the stack on the node or in the image."""
     return "`orch image build`" if spec else node.repair
 
 
 def check_environment(planned: dict[str, str]) -> None:
-    """What the plan says of the environment is what this process has."""
+    """Check that this process has the planned variables.
+
+    Raises:
+        RankError: if one of them differs.
+    """
     for name, value in planned.items():
-        # Where to meet is proven by meeting there, and may be another place at another attempt;
-        # what is preloaded, maybe by a link, is looked for in the memory.
-        proven = name == "LD_PRELOAD" or name.startswith("MASTER_")
-        if not proven and os.environ.get(name) != value:
+        # The ranks check the rendezvous by meeting there, at another port on each attempt;
+        # check_preload() checks preloaded libraries, which may be links, in the memory map.
+        is_checked_elsewhere = name == "LD_PRELOAD" or name.startswith("MASTER_")
+        if not is_checked_elsewhere and os.environ.get(name) != value:
             raise RankError(f"the variable {name} is {os.environ.get(name)!r}, and was planned as {value!r}.")
 
 
 def allowed_cpus() -> list[int]:
-    """The CPUs that the kernel lets this process use, as /proc/self/status lists them."""
+    """Return the CPUs that this process may use, as listed in /proc/self/status."""
     text = Path("/proc/self/status").read_text()
     match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", text, re.MULTILINE)
     cpus: list[int] = []
@@ -97,26 +127,30 @@ def allowed_cpus() -> list[int]:
     return cpus
 
 
-def check_preload(planned: str, cure: str) -> None:
-    """Every library of LD_PRELOAD is mapped; the loader only warns about one it cannot find."""
+def check_preload(planned: str, repair: str) -> None:
+    """Check that every library of LD_PRELOAD is mapped; the loader only warns if it is not.
+
+    Raises:
+        RankError: if one is not mapped, with the reason and the `repair` command.
+    """
     mapped = Path("/proc/self/maps").read_text(errors="surrogateescape")
     for library in (*planned.split(":"), *os.environ.get("LD_PRELOAD", "").split(":")):
         if library and os.path.realpath(library) not in mapped:
             raise RankError(
-                f"LD_PRELOAD names {library}, but it is not loaded: {why_not_loaded(library)}. To repair it: {cure}."
+                f"LD_PRELOAD names {library}, but it is not loaded: {why_not_loaded(library)}. To repair it: {repair}."
             )
 
 
 def why_not_loaded(library: str) -> str:
     if not os.path.exists(library):
         return "there is no such file"
-    if any(sign in library for sign in " :$"):
+    if any(character in library for character in " :$"):
         return (
-            "the loader takes paths with a space, a colon or a dollar apart, and no folder in "
-            f"{tempfile.gettempdir()} could be made for a link to it"
+            "the loader splits paths at spaces, colons and dollar signs, and no folder in "
+            f"{tempfile.gettempdir()} could be created for a link to it"
         )
     try:
         ctypes.CDLL(library)
     except OSError as error:
         return str(error)
-    return "the loader left it out"
+    return "the loader skipped it"

@@ -1,4 +1,4 @@
-"""How much a rank has communicated: its collectives, and its sends and receives."""
+"""Count how much a rank has communicated: its collectives, and its sends and receives."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-LOCK = threading.Lock()  # held while groups are looked at, and while they are destroyed
+LOCK = threading.Lock()  # held while groups are inspected and while they are destroyed
 
 
 def replace_lock() -> None:
-    """Make a new lock: in a forked child nobody would release one that another thread held."""
+    """Make a new lock: a forked child has no thread that would release the parent's."""
     global LOCK
     LOCK = threading.Lock()
 
@@ -29,14 +28,14 @@ class Counts:
 
     Attributes:
         point_to_point: sends and receives of all groups.
-        numbered: group -> its sends and receives that its backends number like collectives, as gloo
-            does. Ranks may begin different numbers of them.
+        point_to_point_in_sequence: by group, the sends and receives that its backends number like
+            collectives, as gloo does. Ranks may begin different numbers of them.
         destroyed: collectives of groups that were destroyed.
-        destroyed_world: the part of those that every rank had to take part in.
+        destroyed_world: collectives of destroyed default groups, in which every rank took part.
     """
 
     point_to_point: int = 0
-    numbered: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
+    point_to_point_in_sequence: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     destroyed: int = 0
     destroyed_world: int = 0
 
@@ -65,8 +64,9 @@ def count_calls(torch: ModuleType, name: str) -> None:
         before = sequence_numbers(torch, group)
         result = original(group, *args, **kwargs)
         COUNTS.point_to_point += 1
-        if numbered := sequence_numbers(torch, group) - before:
-            COUNTS.numbered[group] = COUNTS.numbered.get(group, 0) + numbered
+        if in_sequence := sequence_numbers(torch, group) - before:
+            counts = COUNTS.point_to_point_in_sequence
+            counts[group] = counts.get(group, 0) + in_sequence
         return result
 
     setattr(group_type, name, counted)
@@ -104,21 +104,21 @@ def collectives(torch: ModuleType) -> int:
 
 
 def world_collectives(torch: ModuleType) -> int:
-    """Return how many collectives of the default group this rank has begun: all ranks take part in
-    each of them."""
+    """Return how many collectives this rank has begun in the default group, which has all ranks."""
     with LOCK:
         return COUNTS.destroyed_world + live_world_collectives(torch)
 
 
 def live_collectives(torch: ModuleType) -> int:
-    return sum_of(torch, list(distributed_world(torch).pg_map) if joined(torch) else [])
+    groups = list(distributed_world(torch).pg_map) if has_joined(torch) else []
+    return sum(collectives_of(torch, group) for group in groups)
 
 
 def live_world_collectives(torch: ModuleType) -> int:
-    return sum_of(torch, [distributed_world(torch).default_pg] if joined(torch) else [])
+    return collectives_of(torch, distributed_world(torch).default_pg) if has_joined(torch) else 0
 
 
-def joined(torch: ModuleType) -> bool:
+def has_joined(torch: ModuleType) -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
@@ -126,24 +126,19 @@ def distributed_world(torch: ModuleType) -> Any:
     return torch.distributed.distributed_c10d._world
 
 
-def sum_of(torch: ModuleType, groups: Iterable[Any]) -> int:
-    return sum(collectives_of(torch, group) for group in groups)
-
-
 def collectives_of(torch: ModuleType, group: Any) -> int:
     """Return the collectives of one group, 0 if its backends do not count them."""
-    return sequence_numbers(torch, group) - COUNTS.numbered.get(group, 0)
+    return sequence_numbers(torch, group) - COUNTS.point_to_point_in_sequence.get(group, 0)
 
 
 def sequence_numbers(torch: ModuleType, group: Any) -> int:
-    return sum(sequence_number(backend) for backend in backends(torch, group))
-
-
-def sequence_number(backend: Any) -> int:
-    try:
-        return int(backend._get_sequence_number_for_group())
-    except Exception:  # a backend without numbers raises what it likes
-        return 0
+    total = 0
+    for backend in backends(torch, group):
+        try:
+            total += int(backend._get_sequence_number_for_group())
+        except Exception:  # a backend without sequence numbers may raise any type of error
+            pass
+    return total
 
 
 def backends(torch: ModuleType, group: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The training process of one rank in a container, as its wrapper starts and awaits it."""
+"""Start the training process of a rank in a container, and wait for it."""
 
 from __future__ import annotations
 
@@ -20,81 +20,85 @@ from orch_node.protocol.events import Heartbeat, Joined
 from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-WRAPPER = "a contained rank"
+SENDER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
-# Of the launcher's environment; the rest is the node's, and not that of the image.
-CARRIED = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
+# The launcher's variables for a rank; the others belong to the node, not to the image.
+LAUNCHER_PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
 
 
-def of_launcher(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a rank in a container gets of the environment that its wrapper was started with."""
-    return {name: value for name, value in environ.items() if name.startswith(CARRIED)}
+def launcher_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a rank in a container inherits from the launcher."""
+    return {name: value for name, value in environ.items() if name.startswith(LAUNCHER_PREFIXES)}
 
 
-class Contained:
-    """`pid` is that of the training process: the container has the node's process ids.
+class ContainedProcess:
+    """A rank that orch starts in the node's container.
 
-    `docker exec` passes on no signals, and its exit code tells no signal from an exit code.
+    `docker exec` passes no signals on, and its exit code does not distinguish a signal from an exit
+    code. The process in the container (container_entry.py) therefore reports both.
+
+    Attributes:
+        pid: of the training process; the container shares the node's process ids.
     """
 
     def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankOrder) -> None:
         placement = order.placement
         command = containers.exec_command(run_dir, spec, node=placement.node, rank=placement.rank)
-        self.told = ContainedRank()
-        with open(order.log, "ab", opener=private) as words:
+        self.status = ContainedRank()
+        with open(order.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, preexec_fn=die_with_parent
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=die_with_parent
             )
-        # Over a pipe: secrets are neither in arguments nor in a file more.
+        # Send the order by a pipe: secrets are neither in arguments nor in one more file.
         assert self.process.stdin is not None
         line = json.dumps(values.record(replace(order, preload=spec.preload))).encode() + b"\n"
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it could not be started, and the log says why
             self.process.stdin.write(line)
             self.process.stdin.flush()
-        except BrokenPipeError:  # it could not be started, and says why
-            pass
-        self.pass_on(until_started=True)
-        self.pid = self.told.pid or self.process.pid
+        self.forward_events(until_started=True)
+        self.pid = self.status.pid or self.process.pid
 
-    def pass_on(self, *, until_started: bool = False) -> None:
-        """Pass the rank's events on, whole lines; to the end, or until its pid has been told."""
+    def forward_events(self, *, until_started: bool = False) -> None:
+        """Write the rank's events to standard output, until they end or the rank's pid is known."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            told = contained(line)
-            if told is None:
+            status = parse_status(line)
+            if status is None:
                 os.write(1, line)
                 continue
-            self.told = replace(told, pid=told.pid or self.told.pid)
-            if until_started and self.told.pid is not None:
+            self.status = replace(status, pid=status.pid or self.status.pid)
+            if until_started and self.status.pid is not None:
                 return
 
     def wait(self) -> tuple[int, int, float]:
-        """-> exit code (negative: a signal), most memory in bytes, CPU seconds."""
-        self.pass_on()
+        """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
+        self.forward_events()
         code = self.process.wait()
-        if self.told.status is not None:
-            code = os.waitstatus_to_exitcode(self.told.status)
+        if self.status.status is not None:
+            code = os.waitstatus_to_exitcode(self.status.status)
         else:
-            code = as_signal(code) or 1
-        return code, self.told.max_rss_bytes, self.told.cpu_seconds
+            code = exit_code_or_signal(code) or 1
+        return code, self.status.max_rss_bytes, self.status.cpu_seconds
 
 
-def contained(line: bytes) -> ContainedRank | None:
-    """What the wrapper in the container says; None for any other line."""
+def parse_status(line: bytes) -> ContainedRank | None:
+    """Return the status that the process in the container reports; None for any other line."""
     if not line.startswith(containers.MARK):
         return None
     try:
-        said = values.an_object(values.loads(line, WRAPPER), WRAPPER)
-        return values.read(ContainedRank, said.get("contained"), WRAPPER)
+        record = values.an_object(values.loads(line, SENDER), SENDER)
+        return values.read(ContainedRank, record.get("contained"), SENDER)
     except values.ProtocolError:
         return None
 
 
-class Entry:
+class EntrypointProcess:
     """A container whose own entrypoint starts the ranks of this node.
 
-    `pid` is that of `docker run`, which passes signals on. It says what orch's ranks would say, but
-    for events of the script, which have no way here.
+    It sends the events that orch's ranks would send; those of the script cannot reach the node.
+
+    Attributes:
+        pid: of `docker run`, which passes signals on.
     """
 
     def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankOrder) -> None:
@@ -105,7 +109,7 @@ class Entry:
             "OMP_NUM_THREADS": str(max(1, placement.threads // processes)),
         }
         del environment["ORCH_EVENTS_FD"]
-        # The engine shows a container's variables to whoever may use it.
+        # The engine shows a container's variables to all its users; pass secrets by a pipe.
         secrets = {name: environment.pop(name) for name in order.secrets if name in environment}
         secrets |= {name: text for name, text in order.given.items() if name not in environment}
         command = containers.entry_command(
@@ -117,13 +121,13 @@ class Entry:
             through_shell=containers.entrypoint_of(spec.image) if secrets else None,
         )
         self.log = Path(order.log)
-        with open(self.log, "ab", opener=private) as words:
+        with open(self.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
                 command,
                 env={**os.environ, **environment},
                 stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
+                stdout=log,
+                stderr=log,
                 preexec_fn=die_with_parent,
             )
         if self.process.stdin is not None:
@@ -135,30 +139,34 @@ class Entry:
         )
 
     def wait(self) -> tuple[int, int, float]:
-        """-> exit code (negative: a signal); memory and CPU seconds are not known."""
+        """Return the exit code (negative: a signal); memory and CPU seconds are unknown, thus 0."""
         send(self.joined)
         size = 0
         while True:
             try:
-                return as_signal(self.process.wait(HEARTBEAT_SECONDS)), 0, 0.0
+                return exit_code_or_signal(self.process.wait(HEARTBEAT_SECONDS)), 0, 0.0
             except subprocess.TimeoutExpired:
-                size, before = self.log.stat().st_size, size
-            if size != before:
+                size, last_size = self.log.stat().st_size, size
+            if size != last_size:
                 send(Heartbeat(log=size))
 
 
-def start(run_dir: Path, spec: ContainerSpec, order: RankOrder) -> Contained | Entry:
-    """Raises EnvFileError."""
-    kind = Entry if spec.starts_ranks else Contained
-    given = env_file.read(Path(spec.env_file), os.environ) if spec.env_file else {}
-    return kind(run_dir, spec, replace(order, given=given))
+def start(run_dir: Path, spec: ContainerSpec, order: RankOrder) -> ContainedProcess | EntrypointProcess:
+    """Start the rank, or the image's own entrypoint.
+
+    Raises:
+        EnvFileError: if the file of variables for the container cannot be used.
+    """
+    process_class = EntrypointProcess if spec.starts_ranks else ContainedProcess
+    variables = env_file.read(Path(spec.env_file), os.environ) if spec.env_file else {}
+    return process_class(run_dir, spec, replace(order, given=variables))
 
 
-def as_signal(code: int) -> int:
-    """An exit code of docker's, where 137 stands for SIGKILL."""
+def exit_code_or_signal(code: int) -> int:
+    """Return an exit code of docker as subprocess has it: -9, not 137, for SIGKILL."""
     return 128 - code if code - 128 in set(signal.Signals) else code
 
 
 def die_with_parent() -> None:
-    """The order's pipe closes with it, which ends the training process."""
+    """Have the kernel kill this process with its parent; the closed pipe then ends the rank."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Starts a rank's training process in its container: `node.py contained-rank RUN_DIR`.
+"""Start a rank's training process in its container: `node.py contained-rank RUN_DIR`.
 
-The wrapper on the node gives it one line of JSON on standard input, its order, and keeps that pipe
-open: when it closes nobody waits for the rank any more, and the training process is killed.
-Standard output goes to the wrapper: the rank's events, and what this process itself has to say.
+The wrapper on the node writes a RankOrder, one line of JSON, to standard input and keeps that pipe
+open. When it closes, nobody waits for the rank any more, and the training process is killed.
+Standard output goes to the wrapper: the rank's events, and those of this process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from orch_node.pod.mpi import rank_variables
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankOrder
-from orch_node.rank.log import open_log
+from orch_node.rank.output import open_log
 from orch_node.rank.process import start
-from orch_node.rank.setvars import SetvarsError, in_packages, sourced
+from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
 from orch_node.standalone import facts
 
 
 def main(argv: list[str]) -> int:
+    """Start the rank, pass signals on, and report how it ends."""
     with open(0, "rb", buffering=0, closefd=False) as stdin:
         order = values.parse(RankOrder, stdin.readline(), "a rank's order")
     os.environ.update(order.given)
@@ -37,36 +38,34 @@ def main(argv: list[str]) -> int:
         return 1
     child = start(order.placement, environment, open_log(Path(order.log)), order.command)
     rank = ProcessHandle(child)
-    # Not ignored: what is ignored stays so in the programs that a process becomes.
+    # Handle the signals, do not ignore them: exec() keeps ignored signals ignored.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: rank.send(signal.SIGTERM))
-    say(events, pid=child)
-    threading.Thread(target=end_with_rank, args=(rank,), daemon=True).start()
+    write_event(events, pid=child)
+    threading.Thread(target=kill_with_wrapper, args=(rank,), daemon=True).start()
     _, status, usage = os.wait4(child, 0)
-    cpu = usage.ru_utime + usage.ru_stime
-    say(events, status=status, max_rss_bytes=usage.ru_maxrss * 1024, cpu_seconds=cpu)
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    write_event(events, status=status, max_rss_bytes=usage.ru_maxrss * 1024, cpu_seconds=cpu_seconds)
     return 0
 
 
 def rank_environment(order: RankOrder, events: int) -> dict[str, str]:
-    """The image's environment, then the run's, with what is found in the image to preload."""
+    """Return the image's environment, then the run's, with the image's libraries to preload."""
+    setvars = sourced_variables(find_in_packages(order.setvars), os.environ) if order.setvars else {}
     return {
         **os.environ,
-        **setvars(order),
+        **setvars,
         **rank_variables(order.environment, order.preload, facts.libraries(Path(sys.prefix))),
         "ORCH_EVENTS_FD": str(events),
     }
 
 
-def setvars(order: RankOrder) -> dict[str, str]:
-    return sourced(in_packages(order.setvars), os.environ) if order.setvars else {}
-
-
-def end_with_rank(rank: ProcessHandle) -> None:
+def kill_with_wrapper(rank: ProcessHandle) -> None:
+    """Kill the rank when the wrapper on the node closes standard input."""
     while os.read(0, 1):
         pass
     rank.send(signal.SIGKILL)
 
 
-def say(events: int, **fields: object) -> None:
+def write_event(events: int, **fields: object) -> None:
     os.write(events, json.dumps({"contained": fields}).encode() + b"\n")

@@ -12,29 +12,32 @@ from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.rank import container as rank_container
-from orch_node.rank.checks import repair
-from orch_node.rank.refusal import fail
-from orch_node.rank.setvars import SetvarsError, in_packages, sourced
+from orch_node.rank.checks import fail, repair_command
+from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
 from orch_node.standalone import facts
 
 
 def training_environment(
     run_dir: Path, layout: RunLayout, placement: Placement, spec: ContainerSpec | None
 ) -> dict[str, str]:
-    environment = {**inherited(layout, placement, spec), **rank_environment(run_dir, layout, placement)}
-    signals = {name: signal_of(environment, name) for name in stack_signal.DEFAULTS}
+    """Return the environment of the training process: the launcher's, with what orch sets.
+
+    In a container, the launcher's variables without those of the node.
+    """
+    if spec:
+        inherited = rank_container.launcher_variables(os.environ)
+    else:
+        inherited = {**os.environ, **setvars_variables(layout, placement)}
+    environment = {**inherited, **rank_environment(run_dir, layout, placement)}
+    try:
+        signals = {name: str(stack_signal.chosen(environment, name)) for name in stack_signal.DEFAULTS}
+    except ValueError as error:
+        fail(str(error))
     return {**environment, **signals}
 
 
-def inherited(layout: RunLayout, placement: Placement, spec: ContainerSpec | None) -> dict[str, str]:
-    """The launcher's environment; in a container only what is not the node's."""
-    if spec:
-        return rank_container.of_launcher(os.environ)
-    return {**os.environ, **setvars_environment(layout, placement)}
-
-
 def rank_environment(run_dir: Path, layout: RunLayout, placement: Placement) -> dict[str, str]:
-    """What orch sets: the node's, the run's, and this rank's own on top."""
+    """Return what orch sets; the node's variables override the run's, and the rank's override both."""
     planned = read_env_file(run_dir / files.ENVIRONMENT)
     return {
         **facts.isa_variables(),
@@ -54,7 +57,7 @@ def rank_environment(run_dir: Path, layout: RunLayout, placement: Placement) -> 
 def torchrun_variables(
     run_id: str, layout: RunLayout, placement: Placement, launcher: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what torchrun sets for a rank, whatever starts it, with the layout's numbers.
+    """Return the variables that torchrun sets for a rank, with the numbers of the layout.
 
     Frameworks read different ones of these variables: Lightning computes the rank from GROUP_RANK
     or NODE_RANK unless TORCHELASTIC_RUN_ID is set. NODE_RANK is the only one of them that torchrun
@@ -77,36 +80,35 @@ def torchrun_variables(
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": launcher.get("TORCHELASTIC_RESTART_COUNT", "0"),
         "TORCHELASTIC_MAX_RESTARTS": launcher.get("TORCHELASTIC_MAX_RESTARTS", "0"),
-        # The ranks meet at MASTER_ADDR; the store of torchrun has the numbers that torchrun gives.
+        # The ranks meet at MASTER_ADDR: torchrun's store numbers them in its own order.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": launcher.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 
-def setvars_environment(layout: RunLayout, placement: Placement) -> dict[str, str]:
-    """Intel's bindings want their setvars.sh sourced; what a plan sets comes after it."""
+def setvars_variables(layout: RunLayout, placement: Placement) -> dict[str, str]:
+    """Return the variables of the setvars.sh of Intel's bindings; a plan's variables override them."""
     if not layout.setvars:
         return {}
     try:
-        return sourced(in_packages(layout.setvars), os.environ)
+        return sourced_variables(find_in_packages(layout.setvars), os.environ)
     except SetvarsError as error:
-        fail(f"{error}. To repair it: {repair(layout.entry(placement.node), None)}.")
+        fail(f"{error}. To repair it: {repair_command(layout.entry(placement.node), None)}.")
 
 
 def master_port(planned: str) -> str:
-    """Another one for each attempt, of ours and of torchrun: a rank that is dying may still hold
-    the last one's."""
+    """Return another port for each attempt of orch or torchrun: a dying rank may hold the last one."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     return str(int(planned) + int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + 16 * restarts)
 
 
 def provisioned_environment() -> dict[str, str]:
-    """What `orch provision` has laid beside train/: variables, and secrets in a 0600 file."""
-    found: dict[str, str] = {}
+    """Return the variables and secrets that `orch provision` installed next to train/."""
+    variables: dict[str, str] = {}
     for path in (program.ROOT / name for name in files.PROVISIONED):
         if path.exists():
-            found |= read_env_file(path)
-    return found
+            variables |= read_env_file(path)
+    return variables
 
 
 def secret_names() -> tuple[str, ...]:
@@ -115,12 +117,5 @@ def secret_names() -> tuple[str, ...]:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """A JSON object of strings: no quoting rules to get wrong, newlines allowed."""
+    """Read variables from a JSON object, which needs no quoting rules and allows newlines."""
     return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
-
-
-def signal_of(environ: Mapping[str, str], variable: str) -> str:
-    try:
-        return str(stack_signal.chosen(environ, variable))
-    except ValueError as error:
-        fail(str(error))

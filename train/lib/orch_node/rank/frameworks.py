@@ -1,4 +1,4 @@
-"""Frameworks in a script: what they believe about the ranks, and what they need to be asked for."""
+"""Adapt Accelerate, the Trainer of transformers and Lightning in a script to the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orch_node.events import note
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.rank.checks import RankError
 
-# Accelerate and the Trainer always pass a timeout; this one nobody chose.
+# What Accelerate and the Trainer pass if the user has chosen no timeout.
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 STRATEGIES = (
     ("lightning.pytorch.strategies", "Strategy"),
@@ -29,9 +29,9 @@ STRATEGIES = (
     ("lightning_fabric.strategies", "Strategy"),
 )
 LIGHTNING_PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
-# Logger -> a part of its line. torchao, which transformers imports, has libraries for CUDA alone
-# and registers constants that newer releases of torch know by themselves.
-NOTES_ABOUT_GPUS = {
+# Logger -> a part of its message. torchao, which transformers imports, has libraries for CUDA only
+# and registers constants that newer releases of torch register themselves.
+GPU_MESSAGES = {
     "torchao": "Failed to load ",
     "torch.utils._pytree": "is an Enum subclass and is now natively supported",
 }
@@ -45,40 +45,43 @@ OTHER_ADVICE = "Wrap the model in DistributedDataParallel, or pass it to Acceler
 
 @dataclass(frozen=True)
 class Numbers:
-    """The rank and the number of ranks that a framework believes in."""
+    """The rank and the number of ranks that a framework works with."""
 
     rank: int
     world_size: int
 
 
 def use_cpu_without_accelerator(torch: ModuleType) -> None:
-    """Ask Accelerate and the Trainer to train on the CPU where there is nothing else: without being
-    asked they train on a single process then."""
+    """Make Accelerate and the Trainer use the CPU on a machine without accelerators.
+
+    Otherwise they train in a single process there.
+    """
     if not has_accelerator(torch):
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
 def has_accelerator(torch: ModuleType) -> bool:
+    """Return whether torch can use a GPU or another accelerator."""
     if hasattr(torch, "accelerator"):
         return bool(torch.accelerator.is_available())
-    kinds = (getattr(torch, name, None) for name in ("cuda", "xpu"))  # torch before 2.6
-    return any(kind is not None and kind.is_available() for kind in kinds)
+    modules = (getattr(torch, name, None) for name in ("cuda", "xpu"))  # torch before 2.6
+    return any(module is not None and module.is_available() for module in modules)
 
 
-def hide_notes_about_gpus(torch: ModuleType) -> None:
-    """Drop lines that packages of the stack log when they are imported without a GPU."""
+def hide_gpu_messages(torch: ModuleType) -> None:
+    """Drop messages that packages of the stack log when they are imported without a GPU."""
     if has_accelerator(torch):
         return
-    for name, text in NOTES_ABOUT_GPUS.items():
-        logging.getLogger(name).addFilter(functools.partial(lacks, text))
+    for name, text in GPU_MESSAGES.items():
+        logging.getLogger(name).addFilter(functools.partial(does_not_contain, text))
 
 
-def lacks(text: str, record: logging.LogRecord) -> bool:
+def does_not_contain(text: str, record: logging.LogRecord) -> bool:
     return text not in record.getMessage()
 
 
 def check_numbers(layout: RunLayout, placement: Placement) -> None:
-    """Compare what the frameworks of this process believe with the run.
+    """Check that the frameworks of this process have the rank and world size of the run.
 
     Raises:
         RankError: if one of them trains as another rank or with another number of ranks.
@@ -94,7 +97,7 @@ def check_numbers(layout: RunLayout, placement: Placement) -> None:
 
 
 def accelerate_numbers() -> list[Numbers]:
-    """Return the numbers of Accelerate, which the Trainer of transformers uses too."""
+    """Return the numbers of Accelerate, which the Trainer of transformers uses, too."""
     module = sys.modules.get("accelerate.state")
     state = vars(module).get("PartialState") if module else None
     shared = dict(getattr(state, "_shared_state", {}))
@@ -104,15 +107,15 @@ def accelerate_numbers() -> list[Numbers]:
 
 
 def lightning_numbers() -> list[Numbers]:
-    """Return the numbers of each Trainer and Fabric of Lightning that exists."""
-    modules = ((sys.modules.get(name), kind) for name, kind in STRATEGIES)
-    kinds = tuple(vars(module)[kind] for module, kind in modules if module and kind in vars(module))
-    return list(strategy_numbers(kinds)) if kinds else []
+    """Return the numbers of each existing Trainer and Fabric of Lightning."""
+    modules = ((sys.modules.get(name), class_name) for name, class_name in STRATEGIES)
+    classes = tuple(vars(module)[name] for module, name in modules if module and name in vars(module))
+    return list(strategy_numbers(classes)) if classes else []
 
 
-def strategy_numbers(kinds: tuple[type, ...]) -> Iterator[Numbers]:
+def strategy_numbers(classes: tuple[type, ...]) -> Iterator[Numbers]:
     for strategy in gc.get_objects():
-        if issubclass(type(strategy), kinds):
+        if issubclass(type(strategy), classes):
             rank, size = getattr(strategy, "global_rank", 0), getattr(strategy, "world_size", 1)
             if isinstance(rank, int) and isinstance(size, int):
                 yield Numbers(rank, size)
@@ -141,7 +144,7 @@ def advice(layout: RunLayout, placement: Placement) -> str:
 def imports_accelerate() -> bool:
     """Return whether the script uses Accelerate or the Trainer, as far as its imports show.
 
-    The models of transformers import accelerate too, so accelerate alone says nothing then.
+    The models of transformers import accelerate too, so accelerate alone does not count then.
     """
     if "transformers" in sys.modules:
         return "transformers.trainer" in sys.modules
@@ -149,9 +152,11 @@ def imports_accelerate() -> bool:
 
 
 def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
-    """Have the timeouts that a script passes to Accelerate, or as --ddp_timeout to the Trainer,
-    or to a strategy of Lightning, reach the group that exists: they drop them otherwise, the
-    Trainer on every CPU."""
+    """Apply the timeouts that a script passes to its framework to the existing group.
+
+    Accelerate, the Trainer (--ddp_timeout) and the strategies of Lightning ignore them if a group
+    exists; the Trainer does so on every CPU.
+    """
 
     def adopt(timeout: datetime.timedelta | None) -> None:
         if timeout is not None and timeout != DEFAULT_TIMEOUT:
@@ -176,21 +181,21 @@ def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
     sys.meta_path.insert(0, AfterImport("transformers.training_args", patch_trainer))
 
 
-def note_losses() -> None:
-    """Have the loss that the Trainer logs appear in the run's report."""
+def record_losses() -> None:
+    """Record the losses that the Trainer logs, for the run's report."""
 
-    def noted(handler: Any, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> None:
+    def record(handler: Any, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> None:
         if isinstance(logs, dict) and "loss" in logs:
             note(loss=logs["loss"], step=state.global_step)
 
     def patch(module: ModuleType) -> None:
-        wrap(module.CallbackHandler, "on_log", noted)
+        wrap(module.CallbackHandler, "on_log", record)
 
     sys.meta_path.insert(0, AfterImport("transformers.trainer_callback", patch))
 
 
 def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:
-    """Have a function call another function with its arguments first."""
+    """Replace a function by one that first calls `before` with the same arguments."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -202,7 +207,7 @@ def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> No
 
 
 class AfterImport(MetaPathFinder):
-    """Calls a function with a module that has just been imported, wherever it comes from."""
+    """An import hook that calls a function with a module right after its import."""
 
     def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""The training process of one rank: joins the process group, then runs the script as __main__."""
+"""Run the training process of one rank: join the process group, then run the script as __main__."""
 
 from __future__ import annotations
 
@@ -38,39 +38,39 @@ from orch_node.rank.checks import (
     check_placement,
     check_preload,
     check_torch,
-    repair,
+    repair_command,
 )
+from orch_node.rank.output import StderrRecorder
 from orch_node.rank.process_group import join
 from orch_node.rank.script import check_program, run_program
 from orch_node.rank.stack_traces import StackTraces
-from orch_node.rank.stderr import StderrRecorder
-from orch_node.rank.step_progress import StepProgress
 
-OURS = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
-ENDING_THEMSELVES = ("ccl", "mpi")
+HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
+BACKENDS_THAT_EXIT = ("ccl", "mpi")  # their C++ exit handlers finalize MPI and end the process
 
 
 def main(argv: list[str]) -> None:
+    """Check this rank, join the group, run the script, and end the process."""
     faulthandler.enable()
     run_dir = Path(os.environ["ORCH_RUN_DIR"])
     layout = layouts.parse((run_dir / files.LAYOUT).read_text())
     placement = layout.placement(int(os.environ["RANK"]))
     node = layout.entry(placement.node)
-    written = json.loads((run_dir / files.ENVIRONMENT).read_text())
-    environment = {**written, **node.env, **placement.env}
+    run_environment = json.loads((run_dir / files.ENVIRONMENT).read_text())
+    environment = {**run_environment, **node.env, **placement.env}
     traces = StackTraces(placement.node)
     try:
         cpus = check_placement(placement)
         check_node(node)
         check_environment(environment)
         spec = read_spec(run_dir)
-        check_preload(environment.get("LD_PRELOAD", ""), repair(node, spec))
+        check_preload(environment.get("LD_PRELOAD", ""), repair_command(node, spec))
         check_program(argv)
         torch = import_torch()
         check_torch(node, torch.__version__, spec)
         torch.set_num_threads(placement.threads)
         join(torch, layout, placement, environment)
-        check_environment(environment)  # the backend has been imported, and has not changed it
+        check_environment(environment)  # importing the backend may have changed it
         argv = precision.choose(torch, layout, placement.rank, argv)
     except Exception as error:
         give_up(error)
@@ -84,13 +84,13 @@ def main(argv: list[str]) -> None:
     )
     send(joined)
     metrics = rank_metrics.begin(torch, run_dir, placement.rank)
-    callbacks = [traces.look]
+    callbacks = [traces.check_handler]
     if placement.rank == 0:
-        callbacks.append(StepProgress(lambda: metrics.steps).look)
+        callbacks.append(heartbeat.StepProgress(lambda: metrics.steps).report)
     heartbeat.begin(torch, lambda: metrics.steps, callbacks)
-    agreement = preemption.AGREEMENT  # its own collectives train nothing
+    agreement = preemption.AGREEMENT  # its collectives are not part of the training
     training_check.begin(torch, lambda: communication.operations(torch) - agreement.collectives)
-    frameworks.note_losses()
+    frameworks.record_losses()
     if run_script(argv, lambda: heartbeat.current(torch, metrics.steps)):
         count = communication.world_collectives(torch)
         send(ScriptEnded(world_collectives=count, trained=metrics.trained))
@@ -98,8 +98,7 @@ def main(argv: list[str]) -> None:
 
 
 def import_torch() -> ModuleType:
-    """An import leaves no garbage: looking for it would only take time, now and whenever all
-    objects are looked at again."""
+    """Import torch, with its objects excluded from garbage collection, which saves time."""
     gc.disable()
     torch = importlib.import_module("torch")
     gc.freeze()
@@ -111,43 +110,46 @@ def run_script(argv: list[str], counts: Callable[[], Heartbeat]) -> bool:
     """Run the user's program as Python would; end this process if it fails.
 
     Returns:
-        Whether this process has done its part of the run: it has neither been preempted nor been
-        forked by the script.
+        Whether this rank has finished its part of the run: False if it was preempted, and in a
+        process that the script forked.
     """
     process = os.getpid()
     stderr = StderrRecorder()
     try:
         run_program(argv)
-    except SystemExit as exit_:
-        if exit_.code == EX_TEMPFAIL:
-            make_room()
+    except SystemExit as error:
+        if error.code == EX_TEMPFAIL:
+            record_preemption()
             return False
-        if exit_.code not in (None, 0):
-            give_up(exit_, counts, stderr.reason())
+        if error.code not in (None, 0):
+            give_up(error, counts, stderr.reason())
     except BaseException as error:
         give_up(error, counts)
     return os.getpid() == process
 
 
-def make_room() -> None:
-    """Ranks that have agreed on it leave the group in order, as at a good end; backends take any
-    other exit code for a failure. One that ends by itself could wait there for ever."""
+def record_preemption() -> None:
+    """Mark this rank as preempted, or exit at once if the ranks have not agreed on it.
+
+    Ranks that have agreed leave the group as after a successful run, because backends take any
+    other exit code for a failure. A rank that ends by itself could wait there forever.
+    """
     if not preemption.AGREEMENT.agreed:
         flush()
         os._exit(EX_TEMPFAIL)
-    mark = files.made_room(int(os.environ["RANK"]))
-    Path(os.environ["ORCH_RUN_DIR"], mark).touch(0o600)
+    preempted_mark = files.made_room(int(os.environ["RANK"]))
+    Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
 
 
 def leave(torch: ModuleType, backend: str) -> NoReturn:
-    """End well: the group first, then what an interpreter does at exit.
+    """End successfully: destroy the group, then do what an interpreter does at exit.
 
-    Stock gloo often aborts in the C++ teardown ("terminate called without an active exception"),
-    also after destroy_process_group(), and would turn a finished training into a failed one; so
-    that is left out, also for plug-ins, which may be gloo inside. The bindings of ccl end the
-    process themselves there, when MPI is finalized. The interpreter is not taken down: a thread of
-    torch that still lets go of something of Python's would abort the process then. Its lock is
-    held (PyDLL), so that no thread of Python's runs beside what C and C++ end.
+    The C++ exit handlers are skipped, also for plug-in backends, which may use gloo: gloo of torch
+    often aborts there ("terminate called without an active exception"), even after
+    destroy_process_group(), and a finished training would fail. The bindings of ccl end the
+    process there when they finalize MPI. The interpreter is not finalized: a thread of torch that
+    still releases a Python object would abort the process. PyDLL holds the interpreter's lock, so
+    no Python thread runs during the exit handlers.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -155,20 +157,21 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
     atexit._run_exitfuncs()
     flush()
     flush_files()
-    if backend in ENDING_THEMSELVES:
+    if backend in BACKENDS_THAT_EXIT:
         ctypes.PyDLL(None).exit(0)
     os._exit(0)
 
 
 def flush_files() -> None:
-    """Those that the script has left open, as the end of an interpreter does."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+    """Flush the files that the script has left open, as an interpreter does at exit."""
+    for value in gc.get_objects():
+        if issubclass(type(value), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
             with contextlib.suppress(OSError, ValueError):
-                thing.flush()
+                value.flush()
 
 
 def flush() -> None:
+    """Flush the loggers and the standard streams."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # closed by the script, or a full disk
@@ -176,12 +179,11 @@ def flush() -> None:
 
 
 def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None, reason: str = "") -> NoReturn:
-    """Report why and end at once: an orderly exit could wait for ranks that wait for this one.
+    """Report the error and end at once: an orderly exit could wait for ranks that wait for this one.
 
     Args:
         error: what ended the script.
-        counts: what the rank had done until then; only with them is it known which collective
-            failed.
+        counts: returns how far the rank is, which identifies the collective that failed.
         reason: what the script wrote before it called sys.exit() with a number.
     """
     if counts:
@@ -192,27 +194,27 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
         if isinstance(error.code, int) and reason:
             text = reason
         if not isinstance(error.code, int):
-            write_last(str(error.code))
+            write_error(str(error.code))
     else:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        text = own_traceback(error)
-    send(Raised(text=text))  # before the log, whose disk may be full
+        text = script_traceback(error)
+    send(Raised(text=text))  # before the log: its disk may be full
     if not isinstance(error, SystemExit):
-        write_last(text)
+        write_error(text)
     flush()
     os._exit(code)
 
 
-def write_last(text: str) -> None:
+def write_error(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # as in flush()
         print(text, file=sys.stderr)
 
 
-def own_traceback(error: BaseException) -> str:
-    """The traceback without our own frames and those of runpy; a RankError is one line."""
+def script_traceback(error: BaseException) -> str:
+    """Return the traceback without frames of orch and runpy, or one line for a RankError."""
     if isinstance(error, RankError):
         return f"error: {error}"
     frame = error.__traceback__
-    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(OURS):
+    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(HIDDEN_FRAMES):
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame)).rstrip()

@@ -1,10 +1,11 @@
-"""What a rank measures of itself: lines of RUN_DIR/ranks/rank-R.metrics.jsonl.
+"""Measure a rank: write lines of RUN_DIR/ranks/rank-R.metrics.jsonl.
 
-A line has, over the time since the line before: `steps` of the optimizer and their mean and longest
+A line covers the time since the previous line: optimizer `steps`, their mean and longest
 `step_seconds`, `work_seconds` (the mean part of a step outside backward(), where DDP makes a rank
-wait for the slowest one), `samples_per_second` of this rank if the script tells, and `cpu_seconds`
-of all threads. `rss_bytes`, `step` and `loss` are as of now. A script need not know of this;
-`note(samples=..., loss=..., step=...)` of events.py tells what cannot be seen from outside.
+wait for the slowest one), `samples_per_second` of this rank if the script reports them, and
+`cpu_seconds` of all threads. `rss_bytes`, `step` and `loss` are current values. The script takes no
+part in this; with `note(samples=..., loss=..., step=...)` of events.py it may add what cannot be
+measured from outside.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from orch_node.protocol.events import FirstStep
 from orch_node.protocol.files import rank_metrics
 from orch_node.whole_files import private
 
-# At first a line a second; after that so many in all that a day gives some 6,000 of them.
+# One line a second at first; later lines are written less often: about 6,000 in a day.
 SECONDS = 1.0
 LINES = 1000
-MOST_NAN_LOSSES = 10
-PAGE = os.sysconf("SC_PAGE_SIZE")
+MAX_NAN_LOSSES = 10
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def begin(torch: ModuleType, run_dir: Path, rank: int) -> Metrics:
-    """Measure from now on, in a thread that never keeps the process alive."""
+    """Start measuring, in a daemon thread."""
     metrics = Metrics(run_dir / rank_metrics(rank))
-    metrics.follow(torch)
+    metrics.install_hooks(torch)
     threading.Thread(target=metrics.run, name="orch-metrics", daemon=True).start()
     atexit.register(metrics.end)
     return metrics
 
 
 class Metrics:
-    """Sums since the last line; the training thread adds to them, another one writes."""
+    """Sums since the last line; the training thread adds to them, a daemon thread writes them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,17 +52,17 @@ class Metrics:
         self.steps = 0  # of this process
         self.last_step: float | None = None
         self.backward = 0.0  # seconds since the last step
-        self.trained = False  # a backward pass or an optimizer step has been seen
+        self.trained = False  # whether a backward pass or an optimizer step was made
         self.nan_losses = NanLosses()
-        self.durations: list[tuple[float, float]] = []  # (all of a step, outside backward)
+        self.durations: list[tuple[float, float]] = []  # (whole step, outside backward)
         self.began = time.monotonic()
         self.written = (self.began, 0, time.process_time(), 0)  # time, steps, CPU, samples
 
-    def follow(self, torch: ModuleType) -> None:
-        """See every optimizer step and every backward() of the process."""
+    def install_hooks(self, torch: ModuleType) -> None:
+        """Measure every optimizer step and every backward() of the process."""
         optimizer = importlib.import_module("torch.optim.optimizer")
-        if hasattr(optimizer, "register_optimizer_step_post_hook"):  # torch 2.0
-            optimizer.register_optimizer_step_post_hook(functools.partial(self.stepped, torch))
+        if hasattr(optimizer, "register_optimizer_step_post_hook"):  # torch 2.0 has none
+            optimizer.register_optimizer_step_post_hook(functools.partial(self.add_step, torch))
         original = torch.autograd.backward
 
         @functools.wraps(original)
@@ -76,7 +77,7 @@ class Metrics:
 
         torch.autograd.backward = backward
 
-    def stepped(self, torch: ModuleType, *_: Any) -> None:
+    def add_step(self, torch: ModuleType, *_: Any) -> None:
         now = time.perf_counter()
         if self.last_step is None:
             send(FirstStep(torch_seed=torch.initial_seed()))
@@ -94,7 +95,7 @@ class Metrics:
             self.write()
 
     def end(self) -> None:
-        if os.getpid() == self.pid:  # not in a child that was forked
+        if os.getpid() == self.pid:  # not in a forked child
             self.write()
 
     def write(self) -> None:
@@ -103,53 +104,52 @@ class Metrics:
             try:
                 with open(self.path, "a", encoding="utf-8", opener=private) as file:
                     file.write(json.dumps(line) + "\n")
-            except OSError:  # a full disk: the training is worth more than this line
+            except OSError:  # a full disk does not end the training
                 pass
 
     def line(self) -> dict[str, object]:
-        at, steps, cpu, samples = self.written
+        last_time, last_steps, last_cpu, last_samples = self.written
         noted = dict(NOTED)
-        told_samples = whole(noted.get("samples"), samples)
-        now = (time.monotonic(), self.steps, time.process_time(), told_samples)
+        samples = number_or(noted.get("samples"), last_samples)
+        self.written = (time.monotonic(), self.steps, time.process_time(), samples)
         durations, self.durations = self.durations, []
-        self.written = now
-        seconds = max(now[0] - at, 1e-9)
-        told = now[3] - samples
+        seconds = max(self.written[0] - last_time, 1e-9)
+        new_samples = samples - last_samples
         return {
             "time": round(time.time(), 3),
             "seconds": round(seconds, 3),
-            "step": whole(noted.get("step"), self.steps),
-            "steps": now[1] - steps,
-            "step_seconds": mean([one for one, _ in durations]),
-            "step_seconds_max": rounded(max((one for one, _ in durations), default=None)),
+            "step": number_or(noted.get("step"), self.steps),
+            "steps": self.written[1] - last_steps,
+            "step_seconds": mean([step for step, _ in durations]),
+            "step_seconds_max": rounded(max((step for step, _ in durations), default=None)),
             "work_seconds": mean([work for _, work in durations]),
-            "samples_per_second": rounded(told / seconds) if told else None,
-            "loss": number(noted.get("loss")),
-            "rss_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
-            "cpu_seconds": rounded(now[2] - cpu),
+            "samples_per_second": rounded(new_samples / seconds) if new_samples else None,
+            "loss": finite_number(noted.get("loss")),
+            "rss_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES,
+            "cpu_seconds": rounded(self.written[2] - last_cpu),
         }
 
 
 class NanLosses:
-    """The NaN losses in a row. Many are worth a warning; a gradient scaler skips a few at first."""
+    """Counts consecutive NaN losses, and warns of many; a gradient scaler skips a few at first."""
 
     def __init__(self) -> None:
         self.in_a_row = 0
 
     def check(self, torch: ModuleType, tensors: Any) -> None:
-        """Check what backward() starts from; reading the tensor of a device would wait for it."""
+        """Check the tensor that backward() starts from; reading one on a device would wait for it."""
         loss: Any = tensors if torch.is_tensor(tensors) else next(iter(tensors or ()), None)
-        if self.in_a_row >= MOST_NAN_LOSSES or not torch.is_tensor(loss):
+        if self.in_a_row >= MAX_NAN_LOSSES or not torch.is_tensor(loss):
             return
         if loss.device.type != "cpu" or loss.numel() != 1:
             return
         try:
             value = loss.item()
-        except Exception:  # a tensor without data; a check must not end a training
+        except Exception:  # a tensor without data; the check never ends a training
             return
         self.in_a_row = self.in_a_row + 1 if value != value else 0
-        if self.in_a_row == MOST_NAN_LOSSES:
-            warn(f"the loss has been NaN in {MOST_NAN_LOSSES} backward passes in a row.")
+        if self.in_a_row == MAX_NAN_LOSSES:
+            warn(f"the loss has been NaN in {MAX_NAN_LOSSES} backward passes in a row.")
 
 
 def mean(values: list[float]) -> float | None:
@@ -160,19 +160,18 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def whole(value: Any, otherwise: Any) -> Any:
-    """A number as it was told, whole ones as such; what is none, or none that JSON knows, was not
-    told."""
+def number_or(value: Any, default: Any) -> Any:
+    """Return an integer unchanged, another number as a float, and the default for anything else."""
     if type(value) is int and abs(value) < 1 << 63:
         return value
-    found = number(value)
-    return otherwise if found is None else found
+    number = finite_number(value)
+    return default if number is None else number
 
 
-def number(value: Any) -> float | None:
-    """A loss as it was told: a number, or a tensor of one."""
+def finite_number(value: Any) -> float | None:
+    """Return the float in a number or tensor; None if there is none that JSON can express."""
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
-    return found if abs(found) < float("inf") else None  # JSON knows no NaN
+    return number if abs(number) < float("inf") else None

@@ -1,4 +1,4 @@
-"""The ranks of a batch job or of pods choose their precision together, before the script runs."""
+"""Choose the precision of a batch job or of pods: all ranks decide together before the script runs."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ def decide(precision: RunPrecision, lacking: list[str], spares: Sequence[str] = 
     """Return the precision and its reason; an empty precision and an error if there is none.
 
     Args:
-        precision: what the plan says of it.
-        lacking: names of the nodes that have ranks, and no BF16 instructions.
-        spares: names of the spare nodes without them. A restart may need these nodes, so a new
+        precision: the plan's settings.
+        lacking: names of the nodes with ranks but without BF16 instructions.
+        spares: names of the spare nodes without BF16 instructions. A restart may need these nodes, so a new
             run does not train in BF16; a resumed one keeps the precision of its checkpoint.
     """
-    kept = read(precision)
-    if kept == BF16 and lacking:
+    recorded = read_recorded(precision)
+    if recorded == BF16 and lacking:
         return "", (
             f"the checkpoint was trained in BF16, but {describe_lack(', '.join(lacking))}. Resume "
             "with --precision fp32, or emulate with --precision bf16 --allow-slow-bf16."
         )
-    if kept:
-        return kept, "as in the checkpoint"
+    if recorded:
+        return recorded, "as in the checkpoint"
     lacking = sorted({*lacking, *spares})
     if lacking:
         return FP32, describe_lack(", ".join(lacking))
     return BF16, "all nodes have BF16 instructions"
 
 
-def read(precision: RunPrecision) -> str:
+def read_recorded(precision: RunPrecision) -> str:
     """Return the precision that an earlier start of this run recorded, or an empty string."""
     path = Path(precision.file)
     if not precision.file or not path.exists():

@@ -1,4 +1,4 @@
-"""The training process of one rank: started, stopped on request."""
+"""Start and stop the training process of a rank."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.environment import with_defaults
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import Placement
-from orch_node.rank import malloc, preload
+from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# What a batch system warns of its end with, and whatever else a script makes of them.
-FOR_THE_SCRIPT = (signal.SIGUSR1, signal.SIGUSR2)
-# After a failure the supervisor wants the stack traces of the other ranks; hydra would kill those
-# as soon as the wrapper ends, so it stays until it is told to stop, or for this long.
+# Left to the script: batch systems announce the end of a job with them.
+SCRIPT_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+# After a failure the supervisor takes the stack traces of the other ranks. Hydra kills those as
+# soon as a wrapper ends, so the wrapper stays until it is asked to stop, or for this long.
 LINGER_SECONDS = 10.0
-LINGER_FOR_RESTART = 1.5  # where the launcher starts the ranks again as soon as one has ended
+LINGER_BEFORE_RESTART_SECONDS = 1.5  # torchrun restarts the ranks as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
 
 
 def start(placement: Placement, environment: dict[str, str], log: int, command: Sequence[str]) -> int:
-    """Fork and exec the training process; -> its pid. It dies with this one."""
+    """Fork and exec the training process, and return its pid. It dies with this process."""
     events = int(environment["ORCH_EVENTS_FD"])
-    environment = malloc.keeping(preload.reachable(with_defaults(environment)))
+    environment = with_kept_heap(with_loadable_preload(with_defaults(environment)))
     parent = os.getpid()
     child = os.fork()
     if child:
@@ -47,80 +47,74 @@ def start(placement: Placement, environment: dict[str, str], log: int, command: 
         os.dup2(log, 2)
         os.set_inheritable(events, True)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before prctl
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(143)
         if placement.cpus:
             os.sched_setaffinity(0, placement.cpus)
-        os.execve(sys.executable, main_command(command), environment)
+        # Unbuffered, so that the log is always up to date.
+        python, *arguments = program.command("run-script", *command)
+        os.execve(sys.executable, [python, "-u", *arguments], environment)
     except OSError as error:
         send(Raised(text=f"rank {placement.rank} could not be started: {error}"))
     os._exit(71)  # EX_OSERR
 
 
-def main_command(command: Sequence[str]) -> list[str]:
-    """What becomes the training process: unbuffered, so that a log is never behind."""
-    python, *rest = program.command("run-script", *command)
-    return [python, "-u", *rest]
-
-
 class Process(Protocol):
-    """The training process, wherever it is."""
+    """The training process, in a container or outside."""
 
     pid: int
 
     def wait(self) -> tuple[int, int, float]:
-        """-> exit code (negative: a signal), most memory in bytes, CPU seconds."""
+        """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
 
 
 class Child:
-    """The training process where it is a child of this one."""
+    """A training process that is a child of this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
     def wait(self) -> tuple[int, int, float]:
+        """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
         _, status, usage = os.wait4(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         return code, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
 
 
-class Stop:
-    """Passes a request to stop on to the child: SIGTERM first, SIGKILL if it does not end. Signals
-    that are the script's own affair reach it as they are."""
+class SignalForwarder:
+    """Forwards signals to the child: requests to stop as SIGTERM, then SIGKILL; others unchanged."""
 
     def __init__(self, child: int) -> None:
         self.child = child
-        self.handle = ProcessHandle(child)  # it may be reaped, and its number another's, any moment
-        self.asked = False
+        self.handle = ProcessHandle(child)  # unlike its pid, never another process after the child ends
+        self.stop_requested = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.request_stop)
+        for number in SCRIPT_SIGNALS:
             signal.signal(number, self.forward)
-        for number in FOR_THE_SCRIPT:
-            signal.signal(number, self.pass_on)
         signal.signal(signal.SIGALRM, self.kill)
 
-    def forward(self, number: int, frame: FrameType | None) -> None:
+    def request_stop(self, number: int, frame: FrameType | None) -> None:
         if in_slurm_job() and number == signal.SIGTERM and handles(self.child, number):
-            self.send(number)  # the script writes a checkpoint; its agent ends it if it must
+            self.handle.send(number)  # the script writes a checkpoint; the agent ends it if necessary
             return
-        self.asked = True
-        self.send(signal.SIGTERM)
+        self.stop_requested = True
+        self.handle.send(signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, KILL_AFTER_SECONDS)
 
-    def pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Launchers signal a rank's whole process group, so a script that is in ours has it."""
+    def forward(self, number: int, frame: FrameType | None) -> None:
+        """Send the signal to the script unless it is in our process group, which launchers signal."""
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(self.child) != os.getpgrp():
-                self.send(number)
+                self.handle.send(number)
 
     def kill(self, number: int, frame: FrameType | None) -> None:
-        self.send(signal.SIGKILL)
-
-    def send(self, number: int) -> None:
-        self.handle.send(number)
+        self.handle.send(signal.SIGKILL)
 
     def linger(self) -> None:
-        left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
-        left -= int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        deadline = time.monotonic() + (LINGER_FOR_RESTART if left > 0 else LINGER_SECONDS)
-        while not self.asked and time.monotonic() < deadline:
+        """Wait until the supervisor has taken the stack traces of the other ranks."""
+        restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+        restarts -= int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        deadline = time.monotonic() + (LINGER_BEFORE_RESTART_SECONDS if restarts > 0 else LINGER_SECONDS)
+        while not self.stop_requested and time.monotonic() < deadline:
             time.sleep(0.05)

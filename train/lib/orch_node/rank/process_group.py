@@ -1,7 +1,7 @@
-"""The process group of a rank: made from the layout, handed to the script, and used by it.
+"""Create the process group of a rank from the layout, and give it to the script.
 
-It is made before any Hugging Face code runs, because newer transformers and accelerate refuse the
-name `ccl`; they use a group that already exists as it is.
+It is created before any Hugging Face code runs: newer transformers and accelerate reject the name
+`ccl`, but use an existing group as it is.
 """
 
 from __future__ import annotations
@@ -24,49 +24,57 @@ from orch_node.rank.checks import RankError
 
 
 def join(torch: ModuleType, layout: RunLayout, placement: Placement, planned: Mapping[str, str]) -> None:
-    """Import what the backend needs and make the default process group, also of one rank: a script
-    may ask for its rank, or reduce, however many there are. A torch without distributed has none.
+    """Import the backend's module and create the default process group.
 
-    `planned`: variables that orch has set."""
+    A single rank gets a group, too, so that a script may query its rank or reduce, unless torch was
+    built without distributed.
+
+    Args:
+        torch: the torch module.
+        layout: of the run.
+        placement: of this rank.
+        planned: the variables that orch has set.
+    """
     if layout.backend_module:
         module = importlib.import_module(layout.backend_module)
-        if hasattr(module, "expect_settings"):  # our bindings: no warning of what we have set
+        if hasattr(module, "expect_settings"):  # our bindings: do not warn about these variables
             module.expect_settings(planned)
     distributed = torch.distributed
     if layout.world_size == 1 and not distributed.is_available():
         return
     check_backend(torch, layout.backend)
-    # Also for a script that makes its groups anew.
+    # The script may create further groups.
     bind_stores(importlib.import_module("torch.distributed.rendezvous"))
     communication.begin(torch)
     if layout.backend == "gloo":
-        # A rank that ends at once would break the connections that others still make.
+        # Without a barrier, a rank that ends at once breaks the connections that others are making.
         os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     timeout = planned_timeout(layout)
     distributed.init_process_group(layout.backend, init_method="env://", timeout=timeout)
     adopt_group(distributed, layout)
     frameworks.use_cpu_without_accelerator(torch)
-    frameworks.hide_notes_about_gpus(torch)
+    frameworks.hide_gpu_messages(torch)
     frameworks.adopt_timeouts(functools.partial(set_timeout, distributed))
     if layout.world_size > 1:
         forbid_training_alone(torch, layout, placement)
 
 
 def check_backend(torch: ModuleType, backend: str) -> None:
-    """Of those that torch may have been built without: gloo, mpi, nccl, ucc, xccl."""
-    there = getattr(torch.distributed, f"is_{backend}_available", None)
-    if there is not None and not there():
+    """Raise RankError if torch was built without the backend: gloo, mpi, nccl, ucc or xccl."""
+    is_available = getattr(torch.distributed, f"is_{backend}_available", None)
+    if is_available is not None and not is_available():
         raise RankError(
-            f"torch {torch.__version__} was built without the backend {backend}. Take --backend "
-            "ccl or gloo, or a torch that has it."
+            f"torch {torch.__version__} was built without the backend {backend}. Use --backend "
+            "ccl or gloo, or install a torch that has it."
         )
 
 
 def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
-    """Give a script's own init_process_group() the group that exists, with a note in the log.
+    """Make init_process_group() of the script return the existing group, with a note in the log.
 
-    The script may destroy that group; a new one has the run's backend too. It meets at the store of
-    the first one: a rank could connect to the server of the old store while that is shut down.
+    If the script has destroyed that group, it gets a new one with the run's backend. The new group
+    uses the store of the first one: with a new store, a rank could connect to the server of the old
+    one while that shuts down.
     """
     original = distributed.init_process_group
     signature = inspect.signature(original)
@@ -79,9 +87,8 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
         requested = signature.bind(*args, **kwargs).arguments
         exists = distributed.is_initialized()
         print(
-            f"orch: the script asks for a process group ({requested.get('backend') or 'default'}); "
-            f"it gets {'the' if exists else 'a new'} one on {layout.backend}"
-            f"{' that orch made' if exists else ''}.",
+            f"orch: the script requests a process group ({requested.get('backend') or 'default'}); it gets "
+            f"{'the one that orch created, on' if exists else 'a new one on'} {layout.backend}.",
             file=sys.stderr,
         )
         if not exists:
@@ -107,26 +114,26 @@ def planned_timeout(layout: RunLayout) -> datetime.timedelta:
 
 
 def check_requested(distributed: ModuleType, requested: Mapping[str, Any]) -> None:
-    """Raise ValueError if the script asks for another world size or rank than the run's."""
+    """Raise ValueError if the script requests another world size or rank than the run's."""
     world_size, rank = requested.get("world_size", -1), requested.get("rank", -1)
     if world_size not in (-1, None, distributed.get_world_size()):
         raise ValueError(
-            f"the script asks for world_size={world_size}, this run has {distributed.get_world_size()} ranks."
+            f"the script requests world_size={world_size}, but this run has {distributed.get_world_size()} ranks."
         )
     if rank not in (-1, None, distributed.get_rank()):
-        raise ValueError(f"the script asks for rank={rank} on rank {distributed.get_rank()}.")
+        raise ValueError(f"the script requests rank={rank} on rank {distributed.get_rank()}.")
 
 
 def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
-    """Give the default group, if there is one, the timeout that the script asks for."""
-    if not distributed.is_initialized():  # the script has destroyed it, and asks for a new one
+    """Set the timeout that the script requests on the default group, if there is one."""
+    if not distributed.is_initialized():  # the script has destroyed it and will create a new one
         return
     torch = importlib.import_module("torch")
     group = distributed.distributed_c10d._get_default_group()
     for backend in communication.backends(torch, group):
         if not hasattr(backend, "_set_default_timeout"):
             print(
-                "warning: this backend's timeout cannot be changed; the script asks for "
+                "warning: the timeout of this backend cannot be changed; the script requests "
                 f"{timeout.total_seconds():g} s.",
                 file=sys.stderr,
             )
@@ -136,19 +143,21 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
 
 
 def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Placement) -> None:
-    """Stop a script at its first optimizer step if a framework in it has other numbers of ranks
-    than the run, or if the ranks have not communicated at all: then each trains alone."""
-    at_start = communication.operations(torch)
+    """Stop a script at its first optimizer step if its ranks train alone.
 
+    They do if a framework has another rank or world size than the run, or if the ranks have not
+    communicated at all.
+    """
+    initial_operations = communication.operations(torch)
     steps: list[None] = []
 
     def check(*_: Any) -> None:
-        if steps:  # a hook that removed itself here would break torch's loop over all of them
+        if steps:  # the hook cannot remove itself: torch is iterating its hooks
             return
         steps.append(None)
         frameworks.check_numbers(layout, placement)
-        silent = communication.operations(torch) == at_start
-        if silent and torch.distributed.is_initialized() and not other_groups(torch):
+        has_communicated = communication.operations(torch) != initial_operations
+        if not has_communicated and torch.distributed.is_initialized() and not has_script_groups(torch):
             raise RankError(
                 "the script trains alone on every rank: it made an optimizer step before the ranks "
                 f"had communicated. {frameworks.advice(layout, placement)}; or run it with "
@@ -159,6 +168,6 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
     optimizer.register_optimizer_step_pre_hook(check)
 
 
-def other_groups(torch: ModuleType) -> bool:
-    """Return whether the script made process groups, whose backends may not count."""
+def has_script_groups(torch: ModuleType) -> bool:
+    """Return whether the script created process groups, whose operations may not be counted."""
     return len(torch.distributed.distributed_c10d._world.pg_map) > 1

@@ -1,4 +1,4 @@
-"""The user's program, a script or a module (`-m NAME`): find it, and run it as __main__."""
+"""Find the user's program, a script or a module (`-m NAME`), and run it as __main__."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def check_program(argv: list[str]) -> str:
     if argv[0] != MODULE:
         return argv[0]
     name = argv[1]
-    spec = find(name)
+    spec = find_module(name)
     if spec and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
-        spec = find(name)
+        spec = find_module(name)
     if spec is None:
         raise RankError(
             f"no module named {name}, neither in the working directory {os.getcwd()} nor among "
@@ -45,8 +45,8 @@ def check_program(argv: list[str]) -> str:
     return spec.origin or ""
 
 
-def find(name: str) -> ModuleSpec | None:
-    """Return what the import system knows of a module of the working directory or a package."""
+def find_module(name: str) -> ModuleSpec | None:
+    """Return the spec of a module of the working directory or a package, without importing it."""
     top, *parts = name.split(".")
     sys.path.insert(0, os.getcwd())
     try:
@@ -54,7 +54,7 @@ def find(name: str) -> ModuleSpec | None:
         for part in parts:
             path = spec.submodule_search_locations if spec else None
             spec = None if path is None else PathFinder.find_spec(part, path)
-    except ValueError:  # no name of a module
+    except ValueError:  # not a module name
         return None
     finally:
         sys.path.pop(0)
@@ -65,7 +65,7 @@ def run_program(argv: list[str]) -> None:
     """Run the program as `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
     if argv[0] == MODULE:
         _, name, *arguments = argv
-        sys.argv = [MODULE, *arguments]  # the packages see this, and the module its file
+        sys.argv = [MODULE, *arguments]  # packages see this; the module itself sees its file
         sys.path.insert(0, os.getcwd())
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:

@@ -1,4 +1,4 @@
-"""What the setvars.sh of Intel's bindings does to an environment; no shell around the ranks."""
+"""Get the variables that the setvars.sh of Intel's bindings sets, without a shell around the ranks."""
 
 from __future__ import annotations
 
@@ -7,37 +7,43 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-# What a login gives; whatever else the launcher's environment holds cannot mislead the script.
-KEPT = ("HOME", "USER", "LANG", "PATH", "LD_LIBRARY_PATH")
-SECONDS = 60.0
-# A script may read $1.. or print; only what it leaves in the environment counts.
+# Pass only what a login sets: other variables of the launcher could mislead the script.
+PASSED_VARIABLES = ("HOME", "USER", "LANG", "PATH", "LD_LIBRARY_PATH")
+IGNORED_VARIABLES = {"_", "SHLVL", "PWD", "OLDPWD"}
+TIMEOUT_SECONDS = 60.0
+# The script may read $1.. or print; only its effect on the environment counts.
 SOURCE = 'file=$1; set --; . "$file" > /dev/null; env -0'
 
 
 class SetvarsError(Exception):
-    """The script is missing or fails; the text says which one and why."""
+    """The script is missing or fails; the text names it and the reason."""
 
 
-def sourced(script: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that sourcing the script sets or changes. Raises SetvarsError."""
+def sourced_variables(script: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that sourcing the script sets or changes.
+
+    Raises:
+        SetvarsError: if the script is missing or fails.
+    """
     if not script.is_file():
         raise SetvarsError(f"{script} is missing")
-    clean = {name: environ[name] for name in KEPT if name in environ}
+    passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
     command = ["bash", "--noprofile", "--norc", "-c", SOURCE, "bash", str(script)]
     try:
-        done = subprocess.run(command, env=clean, capture_output=True, stdin=subprocess.DEVNULL, timeout=SECONDS)
+        process = subprocess.run(
+            command, env=passed, capture_output=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetvarsError(f"{script} could not be sourced: {error}") from None
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip()
-        raise SetvarsError(f"{script} ended with exit code {done.returncode}: {words}")
-    pairs = (entry.partition("=") for entry in done.stdout.decode().split("\0") if entry)
-    found = {name: value for name, _, value in pairs}
-    ignored = {"_", "SHLVL", "PWD", "OLDPWD"}
-    return {n: v for n, v in found.items() if clean.get(n) != v and n not in ignored}
+    if process.returncode != 0:
+        output = process.stderr.decode(errors="replace").strip()
+        raise SetvarsError(f"{script} ended with exit code {process.returncode}: {output}")
+    variables = (entry.partition("=") for entry in process.stdout.decode().split("\0") if entry)
+    return {name: value for name, _, value in variables if passed.get(name) != value and name not in IGNORED_VARIABLES}
 
 
-def in_packages(path: str) -> Path:
-    """A file below this interpreter's site-packages, or the place where it should be."""
-    found = [Path(folder) / path for folder in sys.path if folder.endswith("site-packages")]
-    return next((one for one in found if one.is_file()), found[0] if found else Path(path))
+def find_in_packages(path: str) -> Path:
+    """Return the file in this interpreter's site-packages, or where it should be."""
+    candidates = [Path(folder) / path for folder in sys.path if folder.endswith("site-packages")]
+    default = candidates[0] if candidates else Path(path)
+    return next((candidate for candidate in candidates if candidate.is_file()), default)

@@ -1,4 +1,4 @@
-"""A rank's stack traces, which it writes into its log at a signal that the script leaves alone."""
+"""Write a rank's stack traces to its log on a signal, unless the script handles that signal."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ from orch_node.protocol.events import Unanswered
 
 
 class StackTraces:
-    """A handler of the script's stays and, once that has been told, is never called by orch."""
+    """The handler of the stack signal; a handler of the script has precedence."""
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.number = stack_signal.of_process(os.getpid())  # 0: none are wanted
-        self.taken = bool(self.number) and processes.handles(os.getpid(), self.number)
-        if self.number and not self.taken:
+        self.number = stack_signal.of_process(os.getpid())  # 0: no stack traces
+        self.is_taken = bool(self.number) and processes.handles(os.getpid(), self.number)
+        if self.number and not self.is_taken:
             faulthandler.register(self.number, all_threads=True)
 
-    def look(self) -> None:
-        """Whether the signal is still ours; if not, say so, once."""
+    def check_handler(self) -> None:
+        """Report once if the script handles the signal itself."""
         if not self.number:
             return
-        if self.taken or signal.getsignal(self.number) not in (None, signal.SIG_DFL):
-            self.give_up()
-
-    def give_up(self) -> None:
-        name = stack_signal.name_of(self.number)
-        self.number = 0
+        if not self.is_taken and signal.getsignal(self.number) in (None, signal.SIG_DFL):
+            return
         text = (
-            f"the script handles {name} itself, so there will be no stack traces of this rank; "
-            f"{stack_signal.VARIABLE} names another signal for them"
+            f"the script handles {stack_signal.name_of(self.number)} itself, so there will be no stack traces of this "
+            f"rank; {stack_signal.VARIABLE} chooses another signal for them"
         )
+        self.number = 0
         print(f"orch: {text}", file=sys.stderr, flush=True)
         send(Unanswered(node=self.node, text=text))

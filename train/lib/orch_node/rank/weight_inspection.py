@@ -103,7 +103,7 @@ def detached_layers(layers: Iterable[Any]) -> list[Any]:
     """Return the packed layers whose weights no longer share memory with the packed copies.
 
     A layer computes with the copy in its `ctx`. ipex.optimize() makes `weight` share its memory;
-    moving the model afterwards, even from cpu to cpu:0, gives `weight` memory of its own.
+    moving the model afterwards, even from cpu to cpu:0, gives `weight` other memory.
     """
     return [
         layer

@@ -1,4 +1,4 @@
-"""Counts of what a rank has communicated."""
+"""The counts of a rank's communication."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orch_node.rank import communication
 TORCH = cast(ModuleType, SimpleNamespace(distributed=SimpleNamespace(is_available=lambda: False)))
 
 
-def test_a_child_that_is_forked_while_operations_are_counted_does_not_hang() -> None:
-    with communication.LOCK:  # the heartbeat holds it at times
+def test_counting_in_a_child_forked_while_the_lock_is_held_does_not_hang() -> None:
+    with communication.LOCK:  # as the heartbeat does
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,0 +1,32 @@
+"""The end of a rank's log, as the reason for its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orch_node.rank.output import TAIL_BYTES, log_tail
+
+FRAME = '  File "/home/user/orch/train/recipes/bert_qa/run_qa.py", line 1 in main\n'
+
+
+def make_log(folder: Path, text: str) -> Path:
+    path = folder / "rank-0.log"
+    path.write_text(text)
+    return path
+
+
+def test_log_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
+    assert log_tail(make_log(tmp_path, "")) == ""
+    assert log_tail(make_log(tmp_path, "one\ntwo\n")) == "one\ntwo"
+    text = "".join(f"line {number}\n" for number in range(1000))
+    assert text.strip().endswith(log_tail(make_log(tmp_path, text)))
+    assert len(log_tail(make_log(tmp_path, text))) < TAIL_BYTES
+
+
+def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:
+    start = "early\n" * 1000 + "free(): invalid pointer\n"
+    text = start + "Fatal Python error: Aborted\n\n" + "Thread 1:\n" + FRAME * 400
+    result = log_tail(make_log(tmp_path, text))
+    assert "free(): invalid pointer\nFatal Python error: Aborted" in result
+    assert FRAME.strip() in result
+    assert len(result) <= TAIL_BYTES

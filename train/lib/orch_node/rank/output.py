@@ -1,0 +1,62 @@
+"""What a rank writes: its log file, and the reason that its script gives on standard error."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import deque
+from pathlib import Path
+
+TAIL_BYTES = 2000
+FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack traces
+SEARCHED_BYTES = 1 << 16  # of the log's end; enough for the stack traces of many threads
+MAX_WRITES = 400  # the newest writes to sys.stderr; a line may take several
+TRACEBACK = "Traceback (most recent call last):"
+# Source lines below a warning, progress bars, warnings and what orch itself prints.
+NO_REASON = re.compile(r"\s|.*\r|orch: |.*\d: \w*Warning: |.*\b(DEBUG|INFO|WARNING)\b")
+
+
+def open_log(path: Path) -> int:
+    """Return a descriptor that appends to the log, which only its user may read."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def log_tail(log: Path) -> str:
+    """Return the end of a rank's log, as the reason for a signal that ended the rank.
+
+    What precedes the stack traces of faulthandler matters more than the traces.
+    """
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - SEARCHED_BYTES))
+        content = file.read()
+    begin = max(0, len(content) - TAIL_BYTES)
+    if (fatal := content.rfind(FATAL)) >= 0:
+        begin = min(begin, max(0, fatal - TAIL_BYTES // 2))
+    return content[begin : begin + TAIL_BYTES].decode(errors="replace").strip()
+
+
+class StderrRecorder:
+    """Records what Python code writes to sys.stderr: before sys.exit(2), it contains the reason."""
+
+    def __init__(self) -> None:
+        self.pieces: deque[str] = deque(maxlen=MAX_WRITES)
+        self.original = sys.stderr.write
+        # Patch the stream itself: modules that already hold a reference are recorded as well.
+        sys.stderr.write = self.write  # type: ignore[method-assign]
+
+    def write(self, text: str) -> int:
+        """Write and record the text."""
+        written = self.original(text)
+        self.pieces.append(text)
+        return written
+
+    def reason(self) -> str:
+        """Return the last traceback, else the last line that may be a reason, else nothing."""
+        lines = "".join(self.pieces).split("\n")
+        if TRACEBACK in lines:
+            begin = len(lines) - 1 - lines[::-1].index(TRACEBACK)
+            return "\n".join(lines[begin:]).rstrip()
+        reasons = [line for line in lines if line and not NO_REASON.match(line)]
+        return reasons[-1].strip() if reasons else ""
