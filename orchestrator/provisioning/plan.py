@@ -132,7 +132,7 @@ def platform_of(probe: Probe) -> Platform:
 def find_address(name: str, probes: tuple[Probe, ...]) -> str:
     """Return the address at which the other nodes reach a node; for a single node the loopback address.
 
-    Addresses of the node's interfaces come first, so that no other node can redirect its peers.
+    Addresses of the node's interfaces come first, so that other nodes cannot redirect its peers.
     """
     peers = [probe.peers[name] for probe in probes if name in probe.peers]
     addresses = [peer.address for peer in peers if peer.address]

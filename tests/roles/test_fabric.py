@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,8 @@ import pytest
 from orchestrator.load.facts import read_record
 from orchestrator.paths import TRAIN
 from orchestrator.provisioning import fabric_checks
-from orchestrator.provisioning.playbook import render_variables
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
-from tests.roles.modules import PLAYBOOKS
+from tests.roles.modules import run_play
 from tests.unit.provisioning.test_node_answers import make_facts
 from tests.unit.provisioning.test_session import add_result, session
 
@@ -45,48 +42,25 @@ def run_role(folder: Path, devices: list[dict[str, Any]], verified: str = "") ->
     (folder / "orch").mkdir(exist_ok=True)
     if not (folder / "orch" / "train").exists():
         (folder / "orch" / "train").symlink_to(TRAIN)
-    names = ("node0", "node1")
-    variables = {
-        "orch_root": str(folder / "orch"),
-        "orch_stack": "current",
-        "orch_backend": "ccl",
-        "orch_verify": False,
-        "orch_fabric_version": "1",
-        "fabric_prefix": sys.prefix,
-        "fabric_seconds": 60,
-        "orch_facts": facts,
-        "orch_nodes": {name: {"verified": {"fabrics": verified}} for name in names},
-    }
-    (folder / "variables").write_text(render_variables(variables))
-    play = [{"hosts": "all", "gather_facts": False, "roles": ["fabric"]}]
-    (folder / "play.yml").write_text(json.dumps(play))
-    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    (folder / "hosts.yml").write_text(json.dumps({"all": {"hosts": dict.fromkeys(names, host)}}))
-    done = subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            "-i",
-            folder / "hosts.yml",
-            "-e",
-            f"@{folder}/variables",
-            folder / "play.yml",
-        ],
-        env=os.environ
-        | {
-            "ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg"),
-            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.oneline",
-            "LC_ALL": "C.UTF-8",
-            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
-        },
-        capture_output=True,
-        text=True,
+    nodes = ("node0", "node1")
+    return run_play(
+        folder,
+        {"roles": ["fabric"]},
+        nodes,
+        orch_root=str(folder / "orch"),
+        orch_stack="current",
+        orch_backend="ccl",
+        orch_verify=False,
+        orch_fabric_version="1",
+        fabric_prefix=sys.prefix,
+        fabric_seconds=60,
+        orch_facts=facts,
+        orch_nodes={name: {"verified": {"fabrics": verified}} for name in nodes},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_fabrics_are_checked_once_if_two_nodes_have_devices(tmp_path: Path) -> None:
-    """The card does not exist, so the result is that MPI does not find it."""
+    # The card does not exist, so MPI reports that it does not find it.
     output = run_role(tmp_path, [CARD])
     (line,) = [line for line in output.splitlines() if "(stdout)" in line]
     result = fabric_checks.parse_results("node0", {"stdout": line.partition("(stdout) ")[2]})

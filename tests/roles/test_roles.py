@@ -1,5 +1,3 @@
-"""Every role is whole, and every playbook is one to Ansible."""
-
 from __future__ import annotations
 
 import os
@@ -16,20 +14,20 @@ ROLES = sorted(path for path in (PLAYBOOKS / "roles").iterdir() if path.is_dir()
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: str(role.name))
-def test_a_role_declares_all_that_it_takes(role: Path) -> None:
+def test_role_declares_all_options(role: Path) -> None:
     specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())
     options = specs["argument_specs"]["main"]["options"]
     assert all(option["type"] and option["description"] for option in options.values())
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text())
     assert set(defaults) <= set(options)
-    # What has no default and is no other role's business comes from orch.
+    # orch sets all options without a default.
     required = {name for name, option in options.items() if option.get("required")}
     assert all(name.startswith("orch_") for name in required)
     assert (role / "README.md").read_text().startswith(f"# {role.name}\n")
     assert (role / "tasks/main.yml").is_file()
 
 
-def test_all_playbooks_are_some_to_ansible() -> None:
+def test_ansible_accepts_the_syntax_of_all_playbooks() -> None:
     program = Path(sys.executable).with_name("ansible-playbook")
     playbooks = sorted(PLAYBOOKS.glob("*.yml"))
     assert playbooks

@@ -138,7 +138,7 @@ def test_file_with_another_hash_is_rejected(uv: Path, index: str, tmp_path: Path
 
 
 def test_incomplete_environment_is_replaced(uv: Path, index: str, tmp_path: Path) -> None:
-    """It has no pyvenv.cfg, because its removal was interrupted. A link to another disk is kept."""
+    # Without pyvenv.cfg, as after an interrupted removal. The link to another disk is kept.
     sha256 = hashlib.sha256((tmp_path / "served" / WHEEL).read_bytes()).hexdigest()
     env = make_environment(uv, sha256, index_url=index)
     (tmp_path / "disk/lib").mkdir(parents=True)

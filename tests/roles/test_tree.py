@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.roles.modules import PLAYBOOKS, load_module
+from tests.roles.modules import load_module, run_play
 
 tree = load_module("orch_tree")
 
@@ -58,18 +55,8 @@ def test_only_the_user_can_read_mirrored_files(tmp_path: Path, wide_umask: None,
         "trees": [{"src": str(tmp_path / "data"), "dest": "data"}],
         "files": [{"dest": "env.json", "content": "{}", "mode": "0600"}],
     }
-    play = [{"hosts": "all", "gather_facts": False, "tasks": [{"orch_tree": task}]}]
-    (tmp_path / "play.yml").write_text(json.dumps(play))
-    hosts = {"here": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}
-    (tmp_path / "hosts.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
-    for changed in (1, 0):
-        done = subprocess.run(
-            [Path(sys.executable).with_name("ansible-playbook"), "-i", tmp_path / "hosts.yml", tmp_path / "play.yml"],
-            env=os.environ | {"ANSIBLE_CONFIG": str(PLAYBOOKS.parent / "ansible.cfg")},
-            capture_output=True,
-            text=True,
-        )
-        assert f"changed={changed}" in done.stdout, done.stdout + done.stderr
+    for state in ("CHANGED", "SUCCESS"):
+        assert f"| {state}" in run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
     assert (root / "data/more").read_bytes() == content
     assert mode(root) == 0o755
     assert mode(root / "env.json") == 0o600

@@ -76,9 +76,9 @@ def test_transfer_resumes_after_an_interruption(sender: ModuleType, source: Path
 
 def test_pack_can_be_sent_twice(sender: ModuleType, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "node"
-    first, *others = messages(sender, source, folder)
+    first, *following = messages(sender, source, folder)
     RECEIVER.main(io.BytesIO(first))
-    for pack in (others[0], others[0], *others[1:], others[-1]):
+    for pack in (following[0], following[0], *following[1:], following[-1]):
         RECEIVER.main(io.BytesIO(pack))
     assert set(arrived_bytes(folder).values()) == {-1}
 

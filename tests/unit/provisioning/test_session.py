@@ -72,7 +72,7 @@ def test_record_comes_from_the_recording_role(session: Session) -> None:
     ],
 )
 def test_results_of_modules_are_not_recorded(session: Session, task: str, role: str, action: str) -> None:
-    """The result of a module comes from the node, which could name a program to connect with."""
+    # A node could otherwise name a program of the controller by which it is reached.
     res = {"probe": make_result(), "ansible_facts": {"orch_facts": EVIL}}
     add_result(session, task, role, res, action)
     assert recorded(session) is None

@@ -52,9 +52,9 @@ def test_sources_of_the_user_replace_those_of_the_stack() -> None:
 
 
 def test_any_torch_allows_the_cuda_build() -> None:
-    first, others, _ = plan("intel-2.7", any_torch=True)
+    first, dependencies, _ = plan("intel-2.7", any_torch=True)
     assert first.packages == ("oneccl-bind-pt==2.7.0+cpu",)
-    assert "torch==2.7.0" in others.packages
+    assert "torch==2.7.0" in dependencies.packages
 
 
 def test_wheels_for_another_python() -> None:

@@ -10,12 +10,12 @@ from orchestrator.load.mpi import mpi_flavours
 from orchestrator.stacks.stack import Stack
 
 
-def test_one_flavour_or_several_the_same_for_all_hosts(test_stack: Stack) -> None:
+def test_all_hosts_need_the_same_mpi_implementations(test_stack: Stack) -> None:
     assert mpi_flavours({"a": {}, "b": {}}) == ()
     assert mpi_flavours({"a": {"orch_mpi": "mpich"}}) == ("mpich",)
-    several = mpi_flavours({"a": {"orch_mpi": ["openmpi", "intel"]}})
-    assert several == ("openmpi", "intel")
-    assert test_stack.with_mpi(several).requirements == {"torch": "2.13.0", "openmpi": "5.0.11"}
+    flavours = mpi_flavours({"a": {"orch_mpi": ["openmpi", "intel"]}})
+    assert flavours == ("openmpi", "intel")
+    assert test_stack.with_mpi(flavours).requirements == {"torch": "2.13.0", "openmpi": "5.0.11"}
     with pytest.raises(RequestError, match=r"differs .*a: mpich, b: none"):
         mpi_flavours({"a": {"orch_mpi": "mpich"}, "b": {}})
     with pytest.raises(RequestError, match="orch_mpi mpic is none of") as caught:
@@ -23,7 +23,7 @@ def test_one_flavour_or_several_the_same_for_all_hosts(test_stack: Stack) -> Non
     assert "mpich" in caught.value.hint
 
 
-def test_a_flavour_is_found_in_its_own_folder_or_in_the_environment(
+def test_launcher_is_found_in_the_environment_or_in_the_folder_of_its_implementation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -35,7 +35,7 @@ def test_a_flavour_is_found_in_its_own_folder_or_in_the_environment(
         return str(target)
 
     intel, mpich = program("bin/mpiexec.hydra"), program("mpi/mpich/bin/mpiexec.hydra")
-    found = facts.launchers(tmp_path, {"impi-rt": "1", "mpich": "5"})
-    assert found == {"intel": intel, "mpich": mpich}
+    result = facts.launchers(tmp_path, {"impi-rt": "1", "mpich": "5"})
+    assert result == {"intel": intel, "mpich": mpich}
     assert facts.launchers(tmp_path, {}) == {"mpich": mpich}
     assert facts.launchers(tmp_path / "mpi/mpich", {"mpich": "5"}) == {"mpich": mpich}

@@ -129,7 +129,7 @@ FLAGS = [
 @pytest.mark.parametrize("stack", STACKS_LOADED, ids=names)
 def test_flags_are_those_that_transformers_honours(stack: Stack) -> None:
     version = Version(stack.requirements["transformers"])
-    honoured = [name for name, since, gone in FLAGS if Version(since) <= version < Version(gone)]
+    honoured = [name for name, since, end in FLAGS if Version(since) <= version < Version(end)]
     if stack.bindings is None:
         honoured.remove("--ddp_backend ccl")
     assert list(stack.flags) == honoured

@@ -1,5 +1,3 @@
-"""Logs as users see them -> what is said about them. The lines are quoted word for word."""
-
 from __future__ import annotations
 
 import re
@@ -226,21 +224,21 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "line", "words"), LINES, ids=[line[0] for line in LINES])
-def test_a_line_is_explained(name: str, line: str, words: str) -> None:
-    (answer,) = explain(f"step 1\n{line}\nstep 2\n")
-    assert answer.name == name
-    assert answer.line == line.splitlines()[-1]
-    assert words in answer.cause
-    assert answer.cure
-    assert "{" not in answer.cause + answer.cure.replace("${", "")
+@pytest.mark.parametrize(("name", "line", "cause"), LINES, ids=[line[0] for line in LINES])
+def test_line_is_explained(name: str, line: str, cause: str) -> None:
+    (explanation,) = explain(f"step 1\n{line}\nstep 2\n")
+    assert explanation.name == name
+    assert explanation.line == line.splitlines()[-1]
+    assert cause in explanation.cause
+    assert explanation.cure
+    assert "{" not in explanation.cause + explanation.cure.replace("${", "")
 
 
 def test_every_signature_has_a_line() -> None:
     assert {signature.name for signature in KNOWN_SIGNATURES} == {name for name, *_ in LINES}
 
 
-def test_causes_come_before_what_they_cause() -> None:
+def test_causes_come_before_their_effects() -> None:
     log = "\n".join(
         [
             "DistNetworkError: Failed to recv, got 0 bytes",
@@ -248,7 +246,7 @@ def test_causes_come_before_what_they_cause() -> None:
             "could not open the library: libmpi.so.12",
         ]
     )
-    assert [answer.name for answer in explain(log)] == ["no libmpi", "the other rank went away"]
+    assert [explanation.name for explanation in explain(log)] == ["no libmpi", "the other rank went away"]
 
 
 def make_traceback(error: str, *frames: str) -> str:
@@ -258,7 +256,7 @@ def make_traceback(error: str, *frames: str) -> str:
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
 RECORD = "/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors.py"
-OF_SCRIPTS = [
+SCRIPT_ERRORS = [
     make_traceback("OSError: [Errno 98] Address already in use", "/home/me/train.py"),
     make_traceback("OSError: [Errno 98] Address already in use", RECORD, "/home/me/train.py"),
     make_traceback("OSError: [Errno 113] No route to host", TORCH, "/home/me/api.py"),
@@ -274,14 +272,14 @@ OF_SCRIPTS = [
 ]
 
 
-@pytest.mark.parametrize("log", OF_SCRIPTS, ids=[log.splitlines()[-1][:40] for log in OF_SCRIPTS])
-def test_an_error_of_the_script_itself_is_not_explained(log: str) -> None:
+@pytest.mark.parametrize("log", SCRIPT_ERRORS, ids=[log.splitlines()[-1][:40] for log in SCRIPT_ERRORS])
+def test_error_of_the_script_itself_is_not_explained(log: str) -> None:
     assert explain(log) == ()
 
 
-def test_an_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
+def test_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
     log = make_traceback("OSError: [Errno 98] Address already in use", "/home/me/t.py", TORCH)
-    assert [answer.name for answer in explain(log)] == ["port taken"]
+    assert [explanation.name for explanation in explain(log)] == ["port taken"]
 
 
 @pytest.mark.parametrize(
@@ -294,11 +292,11 @@ def test_an_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
         "FileNotFoundError: [Errno 2] No such file or directory: 'git'",  # a program
     ],
 )
-def test_what_is_not_known_is_not_explained(log: str) -> None:
+def test_other_lines_are_not_explained(log: str) -> None:
     assert explain(log) == ()
 
 
-def test_patterns_are_of_one_line_and_not_slow() -> None:
+def test_patterns_match_one_line_and_are_fast() -> None:
     for signature in KNOWN_SIGNATURES:
         re.compile(signature.pattern)
         assert "\n" not in signature.pattern
