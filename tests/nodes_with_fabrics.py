@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.load.facts import NodeFacts, checked
+from orchestrator.load.facts import NodeFacts, validate
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 
@@ -36,7 +36,7 @@ def facts_of(tree: str, fi_info: str, root: Path, base: Facts) -> Facts:
     """`base` with what orch finds in the tree, through the doors that a node's answer takes."""
     lay_out(tree, root)
     devices = node_facts.rdma_devices(root)
-    found = checked(
+    found = validate(
         NodeFacts,
         {
             "hostname": "host",

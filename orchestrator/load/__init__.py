@@ -1,26 +1,25 @@
-"""Files -> Cluster, Stack, Recipe. Strict: what is unknown is an error that names its place."""
+"""Loads clusters, stacks and recipes from files; unknown keys are errors that name their place."""
 
 from __future__ import annotations
 
 from orchestrator.load.accelerate import accelerate_config
 from orchestrator.load.backends import plugins
 from orchestrator.load.clusters import cluster
-from orchestrator.load.docker import agreed as agreed_docker
-from orchestrator.load.docker import docker
+from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
-from orchestrator.load.mpi import mpi_flavours
 from orchestrator.load.recipes import recipe, recipe_folders, settings
+from orchestrator.load.run_variables import mpi_flavours
 from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
     "RanksPython",
     "accelerate_config",
-    "agreed_docker",
     "all_stacks",
     "check_script",
     "cluster",
+    "common_docker_variable",
     "docker",
     "image_file",
     "limits",

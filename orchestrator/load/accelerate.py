@@ -1,4 +1,4 @@
-"""A configuration file of accelerate, YAML or JSON, as a mapping."""
+"""Reads a configuration file of accelerate, YAML or JSON."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from pathlib import Path
 import yaml
 
 from orchestrator.errors import RequestError
-from orchestrator.planning import accelerate_options as accelerate_file
-from orchestrator.planning.accelerate_options import AccelerateOptions
+from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 
 
 def accelerate_config(name: str) -> AccelerateOptions:
-    """Raises RequestError for a file that cannot be read, PlanError for one that is for GPUs."""
+    """Return the options in a configuration file of accelerate.
+
+    Raises:
+        RequestError: if the file cannot be read.
+        PlanError: if it is for GPUs.
+    """
     path = Path(name).expanduser()
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML too
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RequestError(
-            f"--accelerate-config {name}: {error}", hint=f"`accelerate config` writes {DEFAULT}."
+            f"--accelerate-config {name}: {error}", hint=f"`accelerate config` creates {DEFAULT}."
         ) from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise RequestError(
-            f"--accelerate-config {name} is no configuration: no names and values.",
-            hint=f"`accelerate config` writes {DEFAULT}.",
+            f"--accelerate-config {name} is not a configuration file: it has no names and values.",
+            hint=f"`accelerate config` creates {DEFAULT}.",
         )
-    return accelerate_file.read(values, str(path))
+    return parse_options(values, str(path))

@@ -1,4 +1,4 @@
-"""How orch starts Ansible: with a configuration of its own, wherever it is started."""
+"""The environment in which orch starts Ansible, with its own configuration."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orchestrator.paths import SHARE
 from orchestrator.state import ansible_home
 
 CONFIG = SHARE / "ansible.cfg"
-# Ansible's environment variable -> the variable of an inventory that says the same.
-SAME = {
+# The inventory variable that corresponds to each environment variable of Ansible.
+INVENTORY_VARIABLES = {
     "ANSIBLE_HOST_KEY_CHECKING": "ansible_host_key_checking",
     "ANSIBLE_SSH_HOST_KEY_CHECKING": "ansible_ssh_host_key_checking",
     "ANSIBLE_PARAMIKO_HOST_KEY_CHECKING": "ansible_paramiko_host_key_checking",
@@ -32,22 +32,29 @@ SAME = {
 
 
 def ansible_environment() -> dict[str, str]:
-    """Variables on top of the user's: without ANSIBLE_CONFIG, Ansible reads the ansible.cfg of the
-    current folder, and the plug-ins that it names."""
+    """Return the environment variables for Ansible.
+
+    Without ANSIBLE_CONFIG, Ansible would load an ansible.cfg in the current folder, and the plug-ins that it names.
+    """
     return {**ansible_home(), "ANSIBLE_CONFIG": str(CONFIG)}
 
 
 def check_environment() -> None:
-    """What the user's environment says to Ansible. Raises RequestError for another configuration,
-    and for what leaves host keys unverified."""
-    named = os.environ.get("ANSIBLE_CONFIG")
-    if named and Path(named).resolve() != CONFIG.resolve():
+    """Check the user's environment variables for Ansible.
+
+    Raises:
+        RequestError: if they select another configuration, or disable the verification of host keys.
+    """
+    path = os.environ.get("ANSIBLE_CONFIG")
+    if path and Path(path).resolve() != CONFIG.resolve():
         raise RequestError(
-            f"ANSIBLE_CONFIG names {named}: orch runs Ansible with a configuration of its own.",
-            hint="Unset it (env -u ANSIBLE_CONFIG orch ...). What orch must know stands in the "
-            "inventory, or in single variables such as ANSIBLE_VAULT_PASSWORD_FILE.",
+            f"ANSIBLE_CONFIG is set to {path}, but orch runs Ansible with its own configuration.",
+            hint="Unset it (env -u ANSIBLE_CONFIG orch ...). Put settings into the inventory, or into single "
+            "variables such as ANSIBLE_VAULT_PASSWORD_FILE.",
         )
-    for variable, same in SAME.items():
-        words = find_unsafe_setting({same: os.environ[variable]}) if variable in os.environ else ""
-        if words:
-            raise RequestError(f"Host keys would not be verified: {variable} ({words.partition(': ')[2]}).", hint=HINT)
+    for variable, inventory_variable in INVENTORY_VARIABLES.items():
+        if variable not in os.environ:
+            continue
+        if setting := find_unsafe_setting({inventory_variable: os.environ[variable]}):
+            value = setting.partition(": ")[2]
+            raise RequestError(f"Host keys would not be verified: {variable} ({value}).", hint=HINT)

@@ -1,4 +1,4 @@
-"""Backends of third parties: entry points of the group orch.backends, tables of stack files."""
+"""Third-party backends, from entry points of the group orch.backends and from stack files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUP = "orch.backends"
 
 
 class BackendTable(StrictModel):
-    """A plug-in as data; the fields mean what orchestrator.backend.Backend says."""
+    """A plug-in backend as data; orchestrator.model.process_group.Backend describes the fields."""
 
     name: str
     summary: str
@@ -30,19 +30,27 @@ class BackendTable(StrictModel):
 
 
 def plugins() -> dict[str, Backend]:
-    """Name -> backend, of all distributions beside orch. Raises RequestError for a broken one."""
-    found = (of_entry_point(entry) for entry in entry_points(group=GROUP))
-    return {backend.name: backend for backend in found}
+    """Return the backends of installed distributions by name.
+
+    Raises:
+        RequestError: if one is invalid.
+    """
+    backends = map(load_entry_point, entry_points(group=GROUP))
+    return {backend.name: backend for backend in backends}
 
 
-def of_entry_point(entry: EntryPoint) -> Backend:
-    """The entry point names a dict: a plug-in need not import anything of orch."""
+def load_entry_point(entry: EntryPoint) -> Backend:
+    """Return the backend of an entry point, which names a dict so that a plug-in need not import orch.
+
+    Raises:
+        RequestError: if it is invalid.
+    """
     source = f"entry point {entry.name} = {entry.value}"
     try:
         table = BackendTable.model_validate(entry.load())
     except (ImportError, AttributeError, ValidationError) as error:
         raise RequestError(
             f"The backend plug-in {entry.name} ({entry.value}) cannot be read: {error}",
-            hint="Repair or uninstall it; docs/how-to/backends.md says what it has to be.",
+            hint="Fix or uninstall it; see docs/how-to/backends.md.",
         ) from None
     return table.backend(source)

@@ -1,4 +1,4 @@
-"""An inventory and the facts of its nodes -> Cluster."""
+"""Builds a Cluster from an inventory and the recorded facts of its nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from typing import Any
 from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
-from orchestrator.load.fabric import asked_fabric
-from orchestrator.load.facts import NodeFacts, NotWhatANodeSays, checked
+from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.inventory import read_listing
-from orchestrator.load.mpi import mpi_flavours
-from orchestrator.load.records import OWN_STACK, parse_facts, recorded
+from orchestrator.load.records import OWN_STACK, load_records, parse_facts
+from orchestrator.load.run_variables import mpi_flavours, requested_fabric
 from orchestrator.load.selection import select, title
 from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.paths import INVENTORY
 from orchestrator.state import State
 
-NO_HOSTS = "Write them below all: hosts: node1: {ansible_host: 10.0.0.1}."
+NO_HOSTS = "Add hosts below all: hosts: node1: {ansible_host: 10.0.0.1}."
 
 INIT_FOLDER = Path("inventory")  # where `orch init` writes
 
@@ -31,50 +30,61 @@ INIT_FOLDER = Path("inventory")  # where `orch init` writes
 def cluster(
     name: str, stack: str = OWN_STACK, *, nodes: str | None = None, exclude: str | None = None, spares: int = 0
 ) -> Cluster:
-    """The chosen hosts of the inventory of that path or name, with what is known of them.
+    """Load the selected hosts of an inventory and their recorded facts.
 
-    Raises RequestError, and PlanError for more nodes than there are.
+    Args:
+        name: The path or the name of the inventory.
+        stack: The stack whose Python runs the ranks.
+        nodes: The --nodes option.
+        exclude: The --exclude option.
+        spares: The number of spare nodes.
+
+    Raises:
+        RequestError: if the inventory or the selection is wrong.
+        PlanError: if more nodes are requested than there are.
     """
     source = find_inventory(name)
     listing = read_listing(source)
     if not listing.hosts:
         raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
     selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
-    chosen = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
-    others = {host: its for host, its in chosen.items() if not is_this_machine(its)}
-    found = recorded(State.of(source), others, listing.hosts, stack)
-    here = {host: this_machine(host, its, stack) for host, its in chosen.items() if host not in others}
-    known = found.nodes | here
+    selected = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
+    remote = {host: its for host, its in selected.items() if its.get("ansible_connection") != "local"}
+    records = load_records(State.of(source), remote, listing.hosts, stack)
+    local = {host: local_node(host, its, stack) for host, its in selected.items() if host not in remote}
+    known = records.nodes | local
     return Cluster(
         name=title(source),
-        source=str(source) if "/" in str(source) else f"./{source}",  # as it is named again
+        source=str(source) if "/" in str(source) else f"./{source}",
         selection=selection,
-        nodes=tuple(known[host] for host in chosen if host in known),
-        mpi=next(iter(mpi_flavours(chosen)), None),
-        fabric=asked_fabric(chosen),
-        damaged=found.damaged,
-        ssh_config="".join(f"{one}\n" for one in found.blocks.values()) or None,
+        nodes=tuple(known[host] for host in selected if host in known),
+        mpi=next(iter(mpi_flavours(selected)), None),
+        fabric=requested_fabric(selected),
+        damaged=records.damaged,
+        ssh_config="".join(f"{block}\n" for block in records.ssh_blocks.values()) or None,
     )
 
 
 def find_inventory(name: str) -> Path:
     """Return the path of an inventory by its path, or by a bare name.
 
-    A bare name is one of those that travel with orch, or that `orch init NAME` has written here. What else lies in the
-    current folder may be a program that Ansible runs, and is named by its path.
+    A bare name is that of an inventory of orch's own, or of one that `orch init NAME` wrote in the current folder. Any
+    other file there could be a program that Ansible would run, so the user must give its path.
 
     Raises:
         RequestError: if there is no such inventory.
     """
     bare = "/" not in name
     path = INVENTORY / name if bare else Path(name)
-    if not name.isprintable():  # it goes into comments of files, and into the names of others
-        raise RequestError(f"{name!r} is no name of an inventory.", hint="Give its path: inventory/prod, ./hosts.yml.")
+    if not name.isprintable():  # it is written into comments and file names
+        raise RequestError(
+            f"{name!r} is not the name of an inventory.", hint="Give its path: inventory/prod, ./hosts.yml."
+        )
     if name and name not in (".", "..") and path.exists():
         return path
     if bare and is_written_by_init(name):
         return INIT_FOLDER / name
-    raise RequestError(f"There is no inventory '{name}'.", hint=way_to_inventory(name))
+    raise RequestError(f"There is no inventory '{name}'.", hint=inventory_hint(name))
 
 
 def is_written_by_init(name: str) -> bool:
@@ -85,24 +95,20 @@ def is_written_by_init(name: str) -> bool:
     return not any(path.is_file() and os.access(path, os.X_OK) for path in folder.rglob("*"))
 
 
-def way_to_inventory(name: str) -> str:
-    """What was meant, or how to make it."""
-    found = [Path(name), Path("inventory") / name] if name and "/" not in name else []
-    if near := [one for one in found if one.exists()]:
-        return f"As a path: {near[0] if '/' in str(near[0]) else f'./{near[0]}'}."
+def inventory_hint(name: str) -> str:
+    """Return which inventory the user may have meant, or how to create it."""
+    candidates = [Path(name), Path("inventory") / name] if name and "/" not in name else []
+    if path := next((path for path in candidates if path.exists()), None):
+        return f"As a path: {path if '/' in str(path) else f'./{path}'}."
     known = sorted(path.name for path in INVENTORY.iterdir() if path.is_dir())
     if similar := difflib.get_close_matches(name, known, n=1, cutoff=0.5):
         return f"Did you mean '{similar[0]}'?"
-    written = re.fullmatch(r"(?:\./)?inventory/([A-Za-z0-9][\w.-]*)/?", name)
-    own = written[1] if written else "NAME"
-    return f"`orch init {own} HOST...` writes inventory/{own}. With orch come: {', '.join(known)}."
+    match = re.fullmatch(r"(?:\./)?inventory/([A-Za-z0-9][\w.-]*)/?", name)
+    new = match[1] if match else "NAME"
+    return f"`orch init {new} HOST...` creates inventory/{new}. Included in orch: {', '.join(known)}."
 
 
-def is_this_machine(variables: Mapping[str, Any]) -> bool:
-    return variables.get("ansible_connection") == "local"
-
-
-def this_machine(name: str, variables: Mapping[str, Any], stack: str) -> Node:
+def local_node(name: str, variables: Mapping[str, Any], stack: str) -> Node:
     python = str(variables.get("orch_python", sys.executable))
     return Node(
         name=name,
@@ -111,7 +117,7 @@ def this_machine(name: str, variables: Mapping[str, Any], stack: str) -> Node:
         facts=local_facts(python),
         repair="`orch setup`"
         if stack == OWN_STACK
-        else f"`pip install` what `orch stacks requirements {stack}` prints",
+        else f"`orch stacks requirements {stack} > requirements.txt`, then `pip install -r requirements.txt`",
     )
 
 
@@ -123,10 +129,10 @@ def local_facts(python: str) -> Facts:
             each other.
     """
     try:
-        found = facts.gather(Path(python).parent.parent)
+        gathered = facts.gather(Path(python).parent.parent)
     except ValueError as error:
-        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or lower it.") from None
+        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set it to a lower level.") from None
     try:
-        return parse_facts(checked(NodeFacts, found, "the facts of this machine"))
-    except NotWhatANodeSays as error:
+        return parse_facts(validate(NodeFacts, gathered, "the facts of this machine"))
+    except InvalidResponse as error:
         raise RequestError(error.message, hint="The kernel or a virtual machine reports wrong CPU flags.") from None

@@ -1,4 +1,4 @@
-"""orch_docker of the inventory and --docker KEY=VALUE -> Docker."""
+"""Loads Docker from orch_docker of the inventory and --docker KEY=VALUE."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ LISTS = ("mounts", "arguments")
 
 
 class DockerVariable(BaseModel):
-    """A mapping of the inventory: what orchestrator.docker.Docker says, and for `orch provision`
-    `load`, an image's file on this machine."""
+    """The value of orch_docker: the fields of orchestrator.planning.containers.Docker.
+
+    Attributes:
+        load: An image file on this machine that `orch provision` loads.
+    """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
@@ -36,7 +39,11 @@ class DockerVariable(BaseModel):
 
 
 def docker_variable(host: str, variables: Mapping[str, Any]) -> DockerVariable | None:
-    """What the inventory says of one node; None if nothing. Raises RequestError."""
+    """Return orch_docker of a node; None if it is not set.
+
+    Raises:
+        RequestError: if its value is invalid.
+    """
     if VARIABLE not in variables:
         return None
     try:
@@ -45,37 +52,48 @@ def docker_variable(host: str, variables: Mapping[str, Any]) -> DockerVariable |
         first = error.errors()[0]
         key = ".".join([VARIABLE, *map(str, first["loc"])])
         raise RequestError(
-            f"{key} of {host}: {first['msg']}", hint=f"{VARIABLE} may have: {', '.join(DockerVariable.model_fields)}."
+            f"{key} of {host}: {first['msg']}", hint=f"Keys of {VARIABLE}: {', '.join(DockerVariable.model_fields)}."
         ) from None
 
 
-def agreed(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVariable | None:
-    """What all hosts say that say something; None if none does. Raises RequestError."""
-    given = [one for host, variables in hosts.items() if (one := docker_variable(host, variables))]
-    if any(one != given[0] for one in given):
+def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVariable | None:
+    """Return orch_docker of the hosts that have it; None if none has.
+
+    Raises:
+        RequestError: if its values differ.
+    """
+    values = [value for host, variables in hosts.items() if (value := docker_variable(host, variables))]
+    if any(value != values[0] for value in values):
         raise RequestError(f"{VARIABLE} differs between the hosts.", hint="Set it for all hosts.")
-    return given[0] if given else None
+    return values[0] if values else None
 
 
 def docker(image: str | None, pairs: tuple[str, ...], inventory: str) -> Docker | None:
-    """The inventory's values, then the pairs'; None without an image. Raises RequestError."""
+    """Merge the inventory's values and those of --docker; None without an image.
+
+    Raises:
+        RequestError: if a value is invalid, or --docker is used without an image.
+    """
     if image is None:
         if pairs:
             raise RequestError(
-                f"--docker {pairs[0]}: without --docker-image there is no container.",
-                hint="Add --docker-image NAME, or leave --docker out.",
+                f"--docker {pairs[0]} requires --docker-image.", hint="Add --docker-image NAME, or omit --docker."
             )
         return None
-    said = agreed(read_inventory(find_inventory(inventory)))
-    values = said.model_dump(exclude_none=True, exclude={"image", "load"}) if said else {}
-    found = Docker(image=image, **values)
+    variable = common_docker_variable(read_inventory(find_inventory(inventory)))
+    values = variable.model_dump(exclude_none=True, exclude={"image", "load"}) if variable else {}
+    settings = Docker(image=image, **values)
     for pair in pairs:
-        found = with_pair(found, pair)
-    return found
+        settings = with_option(settings, pair)
+    return settings
 
 
-def with_pair(settings: Docker, pair: str) -> Docker:
-    """With one more word of a list, or another value. Raises RequestError."""
+def with_option(settings: Docker, pair: str) -> Docker:
+    """Return the settings with one list entry added or one value replaced.
+
+    Raises:
+        RequestError: if the key is unknown.
+    """
     name, equals, text = pair.partition("=")
     if not equals:
         raise RequestError(f"--docker {pair}: expected KEY=VALUE.", hint="--docker shm=4g")

@@ -1,4 +1,4 @@
-"""The facts of a node: as facts.py prints them, and as `orch provision` has recorded them."""
+"""The validated facts of a node, from facts.py or from the record of `orch provision`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from orchestrator.state import State
 
 
 class Cpu(FromNode):
-    """A hardware thread and where it sits."""
+    """A hardware thread and its location."""
 
     cpu: Number
     core: Number
@@ -43,14 +43,14 @@ class Cpu(FromNode):
 
 
 class NicFacts(FromNode):
-    """A network interface of hardware. `speed`: Mbit/s, 0 for unknown; `numa`: where it is near."""
+    """A hardware network interface: speed in Mbit/s (0 if unknown) and its NUMA node."""
 
     speed: Count
     numa: Number | None = None
 
 
 class DeviceFacts(FromNode):
-    """The fields mean what orch_node.protocol.fabrics.Device says."""
+    """An RDMA device; orch_node.protocol.fabrics.Device describes the fields."""
 
     name: Token
     driver: Token | Literal[""]
@@ -62,7 +62,7 @@ class DeviceFacts(FromNode):
 
 
 class ProofFacts(FromNode):
-    """The fields mean what orch_node.protocol.fabrics.Proof says."""
+    """The result of a ping-pong; orch_node.protocol.fabrics.Proof describes the fields."""
 
     together: Digest
     rails: Number = 1
@@ -72,7 +72,7 @@ class ProofFacts(FromNode):
 
 
 class NodeFacts(FromNode):
-    """What facts.py prints. Sizes in bytes; the fields mean what model.cluster.Facts says."""
+    """The output of facts.py; model.cluster.Facts describes the fields."""
 
     schema_: int = Field(alias="schema", default=1)
     hostname: HostName
@@ -95,13 +95,13 @@ class NodeFacts(FromNode):
     @field_validator("flags")
     @classmethod
     def check_flags(cls, flags: list[str]) -> list[str]:
-        """Raise ValueError for a flag without the one that every CPU with it has."""
+        """Raise ValueError for a flag without the flag that it presupposes."""
         precision.check_flags(flags)
         return flags
 
 
 class NodeConnection(FromNode):
-    """How Ansible reached the node, as the inventory has it: model.ssh_options.SshOptions."""
+    """The connection settings that Ansible used; see model.ssh_options.SshOptions."""
 
     host: Word
     port: str = Field(default="", pattern=r"^[0-9]{0,5}$")
@@ -111,7 +111,7 @@ class NodeConnection(FromNode):
 
 
 class Verified(FromNode):
-    """What the packages were when the node computed: alone, with all others, over all fabrics."""
+    """The package fingerprints with which the node last passed its checks: alone, with all nodes, per fabric."""
 
     alone: str = Field(default="", max_length=200)
     together: str = Field(default="", max_length=1 << 20)
@@ -119,7 +119,7 @@ class Verified(FromNode):
 
 
 class NodeRecord(NodeFacts):
-    """The facts, and what provisioning has found and done; another version's keys are left out."""
+    """The facts of a node and the results of provisioning it; unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -141,54 +141,59 @@ class NodeRecord(NodeFacts):
 Model = TypeVar("Model", bound=FromNode)
 
 
-class NotWhatANodeSays(OrchError):
-    """An answer that is not of the form that it must have: the message says where."""
+class InvalidResponse(OrchError):
+    """An error for a node's response that does not have the expected form."""
 
     advice = LOGIN_SCRIPT_HINT
 
 
 class DamagedRecord(RequestError):
-    """What is recorded of one node cannot be read: it counts as not provisioned."""
+    """An error for an unreadable record; the node counts as not provisioned."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(
-            one_line(
-                f"The recorded facts of {path.stem} cannot be read, and it counts as not provisioned: {path}: {problem}"
-            ),
-            hint="`orch provision` records them anew.",
+            one_line(f"{path.stem} counts as not provisioned, because its record {path} cannot be read: {problem}"),
+            hint="`orch provision` replaces it.",
         )
 
     def describe(self) -> str:
         return f"{self.message} ({self.hint})"
 
 
-def checked(model: type[Model], value: object, what: str) -> Model:
-    """`value`: as JSON has it. Raises NotWhatANodeSays."""
+def validate(model: type[Model], value: object, source: str) -> Model:
+    """Return JSON data as a model.
+
+    Raises:
+        InvalidResponse: naming the source and the key that is wrong.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise NotWhatANodeSays(one_line(f"{what}: {problem_of(error)}")) from None
+        raise InvalidResponse(one_line(f"{source}: {describe_problem(error)}")) from None
 
 
-def problem_of(error: ValidationError) -> str:
-    """The first thing that is wrong, and where."""
+def describe_problem(error: ValidationError) -> str:
+    """Return the first problem and the key that has it."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
     return f"{key} = {first['input']!r:.80}: {first['msg']}" if key else first["msg"]
 
 
-def recorded_facts(inventory: Path, host: str, tell: Callable[[str], None]) -> NodeRecord | None:
-    """The record of one host; None if it was never provisioned, and, once told, if it cannot be
-    read."""
+def recorded_facts(inventory: Path, host: str, warn: Callable[[str], None]) -> NodeRecord | None:
+    """Return the record of a host; None if there is none, or, after a warning, if it is damaged."""
     try:
         return read_record(State.of(inventory).record(host))
     except DamagedRecord as error:
-        tell(error.describe())
+        warn(error.describe())
         return None
 
 
 def read_record(path: Path) -> NodeRecord | None:
-    """None where there is none. Raises DamagedRecord."""
+    """Return a node's record; None if there is no such file.
+
+    Raises:
+        DamagedRecord: if it cannot be read.
+    """
     try:
         return NodeRecord.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -196,13 +201,17 @@ def read_record(path: Path) -> NodeRecord | None:
     except OSError as error:
         raise DamagedRecord(path, str(error.strerror)) from None
     except ValidationError as error:
-        raise DamagedRecord(path, problem_of(error)) from None
+        raise DamagedRecord(path, describe_problem(error)) from None
 
 
 def record_json(facts: object, node: str) -> str:
-    """What is kept of a node, as text. Raises NotWhatANodeSays."""
-    return written(checked(NodeRecord, facts, f"the facts of {node}"))
+    """Return the record of a node as JSON.
+
+    Raises:
+        InvalidResponse: if the facts are invalid.
+    """
+    return render_record(validate(NodeRecord, facts, f"the facts of {node}"))
 
 
-def written(record: NodeRecord) -> str:
+def render_record(record: NodeRecord) -> str:
     return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True))

@@ -1,4 +1,4 @@
-"""TOML files -> checked models; what is wrong is said with file, line and key."""
+"""Reads TOML files into checked models; errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def read_current_folder_toml(name: Path, model: type[Model], option: str) -> Mod
     except FileNotFoundError:
         return None
     except trust.UntrustedError as error:
-        raise RequestError(
-            f"{error}.", hint=f"If its author may choose what orch runs for you: {option} {name}"
-        ) from None
+        raise RequestError(f"{error}.", hint=f"If you trust its author, name the file: {option} {name}") from None
     except OSError as error:
         raise unreadable(name, error) from None
     return parse_toml(content, name, model)
@@ -66,9 +64,7 @@ def read_toml(path: Path, model: type[Model]) -> Model:
 
 def unreadable(path: Path, error: OSError) -> RequestError:
     """Return the error for a file that cannot be read."""
-    return RequestError(
-        f"{path} cannot be read: {error.strerror}.", hint="Name a file that is there and that you may read."
-    )
+    return RequestError(f"{path} cannot be read: {error.strerror}.", hint="Name an existing file that you may read.")
 
 
 def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
@@ -82,11 +78,11 @@ def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
         return model.model_validate(tomllib.loads(text))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(
-            f"{path}: {error}", hint="It is TOML in UTF-8: lines of KEY = VALUE, texts in quotes."
+            f"{path}: {error}", hint="The file must be TOML in UTF-8: lines of KEY = VALUE, strings in quotes."
         ) from None
     except ValidationError as error:
-        # A misspelt key is unknown, and its right name is missing: the former says more.
-        first = max(error.errors(), key=lambda one: one["type"] == "extra_forbidden")
+        # A misspelled key yields two errors, and the unknown name is more helpful than the missing one.
+        first = max(error.errors(), key=lambda details: details["type"] == "extra_forbidden")
         keys = [str(part) for part in first["loc"]]
         line = key_line(text, keys)
         raise RequestError(
@@ -96,7 +92,7 @@ def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
 
 
 def key_line(text: str, keys: list[str]) -> int:
-    """The line of a key: the last of `keys` that some line of the file starts with, else 1."""
+    """Return the line of the last of `keys` that begins a line of the file; 1 if none does."""
     for key in reversed(keys):
         pattern = re.compile(rf'^\s*(?:\[+[\w.]*\b)?"?{re.escape(key)}"?\s*[=\].]', re.MULTILINE)
         if match := pattern.search(text):
@@ -105,8 +101,8 @@ def key_line(text: str, keys: list[str]) -> int:
 
 
 def explain(kind: str) -> str:
-    words = {"extra_forbidden": "unknown key", "missing": "is missing"}
-    return words.get(kind, f"has the wrong type ({kind.replace('_', ' ')})")
+    messages = {"extra_forbidden": "unknown key", "missing": "is missing"}
+    return messages.get(kind, f"has the wrong type ({kind.replace('_', ' ')})")
 
 
 def key_hint(kind: str, keys: list[str], model: type[StrictModel]) -> str:

@@ -1,4 +1,4 @@
-"""Ansible inventories, read by Ansible itself, and remembered until one of their files changes."""
+"""Reads inventories with Ansible, and caches them until one of their files changes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from orchestrator.model.host_names import is_host
 from orchestrator.model.printable import one_line
 from orchestrator.state import cache_home, private_folder
 
-FORMAT = 7  # of what is remembered on disk
-# Only these are remembered on disk: an inventory may hold secrets in its other variables.
+CACHE_FORMAT = 7
+# Other variables are not written to the cache because they may hold secrets.
 CACHED_VARIABLES = (
     "ansible_host",
     "ansible_connection",
@@ -34,7 +34,7 @@ CACHED_VARIABLES = (
 )
 CACHED_PREFIX = "orch_"
 UNCACHED_VARIABLES = ("orch_secrets", "orch_env")
-# All that orch and its playbooks read of an inventory; other names with this prefix are mistakes.
+# All variables that orch and its playbooks read; other names with this prefix are mistakes.
 KNOWN_VARIABLES = (
     "orch_address",
     "orch_docker",
@@ -49,22 +49,22 @@ KNOWN_VARIABLES = (
     "orch_secrets",
 )
 UNPARSED = "Completely failed to parse inventory source"  # as Ansible reports it
-# Of these only that they are there, under this name.
+# The cache only records whether one of these is set, as HAS_PASSWORD.
 PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 HAS_PASSWORD = "has_become_password"
-AT_LINE = re.compile(r"^Origin: .*:(\d+):\d+$", re.MULTILINE)  # where YAML cannot be read
+AT_LINE = re.compile(r"^Origin: .*:(\d+):\d+$", re.MULTILINE)  # the line of a YAML error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Host -> its variables, in the inventory's own order; group -> its hosts and child groups."""
+    """The variables of each host, in the inventory's order, and the hosts and child groups of each group."""
 
     hosts: Mapping[str, Mapping[str, Any]]
     groups: Mapping[str, Mapping[str, list[str]]]
 
 
 class Group(BaseModel):
-    """What ansible-inventory says of one group; `vars` and what else there is are left out."""
+    """A group in the output of ansible-inventory."""
 
     model_config = ConfigDict(strict=True)
 
@@ -79,39 +79,47 @@ class Meta(BaseModel):
 
 
 def read_inventory(source: Path) -> dict[str, Mapping[str, Any]]:
-    """Host -> its variables, in the inventory's own order. Raises RequestError."""
+    """Return the variables of each host, in the inventory's order.
+
+    Raises:
+        RequestError: if the inventory cannot be read, or is unsafe.
+    """
     return dict(read_listing(source).hosts)
 
 
 def read_listing(source: Path) -> Listing:
-    """All of the inventory. Raises RequestError."""
+    """Return the hosts and groups of an inventory.
+
+    Raises:
+        RequestError: if the inventory cannot be read, or is unsafe.
+    """
     check_environment()
-    remembered = cache_path(source)
-    if remembered and (known := recalled(remembered)):
-        return known
-    listing = ask_ansible(source)
-    if remembered:
-        remember(remembered, asdict(listing))
+    cache = cache_path(source)
+    if cache and (cached := read_cached_listing(cache)):
+        return cached
+    listing = run_ansible_inventory(source)
+    if cache:
+        write_cache(cache, asdict(listing))
     return listing
 
 
-def recalled(path: Path) -> Listing | None:
-    """None for what was not remembered, or cannot be read."""
+def read_cached_listing(path: Path) -> Listing | None:
+    """Return the cached listing; None if there is none, or it cannot be read."""
     try:
         return Listing(**json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError, TypeError):
         return None
 
 
-def remember(path: Path, value: object) -> None:
+def write_cache(path: Path, value: object) -> None:
     private_folder(path.parent)
     write_whole(path, json.dumps(value))
 
 
 def cache_path(source: Path) -> Path | None:
-    """Named by the hash of all that the inventory is made of; None if a program makes it."""
-    digest = hashlib.sha256(f"{FORMAT} {source.resolve()}".encode())
-    for path in sources(source):
+    """Return the cache file, named by a hash of the inventory's files; None if a program generates the inventory."""
+    digest = hashlib.sha256(f"{CACHE_FORMAT} {source.resolve()}".encode())
+    for path in inventory_files(source):
         if os.access(path, os.X_OK):
             return None
         try:
@@ -119,23 +127,30 @@ def cache_path(source: Path) -> Path | None:
         except OSError as error:
             raise RequestError(
                 f"Inventory {path} cannot be read: {error.strerror}.",
-                hint="All files of an inventory's folder count: make it readable, or move it away.",
+                hint="Ansible reads all files in an inventory folder: make this one readable, or move it elsewhere.",
             ) from None
     return cache_home() / "inventory" / f"{digest.hexdigest()[:32]}.json"
 
 
-def sources(source: Path) -> list[Path]:
-    """All files that Ansible reads: of a folder all, of a file also the variables beside it."""
+def inventory_files(source: Path) -> list[Path]:
+    """Return all files that Ansible reads: those of a folder, or a file and the variables next to it."""
     folders = [source]
     if source.is_file():
         folders = [source.parent / name for name in ("group_vars", "host_vars")]
-    found = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return [source, *found] if source.is_file() else found
+    paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return [source, *paths] if source.is_file() else paths
 
 
-def ask_ansible(source: Path) -> Listing:
-    command = [str(program()), "-i", str(source), "--list"]
-    # Unparsable sources are only warnings to Ansible by default; then it finds no hosts.
+def run_ansible_inventory(source: Path) -> Listing:
+    """Return the listing of ansible-inventory.
+
+    Raises:
+        RequestError: if it fails.
+    """
+    program = Path(sys.executable).with_name("ansible-inventory")
+    by_hand = f"`{program} -i {source} --list`."
+    command = [str(program), "-i", str(source), "--list"]
+    # By default, Ansible only warns about sources that it cannot parse, and finds no hosts.
     strict = {
         "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
@@ -146,81 +161,75 @@ def ask_ansible(source: Path) -> Listing:
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     except OSError as error:
         raise RequestError(
-            f"{program()} could not be started: {error.strerror}.", hint="It comes with orch: install orch again."
+            f"{program} could not be started: {error.strerror}.", hint="It is installed with orch: reinstall orch."
         ) from None
     if done.returncode != 0:
         if UNPARSED in done.stderr and source.is_dir() and not AT_LINE.search(done.stderr):
             raise RequestError(
-                f"{source} is a folder without an inventory.",
-                hint="Name an inventory's file, or the folder that `orch init NAME HOST...` wrote: inventory/NAME.",
+                f"The folder {source} contains no inventory.",
+                hint="Name an inventory file, or a folder created by `orch init NAME HOST...`: inventory/NAME.",
             )
-        words = reason(done.stderr, source)
+        reason = find_reason(done.stderr, source)
         hints = {
-            "vault": "Name the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE.",
-            "tabs": "YAML is indented with spaces: replace the tab by two of them.",
+            "vault": "Name the file with the vault's password: ANSIBLE_VAULT_PASSWORD_FILE=FILE.",
+            "tabs": "YAML is indented with spaces: replace the tab with two spaces.",
         }
-        by_hand = f"More about it: {asked_by_hand(source)}"
         raise RequestError(
-            f"Ansible cannot read inventory {source}: {words}",
-            hint=next((hints[word] for word in hints if word in words.lower()), by_hand),
+            f"Ansible cannot read inventory {source}: {reason}",
+            hint=next((hints[key] for key in hints if key in reason.lower()), f"For details, run {by_hand}"),
         )
     try:
-        return listing_of(json.loads(done.stdout))
+        return parse_listing(json.loads(done.stdout))
     except ValueError as error:
         raise RequestError(
-            f"Ansible's answer on inventory {source} is no JSON: {error}", hint=f"By hand: {asked_by_hand(source)}"
+            f"Ansible's output for inventory {source} is not JSON: {error}", hint=f"To see it, run {by_hand}"
         ) from None
 
 
-def program() -> Path:
-    return Path(sys.executable).with_name("ansible-inventory")
+def find_reason(text: str, source: Path) -> str:
+    """Return why Ansible cannot read an inventory.
 
-
-def asked_by_hand(source: Path) -> str:
-    return f"`{program()} -i {source} --list`."
-
-
-def reason(text: str, source: Path) -> str:
-    """Ansible tries a file as all kinds of inventory; what counts is what it says of its own."""
+    Ansible tries several formats for a file; only the error of the file's own format helps.
+    """
     plugin = "yaml" if source.suffix in (".yml", ".yaml", ".json") else "ini"
     mark = f"Failed to parse inventory with '{plugin}' plugin: "
     reasons = [line.partition(mark)[2] for line in text.splitlines() if mark in line]
     if not reasons:
-        return last_words(text)
+        return " ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
     line = AT_LINE.search(text) if plugin == "yaml" else None
-    words = reasons[0].removeprefix("Failed to parse inventory: ")
-    return f"line {line[1]}: {words}" if line else words
+    reason = reasons[0].removeprefix("Failed to parse inventory: ")
+    return f"line {line[1]}: {reason}" if line else reason
 
 
-def last_words(text: str) -> str:
-    return " ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
+def parse_listing(output: object) -> Listing:
+    """Return the output of ansible-inventory, or of the program that generates the inventory, as a listing.
 
-
-def listing_of(found: object) -> Listing:
-    """Ansible's answer, or that of the program that makes the inventory. Raises RequestError."""
+    Raises:
+        RequestError: if it has another form, or a variable is wrong or unsafe.
+    """
     try:
-        answer = dict(found) if isinstance(found, dict) else {}
-        variables = Meta.model_validate(answer.pop("_meta", {})).hostvars
-        groups = {name: Group.model_validate(entry) for name, entry in answer.items()}
+        entries = dict(output) if isinstance(output, dict) else {}
+        variables = Meta.model_validate(entries.pop("_meta", {})).hostvars
+        groups = {name: Group.model_validate(entry) for name, entry in entries.items()}
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, first["loc"]))
         raise RequestError(
-            one_line(f"The inventory has a wrong {where}: {first['msg']}."),
-            hint="`ansible-inventory -i INVENTORY --list` prints what it says.",
+            one_line(f"Invalid {key} in the inventory: {first['msg']}."),
+            hint="`ansible-inventory -i INVENTORY --list` prints its content.",
         ) from None
-    hosts = {host: variables.get(host, {}) for host in walk(groups)}
+    hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}
     for host, its in hosts.items():
         check_variables(host, its)
         check_host(host, its)
     return Listing(
-        hosts={host: kept(its) for host, its in hosts.items()},
+        hosts={host: cacheable_variables(its) for host, its in hosts.items()},
         groups={name: group.model_dump() for name, group in groups.items()},
     )
 
 
-def walk(groups: Mapping[str, Group]) -> dict[str, None]:
-    """All hosts, in the inventory's order: only the lists of groups keep it."""
+def ordered_hosts(groups: Mapping[str, Group]) -> dict[str, None]:
+    """Return all hosts in the inventory's order, which only the lists of the groups keep."""
     hosts: dict[str, None] = {}
     waiting, seen = ["all"], set()
     while waiting:
@@ -249,41 +258,44 @@ def check_variables(host: str, variables: Mapping[str, Any]) -> None:
 
 
 def check_host(name: str, variables: Mapping[str, Any]) -> None:
-    """A host whose name or address would be read as something else in a file or a command, and one
-    whose key would not be verified. Raises RequestError."""
+    """Check a host's name, addresses, ports and ssh settings.
+
+    Raises:
+        RequestError: if one has a special meaning in a file or a command, or disables the verification of host keys.
+    """
     if not is_host(name):
         raise RequestError(
-            f"The inventory names a host {one_line(repr(name)[:80])}: that is no host name.",
-            hint="A name has letters, digits, '-', '_' and '.', and begins with a letter or digit "
-            "(RFC 1123); ansible_host says how it is reached.",
+            f"{one_line(repr(name)[:80])} in the inventory is not a host name.",
+            hint="A host name consists of letters, digits, '-', '_' and '.', and begins with a letter or digit "
+            "(RFC 1123). Put the address into ansible_host.",
         )
     for variable in ("ansible_host", "orch_address"):
-        said = variables.get(variable)
-        if said not in (None, "") and not is_template(said) and not is_host(str(said)):
+        value = variables.get(variable)
+        if value not in (None, "") and not is_template(value) and not is_host(str(value)):
             raise RequestError(
-                f"{variable} of {name} is {one_line(repr(said)[:80])}: no host name or address.",
-                hint="A port has a variable of its own: ansible_port, orch_port.",
+                f"{variable} of {name}: {one_line(repr(value)[:80])} is not a host name or address.",
+                hint="Put the port into ansible_port or orch_port.",
             )
     for variable in ("ansible_port", "orch_port"):
-        said = variables.get(variable)
-        if said is not None and not is_template(said) and not is_port(str(said)):
+        value = variables.get(variable)
+        if value is not None and not is_template(value) and not is_port(str(value)):
             raise RequestError(
-                f"{variable} of {name} is {one_line(repr(said)[:80])}: no port.",
+                f"{variable} of {name}: {one_line(repr(value)[:80])} is not a port.",
                 hint="A port is a number from 1 to 65535.",
             )
-    if words := find_unsafe_setting(variables):
-        raise RequestError(one_line(f"{name}: host keys would not be verified ({words})."), hint=HINT)
+    if setting := find_unsafe_setting(variables):
+        raise RequestError(one_line(f"{name}: host keys would not be verified ({setting})."), hint=HINT)
     if variables.get("ansible_ssh_args"):
         raise RequestError(
-            f"{name}: ansible_ssh_args takes the place of orch's own arguments, with which host "
-            "keys are verified and a dead link is noticed.",
-            hint="Write what you need as ansible_ssh_common_args: it is added to them, and orch's "
-            "own connections take it, too.",
+            f"{name}: ansible_ssh_args would replace orch's own ssh arguments, which verify host keys and detect "
+            "dead connections.",
+            hint="Use ansible_ssh_common_args: its arguments are added to orch's, and orch's own connections use "
+            "them, too.",
         )
 
 
 def is_template(value: object) -> bool:
-    """Whether only Ansible can tell what it says; orch takes what Ansible made of it."""
+    """Return whether a value is a template that only Ansible can render."""
     return isinstance(value, str) and ("{{" in value or "{%" in value) and value.isprintable()
 
 
@@ -291,10 +303,11 @@ def is_port(text: str) -> bool:
     return text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 1 << 16
 
 
-def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
+def cacheable_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables without secrets."""
+    harmless = {
         name: value
         for name, value in variables.items()
         if name in CACHED_VARIABLES or (name.startswith(CACHED_PREFIX) and name not in UNCACHED_VARIABLES)
     }
-    return {**found, HAS_PASSWORD: True} if variables.keys() & set(PASSWORDS) else found
+    return {**harmless, HAS_PASSWORD: True} if variables.keys() & set(PASSWORDS) else harmless

@@ -1,4 +1,4 @@
-"""orch_limits of the inventory -> Limits."""
+"""Loads Limits from orch_limits of the inventory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT = Limits()
 
 
 class LimitsVariable(BaseModel):
-    """A mapping of the inventory; an ini inventory gives the numbers as text."""
+    """The value of orch_limits; an ini inventory contains the numbers as text."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -26,18 +26,22 @@ class LimitsVariable(BaseModel):
 
 
 def limits(host: str, variables: Mapping[str, Any]) -> Limits:
-    """What the inventory asks of one node at least. Raises RequestError that names the key."""
+    """Return the minimum resources that the inventory requires of a node.
+
+    Raises:
+        RequestError: naming the key that is wrong.
+    """
     try:
-        found = LimitsVariable.model_validate(variables.get(VARIABLE, {}))
+        values = LimitsVariable.model_validate(variables.get(VARIABLE, {}))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join([VARIABLE, *map(str, first["loc"])])
         raise RequestError(
-            f"{key} of {host}: {first['msg']}", hint=f"{VARIABLE} may have: {', '.join(LimitsVariable.model_fields)}."
+            f"{key} of {host}: {first['msg']}", hint=f"Keys of {VARIABLE}: {', '.join(LimitsVariable.model_fields)}."
         ) from None
     return Limits(
-        disk=int(found.disk_gb * GIB),
-        memory=int(found.memory_gb * GIB),
-        shm=int(found.shm_gb * GIB),
-        skew=found.skew_seconds,
+        disk=int(values.disk_gb * GIB),
+        memory=int(values.memory_gb * GIB),
+        shm=int(values.shm_gb * GIB),
+        skew=values.skew_seconds,
     )

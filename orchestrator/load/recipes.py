@@ -1,4 +1,4 @@
-"""recipe.toml, or a script of the user's own -> Recipe; --set -> values."""
+"""Loads recipes and the user's own scripts, and parses --set."""
 
 from __future__ import annotations
 
@@ -15,57 +15,67 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.paths import RECIPES
 
 ENTRY_POINTS = "orch.recipes"
-NOT_SENT = ("__pycache__",)
+NOT_SENT = "__pycache__"
 
 
 def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
-    """Recipe name -> its folder; a recipe is named as its folder, with dashes.
+    """Return the folder of each recipe; a recipe is named after its folder, with dashes.
 
-    `plugins`: folders of a recipe or of several, from --recipe-path. Raises RequestError.
+    Args:
+        plugins: Folders of a recipe or of several, from --recipe-path.
+
+    Raises:
+        RequestError: if two recipes have the same name.
     """
-    found: dict[str, Path] = {}
-    for name, folder in (*ours(), *installed(), *(one for path in plugins for one in at(path))):
-        if found.setdefault(name, folder) != folder:
+    folders: dict[str, Path] = {}
+    included = [with_name(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
+    from_options = [recipe for path in plugins for recipe in recipes_below(path)]
+    for name, folder in (*included, *installed_recipes(), *from_options):
+        if folders.setdefault(name, folder) != folder:
             raise RequestError(
-                f"There are two recipes '{name}': {found[name]} and {folder}.", hint="Rename the folder of one of them."
+                f"Two recipes are named '{name}': {folders[name]} and {folder}.", hint="Rename the folder of one."
             )
-    return found
+    return folders
 
 
-def ours() -> list[tuple[str, Path]]:
-    return [named(path.parent) for path in sorted(RECIPES.glob("*/recipe.toml"))]
+def installed_recipes() -> list[tuple[str, Path]]:
+    """Return the recipes of installed packages, whose entry points name the package of the recipe's folder.
 
-
-def installed() -> list[tuple[str, Path]]:
-    """Recipes of installed packages: entry points that name the package of the recipe's folder."""
-    found = []
+    Raises:
+        RequestError: if an entry point does not name a package.
+    """
+    recipes = []
     for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS)):
         spec = importlib.util.find_spec(point.module)
         folders = list(spec.submodule_search_locations or []) if spec else []
         if not folders:
             raise RequestError(
-                f"The entry point {ENTRY_POINTS}: {point.name} names no package: {point.value}.",
-                hint="Repair or uninstall it; docs/how-to/own-recipes.md says what it has to be.",
+                f"The entry point {ENTRY_POINTS}: {point.name} does not name a package: {point.value}.",
+                hint="Fix or uninstall it; see docs/how-to/own-recipes.md.",
             )
-        found.append((point.name, Path(folders[0])))
-    return found
+        recipes.append((point.name, Path(folders[0])))
+    return recipes
 
 
-def at(path: Path) -> list[tuple[str, Path]]:
-    """A folder with a recipe.toml, or one whose folders have them."""
+def recipes_below(path: Path) -> list[tuple[str, Path]]:
+    """Return the recipe in a folder, or those in its subfolders.
+
+    Raises:
+        RequestError: if there is none.
+    """
     path = path.resolve()
     if (path / "recipe.toml").is_file():
-        return [named(path)]
-    found = [named(file.parent) for file in sorted(path.glob("*/recipe.toml"))]
-    if not found:
+        return [with_name(path)]
+    recipes = [with_name(file.parent) for file in sorted(path.glob("*/recipe.toml"))]
+    if not recipes:
         raise RequestError(
-            f"--recipe-path {path}: there is no recipe.toml, nor in its folders.",
-            hint="`orch recipes new NAME` makes a recipe.",
+            f"--recipe-path {path}: no recipe.toml in this folder or its subfolders.",
+            hint="`orch recipes new NAME` creates a recipe.",
         )
-    return found
+    return recipes
 
 
-def named(folder: Path) -> tuple[str, Path]:
+def with_name(folder: Path) -> tuple[str, Path]:
     return folder.name.replace("_", "-"), folder
 
 
@@ -82,36 +92,34 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
         return recipe_from(name, folders[name])
     script = Path(name)
     if (script / "recipe.toml").is_file():
-        return recipe_from(*named(script.resolve()))
+        return recipe_from(*with_name(script.resolve()))
     if script.is_file():
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
     if script.is_dir() and "/" in name:
         raise RequestError(
             f"{name} is a folder without recipe.toml.",
-            hint="Name a script in it, or give it a recipe.toml: `orch recipes new NAME` writes a recipe.",
+            hint="Name a script in it, or create a recipe with `orch recipes new NAME`.",
         )
     if script.suffix == ".py" or "/" in name:
         near = difflib.get_close_matches(name, map(str, script.parent.glob("*.py")), n=1)
         raise RequestError(
             f"There is no script {name!r}.",
-            hint=f"Did you mean {near[0]}?"
-            if near
-            else "A script is named by its path; `orch recipes` lists the recipes.",
+            hint=f"Did you mean {near[0]}?" if near else "Give the path of a script; `orch recipes` lists the recipes.",
         )
     raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
 
 
 def module_recipe(name: str) -> Recipe:
-    """Return a module as the user's own script; whether it exists is for the ranks' Python to say.
+    """Return a module as the user's own script; the ranks' Python checks that it exists.
 
     Raises:
-        RequestError: if it is named like a file.
+        RequestError: if the name is that of a file.
     """
-    hint = "Leave -m out: a script is named by its path." if "/" in name else ""
+    hint = "Omit -m to run a script by its path." if "/" in name else ""
     if name.endswith(".py") and not hint:
-        hint = f"Leave out .py: -m {name.removesuffix('.py')}. Without -m it is a script's path."
+        hint = f"Omit .py: -m {name.removesuffix('.py')}. Without -m, the name is a script's path."
     if hint:
-        raise RequestError(f"-m {name}: that is not the name of a module.", hint=hint)
+        raise RequestError(f"-m {name}: not the name of a module.", hint=hint)
     return Recipe(name=name.rpartition(".")[2], script=name, own_script=True, module=True)
 
 
@@ -124,9 +132,12 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         resumes=file.resumes,
         elastic=file.elastic,
         ipex=file.ipex,
-        arguments={key: resolve(value, key in file.paths, folder) for key, value in file.arguments.items()},
+        arguments={
+            key: str((folder / str(value)).resolve()) if key in file.paths else value
+            for key, value in file.arguments.items()
+        },
         accepts=tuple(file.accepts),
-        types=file.types.of_names(),
+        types=file.types.by_name(),
         paths=tuple(file.paths),
         excludes={key: tuple(value) for key, value in file.excludes.items()},
         presets=file.presets,
@@ -139,44 +150,37 @@ def recipe_from(name: str, folder: Path) -> Recipe:
 
 
 def files_of(folder: Path) -> tuple[str, ...]:
-    """All files of a plug-in recipe, but not what is hidden or made by Python."""
+    """Return all files of a plug-in recipe except hidden ones and bytecode."""
     return tuple(
         str(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(p.startswith(".") or p in NOT_SENT for p in path.relative_to(folder).parts)
+        if path.is_file()
+        and not any(part.startswith(".") or part == NOT_SENT for part in path.relative_to(folder).parts)
     )
 
 
-def resolve(value: Value, is_path: bool, base: Path) -> Value:
-    """A path argument as an absolute path; everything else as it is."""
-    return str((base / str(value)).resolve()) if is_path else value
-
-
 def settings(pairs: list[str], recipe: Recipe) -> dict[str, Value]:
-    """--set KEY=VALUE ... -> values; files must exist. Raises RequestError."""
-    chosen: dict[str, Value] = {}
+    """Parse --set KEY=VALUE options.
+
+    Raises:
+        RequestError: if a name or value is wrong, or a file does not exist.
+    """
+    values: dict[str, Value] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name:
             raise RequestError(f"--set {pair}: expected KEY=VALUE.", hint="--set learning_rate=1e-4")
-        chosen[name] = parse_value(text)
-    recipe.check_names(chosen)
-    recipe.check_types(chosen)
-    for name in chosen.keys() & set(recipe.paths):
-        chosen[name] = existing_file(name, str(chosen[name]))
-    return chosen
-
-
-def parse_value(text: str) -> Value:
-    """true and false are switches; everything else reaches the script as it is written."""
-    return {"true": True, "false": False}.get(text.lower(), text)
+        # Everything except true and false reaches the script as it is written.
+        values[name] = {"true": True, "false": False}.get(text.lower(), text)
+    recipe.check_names(values)
+    recipe.check_types(values)
+    for name in values.keys() & set(recipe.paths):
+        values[name] = existing_file(name, str(values[name]))
+    return values
 
 
 def existing_file(name: str, text: str) -> str:
     path = Path(text)
     if not path.is_file():
-        raise RequestError(
-            f"--set {name}={text}: there is no such file.",
-            hint="A path is relative to the folder that orch is called in.",
-        )
+        raise RequestError(f"--set {name}={text}: file not found.", hint="Paths are relative to the current folder.")
     return str(path.resolve())

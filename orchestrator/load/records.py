@@ -1,4 +1,4 @@
-"""What is recorded of an inventory's hosts: each file is read once, and a damaged one is named."""
+"""Loads the records of an inventory's hosts; each file is read once."""
 
 from __future__ import annotations
 
@@ -17,45 +17,59 @@ from orchestrator.model.cluster import Facts, Node
 from orchestrator.model.ssh_options import SshOptions, host_block
 from orchestrator.state import State
 
-WHERE = attrgetter("numa", "socket", "core", "cpu")
+LOCATION = attrgetter("numa", "socket", "core", "cpu")
 OWN_STACK = "current"  # what `orch setup` installs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """Host -> what is known of it, its block of the ssh configuration where that must be written
-    anew, and why its record cannot be read, with the remedy."""
+class Records:
+    """The records of the hosts of an inventory.
+
+    Attributes:
+        nodes: The provisioned nodes.
+        ssh_blocks: Their blocks of the ssh configuration, if it must be rewritten.
+        damaged: Why each damaged record cannot be read, and what to do.
+    """
 
     nodes: dict[str, Node] = field(default_factory=dict)
-    blocks: dict[str, str] = field(default_factory=dict)
+    ssh_blocks: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
 
 
-def recorded(state: State, chosen: Mapping[str, Mapping[str, Any]], known: Iterable[str], stack: str) -> Recorded:
-    """`chosen`: host -> its variables, of those that are other machines; `known`: all hosts of the
-    inventory. The ssh configuration is for all that have a record."""
-    anew = bool(chosen) and not state.ssh_config_is_current()
-    paths = {path.stem: path for path in state.records()} if anew else {}
-    paths |= {name: state.record(name) for name in chosen}
-    found = Recorded()
+def load_records(state: State, selected: Mapping[str, Mapping[str, Any]], known: Iterable[str], stack: str) -> Records:
+    """Load the records of the selected hosts, and of all hosts if the ssh configuration must be rewritten.
+
+    Args:
+        state: The state of the inventory.
+        selected: The variables of each selected host that is not this machine.
+        known: All hosts of the inventory.
+        stack: The stack whose Python runs the ranks.
+    """
+    rewrite = bool(selected) and not state.ssh_config_is_current()
+    paths = {path.stem: path for path in state.records()} if rewrite else {}
+    paths |= {name: state.record(name) for name in selected}
+    records = Records()
     for name in sorted(paths):
         try:
             record = read_record(paths[name])
-            if record and name in chosen and record.root is not None:
-                found.nodes[name] = node(state, name, chosen[name], record, stack)
-            if record and anew and record.connection:
-                found.blocks[name] = ssh_block(state, name, record)
+            if record and name in selected and record.root is not None:
+                records.nodes[name] = make_node(state, name, selected[name], record, stack)
+            if record and rewrite and record.connection:
+                records.ssh_blocks[name] = ssh_block(state, name, record)
         except DamagedRecord as error:
-            gone = name not in known
-            found.damaged[name] = (
-                f"{error.message} (it is no host of the inventory: delete the file)" if gone else error.describe()
+            records.damaged[name] = (
+                error.describe() if name in known else f"{error.message} (not a host of the inventory: delete the file)"
             )
-            found.nodes.pop(name, None)
-    return found
+            records.nodes.pop(name, None)
+    return records
 
 
-def node(state: State, name: str, variables: Mapping[str, Any], record: NodeRecord, stack: str) -> Node:
-    """A node with its facts. Raises DamagedRecord."""
+def make_node(state: State, name: str, variables: Mapping[str, Any], record: NodeRecord, stack: str) -> Node:
+    """Return a node with its facts.
+
+    Raises:
+        DamagedRecord: if the record has no address.
+    """
     return Node(
         name=name,
         address=address_of(state, name, variables, record),
@@ -68,18 +82,25 @@ def node(state: State, name: str, variables: Mapping[str, Any], record: NodeReco
 
 
 def address_of(state: State, name: str, variables: Mapping[str, Any], record: NodeRecord) -> str:
-    """Where the other nodes reach it: as the inventory says, unless in words that Ansible alone can
-    render; then, as it was seen. Raises DamagedRecord."""
-    said = str(variables.get("orch_address") or "")
-    if said and not is_template(said):
-        return said
+    """Return the address for other nodes: orch_address, or the recorded one if only Ansible can render that.
+
+    Raises:
+        DamagedRecord: if there is neither.
+    """
+    address = str(variables.get("orch_address") or "")
+    if address and not is_template(address):
+        return address
     if record.address is None:
         raise DamagedRecord(state.record(name), "it has no address.")
     return record.address
 
 
 def ssh_block(state: State, name: str, record: NodeRecord) -> str:
-    """Raises DamagedRecord for what orch's own connections cannot carry, or must not."""
+    """Return the host's block of the ssh configuration.
+
+    Raises:
+        DamagedRecord: if orch's connections cannot use a recorded setting, or it is unsafe.
+    """
     connection = record.connection.model_dump() if record.connection else {}
     try:
         return host_block(SshOptions(node=name, **connection))
@@ -88,29 +109,25 @@ def ssh_block(state: State, name: str, record: NodeRecord) -> str:
 
 
 def parse_facts(record: NodeFacts) -> Facts:
-    """The record that facts.py prints, as a value."""
-    recorded = record if isinstance(record, NodeRecord) else None
+    """Return the validated output of facts.py, or a record, as a model value."""
+    provisioned = record if isinstance(record, NodeRecord) else None
     return Facts(
         hostname=record.hostname,
         python=record.python,
         cpu_model=record.cpu_model,
         flags=frozenset(record.flags),
-        cores=cores_of(tuple(map(WHERE, record.cpus))),
+        cores=cores_of(tuple(map(LOCATION, record.cpus))),
         memory_bytes=record.memory_bytes,
         shm_bytes=record.shm_bytes,
         libraries=record.libraries,
         packages=record.packages,
-        interfaces={name: tuple(found) for name, found in record.interfaces.items()},
+        interfaces={name: tuple(addresses) for name, addresses in record.interfaces.items()},
         mpi=record.mpi,
         gpus=record.gpus,
         fingerprint=record.fingerprint,
-        route=recorded.route if recorded else "",
-        detours=recorded.detours if recorded else {},
-        devices=tuple(Device(**one.model_dump()) for one in record.devices),
+        route=provisioned.route if provisioned else "",
+        detours=provisioned.detours if provisioned else {},
+        devices=tuple(Device(**device.model_dump()) for device in record.devices),
         fabrics=record.fabrics,
-        proved=proofs_of(recorded) if recorded else {},
+        proved={name: Proof(**proof.model_dump()) for name, proof in provisioned.proved.items()} if provisioned else {},
     )
-
-
-def proofs_of(record: NodeRecord) -> dict[str, Proof]:
-    return {name: Proof(**one.model_dump()) for name, one in record.proved.items()}

@@ -1,4 +1,4 @@
-"""--nodes and --exclude -> the hosts they mean. Patterns are Ansible's, matched by Ansible."""
+"""Resolves --nodes and --exclude to hosts; Ansible matches its patterns."""
 
 from __future__ import annotations
 
@@ -12,44 +12,50 @@ from typing import Any
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.ansible import ansible_environment
-from orchestrator.load.inventory import Listing, cache_path, remember
+from orchestrator.load.inventory import Listing, cache_path, write_cache
 from orchestrator.model.cluster import Selection, first_hosts
 from orchestrator.model.hostlist import expand, fold
 
-MENTIONED = 500  # hosts that a misspelt name is compared with
+MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
 
 def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | None, spares: int = 0) -> Selection:
-    """A number (the first ones), names, ranges, groups, patterns; None: all.
+    """Return the hosts of a run.
 
-    Spares are the hosts that follow a number, or the last ones of what was named.
+    Args:
+        source: The path of the inventory.
+        listing: Its hosts and groups.
+        nodes: A number of hosts, names, ranges, groups or patterns; None means all hosts.
+        exclude: Names, ranges, groups or patterns.
+        spares: How many spare hosts to take: those after a number of hosts, else the last ones.
 
-    Raises RequestError, and PlanError for more nodes than there are.
+    Raises:
+        RequestError: if nothing matches, or no host remains.
+        PlanError: if there are fewer hosts than requested.
     """
     counted = nodes is None or nodes.isdecimal()
-    wanted = tuple(listing.hosts) if counted else match(source, listing, "--nodes", str(nodes))
-    dropped = match(source, listing, "--exclude", exclude) if exclude else ()
-    left = tuple(name for name in wanted if name not in set(dropped))
-    if not left:
+    matches = tuple(listing.hosts) if counted else match(source, listing, "--nodes", str(nodes))
+    excluded = match(source, listing, "--exclude", exclude) if exclude else ()
+    hosts = tuple(name for name in matches if name not in set(excluded))
+    if not hosts:
         raise RequestError(
-            f"--nodes {nodes or 'all'} --exclude {exclude} leaves none of the {len(listing.hosts)} hosts in {source}.",
-            hint="Exclude fewer of them.",
+            f"--nodes {nodes or 'all'} --exclude {exclude} selects none of the {len(listing.hosts)} hosts in {source}.",
+            hint="Exclude fewer hosts.",
         )
     name = f"cluster '{title(source)}'"
-    why = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
+    reason = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
     if nodes is not None and counted:
-        why = f"the first of {len(left)} in {name}"
-        count = int(nodes) + spares
-        left = first_hosts(left, count, cluster=title(source), source=str(source))
-    if spares >= len(left):
+        reason = f"the first of {len(hosts)} in {name}"
+        hosts = first_hosts(hosts, int(nodes) + spares, cluster=title(source), source=str(source))
+    if spares >= len(hosts):
         raise RequestError(
-            f"--spare-nodes {spares} leaves none of {len(left)} nodes to run on.",
-            hint=f"Keep at most {len(left) - 1} spare, or add nodes.",
+            f"--spare-nodes {spares} leaves none of {len(hosts)} nodes to run on.",
+            hint=f"Use --spare-nodes {len(hosts) - 1} or less, or add nodes.",
         )
     return Selection(
-        hosts=left[: len(left) - spares],
-        reason=f"{why} without {fold(dropped)}" if dropped else why,
-        spares=left[len(left) - spares :],
+        hosts=hosts[: len(hosts) - spares],
+        reason=f"{reason} without {fold(excluded)}" if excluded else reason,
+        spares=hosts[len(hosts) - spares :],
     )
 
 
@@ -58,37 +64,41 @@ def title(source: Path) -> str:
 
 
 def match(source: Path, listing: Listing, option: str, pattern: str) -> tuple[str, ...]:
-    """The hosts of a pattern, in its order. Raises RequestError for a part that matches none."""
+    """Return the hosts that match a pattern, in its order.
+
+    Raises:
+        RequestError: if a part of it matches no host.
+    """
     if pattern in listing.hosts:
         return (pattern,)
-    remembered = answer_path(source, pattern)
-    if remembered and (known := recalled(remembered, listing)):
-        return known
-    found = tuple(dict.fromkeys(match_by_ansible(listing, option, pattern)))
-    if remembered:
-        remember(remembered, found)
-    return found
+    cache = match_cache_path(source, pattern)
+    if cache and (cached := read_cached_hosts(cache, listing)):
+        return cached
+    hosts = tuple(dict.fromkeys(match_by_ansible(listing, option, pattern)))
+    if cache:
+        write_cache(cache, hosts)
+    return hosts
 
 
-def recalled(path: Path, listing: Listing) -> tuple[str, ...] | None:
-    """None for what was not remembered, or cannot be read."""
+def read_cached_hosts(path: Path, listing: Listing) -> tuple[str, ...] | None:
+    """Return the cached hosts; None if there are none, or they cannot be read."""
     try:
-        found = json.loads(path.read_bytes())
+        hosts = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    hosts = isinstance(found, list) and all(isinstance(one, str) and one in listing.hosts for one in found)
-    return tuple(found) if hosts else None
+    is_valid = isinstance(hosts, list) and all(isinstance(host, str) and host in listing.hosts for host in hosts)
+    return tuple(hosts) if is_valid else None
 
 
-def answer_path(source: Path, pattern: str) -> Path | None:
-    """Beside the remembered inventory, and as long-lived: starting Ansible takes half a second."""
+def match_cache_path(source: Path, pattern: str) -> Path | None:
+    """Return the cache file of a pattern, next to that of the inventory; starting Ansible takes half a second."""
     inventory = cache_path(source)
     digest = hashlib.sha256(pattern.encode()).hexdigest()[:16]
     return inventory and inventory.with_suffix(f".{digest}.json")
 
 
 def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[str]:
-    # Ansible reads its configuration, and makes its folder, when it is imported.
+    # Ansible reads its configuration and creates its folder when it is imported.
     os.environ.update(ansible_environment())
     from ansible.inventory.manager import split_host_pattern
 
@@ -97,17 +107,21 @@ def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[st
     ]
     manager = ansible_inventory(listing)
     for part in parts:
-        # Ansible itself only warns of a part that matches nothing.
-        if part not in listing.hosts and not hosts_of(manager, listing, [part.lstrip("!&")]):
+        # Ansible itself only warns about a part that matches nothing.
+        if part not in listing.hosts and not matching_hosts(manager, listing, [part.lstrip("!&")]):
             raise RequestError(
                 f"{option} {pattern}: {part.lstrip('!&')} matches no host of the inventory.",
-                hint=did_you_mean(part, [*listing.groups, *islice(listing.hosts, MENTIONED)]),
+                hint=did_you_mean(part, [*listing.groups, *islice(listing.hosts, MAX_COMPARED)]),
             )
-    yield from hosts_of(manager, listing, parts)
+    yield from matching_hosts(manager, listing, parts)
 
 
-def hosts_of(manager: Any, listing: Listing, parts: list[str]) -> list[str]:
-    """Never Ansible's implicit localhost. Raises RequestError for what is no pattern."""
+def matching_hosts(manager: Any, listing: Listing, parts: list[str]) -> list[str]:
+    """Return the hosts of patterns, without Ansible's implicit localhost.
+
+    Raises:
+        RequestError: if a pattern is invalid.
+    """
     from ansible.errors import AnsibleError
 
     try:
@@ -119,12 +133,12 @@ def hosts_of(manager: Any, listing: Listing, parts: list[str]) -> list[str]:
 
 
 def ansible_inventory(listing: Listing) -> Any:
-    """The remembered inventory as Ansible's own object: its hosts and groups, no variables."""
+    """Return the listing as Ansible's own object with hosts and groups, but without variables."""
     from ansible import constants
     from ansible.inventory.manager import InventoryManager
     from ansible.parsing.dataloader import DataLoader
 
-    constants.HOST_PATTERN_MISMATCH = "ignore"  # we raise an error of our own
+    constants.HOST_PATTERN_MISMATCH = "ignore"  # match_by_ansible() raises an error
     manager = InventoryManager(loader=DataLoader(), parse=False)
     for name in listing.groups:
         manager.add_group(name)

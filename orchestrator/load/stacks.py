@@ -1,4 +1,4 @@
-"""orchestrator/stacks/data/*.toml -> Stack."""
+"""Loads stacks from orchestrator/stacks/data/*.toml."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ParityTable(StrictModel):
 
 
 class StackFile(StrictModel):
-    """stacks/NAME.toml; the fields mean what orchestrator.stack.Stack says."""
+    """The keys of stacks/NAME.toml; orchestrator.stacks.stack.Stack describes them."""
 
     summary: str
     python: str
@@ -72,10 +72,8 @@ def stack_names() -> list[str]:
 
 
 def all_stacks() -> tuple[Stack, ...]:
-    """All of them: `current` first, then from the newest torch to the oldest."""
-    found = [stack(name) for name in stack_names()]
-    found.sort(key=age, reverse=True)
-    return tuple(found)
+    """Return all stacks: `current` first, then from the newest torch to the oldest."""
+    return tuple(sorted(map(stack, stack_names()), key=age, reverse=True))
 
 
 def age(stack: Stack) -> tuple[bool, list[int]]:
@@ -83,14 +81,22 @@ def age(stack: Stack) -> tuple[bool, list[int]]:
 
 
 def stack(name: str) -> Stack:
-    """Raises RequestError for a name that is not there."""
+    """Load a stack.
+
+    Raises:
+        RequestError: if there is no such stack.
+    """
     if name not in stack_names():
         raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, stack_names(), listing=LISTING))
     return stack_from(STACKS / f"{name}.toml")
 
 
 def stack_from(path: Path) -> Stack:
-    """Raises RequestError that names the file, the line and the key."""
+    """Load a stack file.
+
+    Raises:
+        RequestError: naming the file, the line and the key that is wrong.
+    """
     file = read_toml(path, StackFile)
     bindings = Bindings(**file.bindings.model_dump()) if file.bindings else None
     end = EndOfLife(**file.end_of_life.model_dump()) if file.end_of_life else None
@@ -100,12 +106,12 @@ def stack_from(path: Path) -> Stack:
         python=file.python,
         mpi=file.mpi,
         backends=tuple(file.backends),
-        requirements=complete(file, bindings),
+        requirements=all_requirements(file, bindings),
         without_dependencies=tuple(file.without_dependencies),
         preload=tuple(file.preload),
         flags=tuple(file.flags),
         bindings=bindings,
-        indexes=tuple(index_from(table) for table in file.indexes),
+        indexes=tuple(Index(**{**table.model_dump(), "serves": tuple(table.serves)}) for table in file.indexes),
         end_of_life=end,
         sources=file.sources,
         settled=file.settled,
@@ -114,11 +120,7 @@ def stack_from(path: Path) -> Stack:
     )
 
 
-def complete(file: StackFile, bindings: Bindings | None) -> dict[str, str]:
-    """The requirements, and the bindings as soon as the stack offers the backend they give."""
-    wanted = {BINDINGS: bindings.version} if bindings and "ccl" in file.backends else {}
-    return {**file.requirements, **wanted}
-
-
-def index_from(table: IndexTable) -> Index:
-    return Index(**{**table.model_dump(), "serves": tuple(table.serves)})
+def all_requirements(file: StackFile, bindings: Bindings | None) -> dict[str, str]:
+    """Return the requirements, including the bindings if the stack offers the ccl backend."""
+    required_bindings = {BINDINGS: bindings.version} if bindings and "ccl" in file.backends else {}
+    return {**file.requirements, **required_bindings}

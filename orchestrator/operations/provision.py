@@ -47,7 +47,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
 
 def image_of(session: Session) -> dict[str, Any]:
     """What the role docker must know of the image that runs take. Raises RequestError."""
-    said = load.agreed_docker({name: session.hosts[name] for name in session.nodes})
+    said = load.common_docker_variable({name: session.hosts[name] for name in session.nodes})
     name = said.image if said else ""
     path = session.request.docker_load or (said.load if said else "")
     if not path:

@@ -36,7 +36,7 @@ class AccelerateOptions:
     port: int | None = None
 
 
-def read(values: Mapping[str, object], source: str) -> AccelerateOptions:
+def parse_options(values: Mapping[str, object], source: str) -> AccelerateOptions:
     """Raises PlanError for what cannot be trained on CPUs."""
     kind = str(values.get("distributed_type", "NO"))
     other = [name for name in ELSEWHERE if values.get(name)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files import short_digest
-from orchestrator.load.facts import NodeRecord, NotWhatANodeSays, ProofFacts, Verified, checked, written
+from orchestrator.load.facts import InvalidResponse, NodeRecord, ProofFacts, Verified, render_record, validate
 from orchestrator.load.node_values import Digest, FromNode, Host, Token
 
 TASK = "Check the fabrics"  # of the role
@@ -26,20 +26,20 @@ def parse_results(name: str, result: Mapping[str, Any]) -> FabricResults:
     """Return the results that a node reports.
 
     Raises:
-        NotWhatANodeSays: if the output of the command is not what `node.py prove` prints.
+        InvalidResponse: if the output of the command is not what `node.py prove` prints.
     """
     problem = f"{name} returned invalid results of the fabric checks"
     try:
         output = json.loads(str(result.get("stdout", "")))
     except (ValueError, RecursionError):
-        raise NotWhatANodeSays(problem) from None
-    return checked(FabricResults, output, problem)
+        raise InvalidResponse(problem) from None
+    return validate(FabricResults, output, problem)
 
 
 def record_with_results(record: NodeRecord, results: Mapping[str, ProofFacts], key: str) -> str:
     """Return the text of a node's record with its results."""
     verified = (record.verified or Verified()).model_copy(update={"fabrics": key})
-    return written(record.model_copy(update={"proved": dict(results), "verified": verified}))
+    return render_record(record.model_copy(update={"proved": dict(results), "verified": verified}))
 
 
 def checks_version(share: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from orchestrator.load.facts import NodeFacts, checked
+from orchestrator.load.facts import NodeFacts, validate
 from orchestrator.load.node_values import (
     Address,
     Count,
@@ -111,9 +111,9 @@ def parse_result(name: str, result: object) -> ProbeResult:
     """Return the checked result of the module orch_probe.
 
     Raises:
-        NotWhatANodeSays: if a field is missing or invalid.
+        InvalidResponse: if a field is missing or invalid.
     """
-    return checked(ProbeResult, result, f"{name} returned an invalid probe")
+    return validate(ProbeResult, result, f"{name} returned an invalid probe")
 
 
 def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:

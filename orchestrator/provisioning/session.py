@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import NO_HOSTS, find_inventory
-from orchestrator.load.facts import DamagedRecord, NotWhatANodeSays, ProofFacts, read_record, record_json
+from orchestrator.load.facts import DamagedRecord, InvalidResponse, ProofFacts, read_record, record_json
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning import fabric_checks, playbook, probe
@@ -156,7 +156,7 @@ class Session:
                     self.probes[result.node] = probe.make_probe(result.node, parsed, skew)
             elif result.task.startswith(fabric_checks.TASK) and result.role == "fabric":
                 self.store_fabric_results(result)
-        except NotWhatANodeSays as error:
+        except InvalidResponse as error:
             self.fail(result.node, error.message, result.task)
             self.nodes[result.node].hint = INVALID_RESULT_HINT
 

@@ -307,7 +307,7 @@ BAD_REQUESTS = {
     "no-script": (("train", "nowhere.py"), "There is no script 'nowhere.py'"),
     "no-stack": (("train", "bert-qa", "--stack", "curent"), "Did you mean 'current'?"),
     "no-key": (("train", "bert-qa", "--set", "lerning_rate=1"), "Did you mean 'learning_rate'?"),
-    "no-file": (("train", "bert-qa", "--set", "train_file=none.json"), "there is no such file"),
+    "no-file": (("train", "bert-qa", "--set", "train_file=none.json"), "file not found"),
     "no-inventory": (("train", "bert-qa", "--inventory", "locl"), "Did you mean 'local'?"),
     "ppn": (("train", "bert-qa", "--ppn", "1000"), "--ppn 1000, but node0 has"),
     "nodes": (("train", "bert-qa", "--nodes", "9"), "--nodes 9, but cluster 'local' has 1 node"),

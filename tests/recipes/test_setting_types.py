@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from orchestrator.load.recipes import ours, recipe_from
+from orchestrator.load.recipes import recipe_folders, recipe_from
 from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from tests.jobs import SCRIPTS
@@ -23,7 +23,7 @@ MODULES = {
     "bert-qa-quant": ("config", "quant_config"),
     "glue-mrpc": ("mrpc_config",),
 }
-RECIPES = [recipe_from(name, folder) for name, folder in ours()]
+RECIPES = [recipe_from(name, folder) for name, folder in recipe_folders().items()]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.load.clusters import local_facts
-from orchestrator.load.facts import NodeFacts, checked
+from orchestrator.load.facts import NodeFacts, validate
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
@@ -116,7 +116,7 @@ def ask(host: Ssh, python: str) -> Seen:
         raise ExecuteError(f"{host.node}: {python} does not run: {answer.err.strip()[-300:]}", hint=HINT)
     where = f"the facts of {host.node}"
     try:
-        found = checked(NodeFacts, values.an_object(values.loads(answer.out, where), where), where)
+        found = validate(NodeFacts, values.an_object(values.loads(answer.out, where), where), where)
     except ProtocolError as error:
         raise ExecuteError(f"{host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
     return Seen(facts=parse_facts(found), home=home.out)

@@ -47,7 +47,7 @@ def refused(*words: str) -> str:
             (*K8S, "--inventory", "nosuch", "--accelerate-config", "/nonexistent"),
             "--inventory is for nodes behind SSH. --accelerate-config is for --launcher accelerate",
         ),
-        ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: there is no"),
+        ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: no recipe.toml"),
         ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks unless --launcher is given"),
         ((*K8S, "--min-nodes", "1"), "min_nodes without --max-restarts"),
         ((*K8S, "-o", "yaml", "--json"), "-o yaml is the plan's manifest: not with --json"),
@@ -77,9 +77,9 @@ def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> Non
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("provision", "inventory/prod"), "`orch init prod HOST...` writes inventory/prod."),
-        (("provision", "./inventory/prod/"), "`orch init prod HOST...` writes inventory/prod."),
-        (("provision", "hosts.ini"), "`orch init NAME HOST...` writes inventory/NAME. With orch"),
+        (("provision", "inventory/prod"), "`orch init prod HOST...` creates inventory/prod."),
+        (("provision", "./inventory/prod/"), "`orch init prod HOST...` creates inventory/prod."),
+        (("provision", "hosts.ini"), "`orch init NAME HOST...` creates inventory/NAME. Included"),
         (("runs", "--inventory", "lab.yml"), "First: orch provision ./lab.yml"),
         (("clean", "--inventory", "lab.yml"), "First: orch provision ./lab.yml"),
         (("nodes", "broken.yml"), "ansible-inventory -i broken.yml --list`"),

@@ -14,8 +14,8 @@ from orch_node.protocol.fabrics import RDMA, Device, Proof
 from orch_node.standalone import facts as node_facts
 
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.fabric import asked_fabric
-from orchestrator.load.facts import NodeRecord, checked, read_record, record_json
+from orchestrator.load.facts import NodeRecord, read_record, record_json, validate
+from orchestrator.load.run_variables import requested_fabric
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.layout import lay_out as ranks_on
@@ -143,7 +143,7 @@ OLD = {
 
 
 def test_records_of_before_load() -> None:
-    record = checked(NodeRecord, OLD, "")
+    record = validate(NodeRecord, OLD, "")
     assert (record.devices, record.fabrics, record.proved) == ([], {}, {})
     assert nodes.row("node0", record)["fabrics"] == "-"
 
@@ -153,7 +153,7 @@ def test_a_device_near_no_numa_node_is_read_again_as_it_was_written(tmp_path: Pa
     its = {"devices": devices, "nics": {"eth0": {"speed": 25_000, "numa": None}}}
     (tmp_path / "record.json").write_text(record_json(OLD | its, "node0"))
     record = read_record(tmp_path / "record.json")
-    assert record == checked(NodeRecord, OLD | its, "")
+    assert record == validate(NodeRecord, OLD | its, "")
 
 
 def test_nodes_are_shown_with_what_they_have_and_what_was_measured() -> None:
@@ -163,7 +163,7 @@ def test_nodes_are_shown_with_what_they_have_and_what_was_measured() -> None:
         "proved": {"psm3": proof},
         "nics": {"eth0": {"speed": 25_000, "numa": None}},
     }
-    row = nodes.row("node0", checked(NodeRecord, OLD | its, ""))
+    row = nodes.row("node0", validate(NodeRecord, OLD | its, ""))
     assert row["fabrics"] == "tcp, psm3 (92.3 Gbit/s)"
     assert row["missing"] == {"verbs": "no librdmacm.so.1"}
     assert row["nics"] == its["nics"]
@@ -397,7 +397,7 @@ def test_one_machine_alone_is_left_as_it_is_unless_asked(e810: tuple[Node, Node]
 
 
 def test_hosts_of_a_run_agree_on_it() -> None:
-    assert asked_fabric({"a": {"orch_fabric": "psm3"}, "b": {"orch_fabric": "psm3"}}) == "psm3"
-    assert asked_fabric({"a": {}, "b": {}}) is None
+    assert requested_fabric({"a": {"orch_fabric": "psm3"}, "b": {"orch_fabric": "psm3"}}) == "psm3"
+    assert requested_fabric({"a": {}, "b": {}}) is None
     with pytest.raises(RequestError, match="a: psm3, b: none"):
-        asked_fabric({"a": {"orch_fabric": "psm3"}, "b": {}})
+        requested_fabric({"a": {"orch_fabric": "psm3"}, "b": {}})

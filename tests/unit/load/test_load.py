@@ -98,7 +98,7 @@ def test_settings_need_a_name_and_a_value(tmp_path: Path, pair: str) -> None:
 
 def test_a_data_file_must_exist(tmp_path: Path) -> None:
     write(tmp_path / "recipe.toml", GOOD)
-    with pytest.raises(RequestError, match="there is no such file"):
+    with pytest.raises(RequestError, match="file not found"):
         load.settings(["train_file=nowhere.json"], recipe_from("mine", tmp_path))
 
 

@@ -52,7 +52,7 @@ def test_a_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
 
 def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
     recipes.new("mine", tmp_path).rename(tmp_path / "bert_qa")
-    with pytest.raises(RequestError, match="There are two recipes 'bert-qa'"):
+    with pytest.raises(RequestError, match="Two recipes are named 'bert-qa'"):
         load.recipe_folders((tmp_path,))
 
 
@@ -69,7 +69,7 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_path_without_recipes_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"there is no recipe\.toml"):
+    with pytest.raises(RequestError, match=r"no recipe\.toml"):
         load.recipe_folders((tmp_path,))
 
 
@@ -83,5 +83,5 @@ def test_an_installed_package_brings_its_recipe(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(str(tmp_path))
     assert load.recipe_folders()["theirs"] == folder
     (info / "entry_points.txt").write_text("[orch.recipes]\ntheirs = json.decoder\n")
-    with pytest.raises(RequestError, match=r"theirs names no package: json\.decoder"):
+    with pytest.raises(RequestError, match=r"theirs does not name a package: json\.decoder"):
         load.recipe_folders()

@@ -128,7 +128,7 @@ def test_a_part_that_matches_nothing_is_named(inventory: Path) -> None:
 
 
 def test_nothing_left(inventory: Path) -> None:
-    with pytest.raises(RequestError, match="--nodes slow --exclude all leaves none of the 8 hosts"):
+    with pytest.raises(RequestError, match="--nodes slow --exclude all selects none of the 8 hosts"):
         choose(inventory, "slow", "all")
 
 

@@ -30,10 +30,10 @@ FILE: dict[str, Any] = {
 
 
 def test_what_a_file_asks_for() -> None:
-    wishes = accelerate_file.read(FILE, "f.yaml")
+    wishes = accelerate_file.parse_options(FILE, "f.yaml")
     assert (wishes.nodes, wishes.ppn, wishes.precision, wishes.port) == ("2", 2, "bf16", 29500)
-    assert accelerate_file.read({**FILE, "num_processes": 3}, "f").ppn is None
-    assert accelerate_file.read({"use_cpu": True}, "f").precision == "fp32"
+    assert accelerate_file.parse_options({**FILE, "num_processes": 3}, "f").ppn is None
+    assert accelerate_file.parse_options({"use_cpu": True}, "f").precision == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_what_a_file_asks_for() -> None:
 )
 def test_a_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match=r"f\.yaml"):
-        accelerate_file.read({**FILE, **change}, "f.yaml")
+        accelerate_file.parse_options({**FILE, **change}, "f.yaml")
 
 
 def with_file(stack: Stack) -> Inputs:
-    options = accelerate_file.read(FILE, "f.yaml")
+    options = accelerate_file.parse_options(FILE, "f.yaml")
     return Inputs(cluster=make_cluster(*TWO), recipe=OWN, stack=stack, accelerate=options)
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.backends import of_entry_point
+from orchestrator.load.backends import load_entry_point
 from orchestrator.model.process_group import BACKENDS, Backend
 from orchestrator.planning.launch import below, choose_backend
 from orchestrator.stacks.stack import Bindings, Stack
@@ -45,7 +45,7 @@ def test_gpus_and_a_torch_of_ones_own_are_taken(test_stack: Stack) -> None:
 
 def test_a_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
     entry = EntryPoint("toy", "tests.unit.planning.test_backends:PLUGIN", "orch.backends")
-    toy = of_entry_point(entry)
+    toy = load_entry_point(entry)
     assert (toy.module, toy.env) == ("toy_backend", (("TOY_MODE", "1"),))
     missing = refused(test_stack, "toy", toy=toy)
     assert "node0 has no toy-backend" in missing.message
@@ -60,7 +60,7 @@ def test_a_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
 @pytest.mark.parametrize("value", ["tests.nothing:PLUGIN", "tests.unit.planning.test_backends:NODES"])
 def test_a_broken_plugin_is_named(value: str) -> None:
     with pytest.raises(RequestError, match=r"plug-in toy \(tests"):
-        of_entry_point(EntryPoint("toy", value, "orch.backends"))
+        load_entry_point(EntryPoint("toy", value, "orch.backends"))
 
 
 def test_oneccl_talks_over_mpi_only_below_hydra(test_stack: Stack) -> None:

@@ -158,7 +158,7 @@ def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.Monkey
     for pairs, words in ((("shm",), "KEY=VALUE"), (("smh=1g",), "unknown key")):
         with pytest.raises(RequestError, match=words):
             load.docker("x", pairs, lab)
-    with pytest.raises(RequestError, match="without --docker-image"):
+    with pytest.raises(RequestError, match="requires --docker-image"):
         load.docker(None, ("shm=1g",), lab)
     with pytest.raises(RequestError, match=re.escape("orch_docker.smh")):
         load.docker("x", (), inventory(tmp_path, "{smh: 2g}"))
@@ -166,12 +166,12 @@ def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_hosts_that_say_something_say_the_same() -> None:
     same = {"orch_docker": {"image": "team/torch:3", "load": "a.tar"}}
-    found = load.agreed_docker({"a": same, "b": {}, "c": same})
+    found = load.common_docker_variable({"a": same, "b": {}, "c": same})
     assert found is not None
     assert (found.image, found.load) == ("team/torch:3", "a.tar")
-    assert load.agreed_docker({"a": {}}) is None
+    assert load.common_docker_variable({"a": {}}) is None
     with pytest.raises(RequestError, match="orch_docker differs between the hosts"):
-        load.agreed_docker({"a": same, "b": {"orch_docker": {"image": "team/torch:4"}}})
+        load.common_docker_variable({"a": same, "b": {"orch_docker": {"image": "team/torch:4"}}})
 
 
 def archive(folder: Path, manifest: object, name: str = "image file.tar") -> str:
@@ -191,9 +191,9 @@ def test_the_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
         found = load.image_file(archive(tmp_path, manifest))
         assert (found.name, found.id) == ("orch:current", f"sha256:{image}")
     assert load.image_file(archive(tmp_path, old), "orch").name == "orch:latest"
-    with pytest.raises(RequestError, match="has orch:current, not other:latest"):
+    with pytest.raises(RequestError, match="contains orch:current, but not other:latest"):
         load.image_file(archive(tmp_path, new), "other")
-    with pytest.raises(RequestError, match="no image with a name"):
+    with pytest.raises(RequestError, match="contains no named image"):
         load.image_file(archive(tmp_path, [{"Config": "0.json", "RepoTags": None}]))
     for wrong in (__file__, str(tmp_path / "none.tar"), archive(tmp_path, {"a": 1}, "x.tar")):
         with pytest.raises(RequestError, match="is no file of an image"):

@@ -20,7 +20,7 @@ from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.clusters import local_facts
-from orchestrator.load.facts import NodeFacts, NotWhatANodeSays, checked
+from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.model.cluster import Node
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.precision import choose_precision
@@ -126,9 +126,9 @@ def test_facts_that_contradict_each_other_are_refused() -> None:
         "interfaces": {},
         "packages": {},
     }
-    checked(NodeFacts, {**record, "flags": ["avx2", "avx512f", "avx512_bf16"]}, "facts")
-    with pytest.raises(NotWhatANodeSays, match="avx512_bf16 without avx512f"):
-        checked(NodeFacts, {**record, "flags": ["avx2", "avx512_bf16"]}, "facts")
+    validate(NodeFacts, {**record, "flags": ["avx2", "avx512f", "avx512_bf16"]}, "facts")
+    with pytest.raises(InvalidResponse, match="avx512_bf16 without avx512f"):
+        validate(NodeFacts, {**record, "flags": ["avx2", "avx512_bf16"]}, "facts")
 
 
 def test_facts_of_this_machine_that_contradict_each_other_are_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:

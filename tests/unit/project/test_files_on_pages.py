@@ -20,7 +20,7 @@ from docs.tools import events
 from orchestrator.load import backends, recipes
 from orchestrator.load.backends import BackendTable
 from orchestrator.load.files import read_toml, tomllib
-from orchestrator.load.inventory import ask_ansible
+from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.targets.kubernetes.load import kube_patch, kube_settings
@@ -38,7 +38,7 @@ PLUGINS = TypeAdapter(dict[str, list[BackendTable]])
 
 
 def check_inventory(path: Path) -> None:
-    assert ask_ansible(path).hosts
+    assert run_ansible_inventory(path).hosts
 
 
 def check_variables(path: Path) -> None:

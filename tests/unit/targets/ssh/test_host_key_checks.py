@@ -108,7 +108,7 @@ def test_no_shared_connection_is_fine() -> None:
 def test_arguments_in_the_place_of_orchs_own_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text(json.dumps({"all": {"hosts": {"node0": {"ansible_ssh_args": "-C"}}}}))
-    with pytest.raises(RequestError, match="node0: ansible_ssh_args takes") as refused:
+    with pytest.raises(RequestError, match="node0: ansible_ssh_args would replace") as refused:
         read_inventory(path)
     assert "ansible_ssh_common_args" in refused.value.hint
 

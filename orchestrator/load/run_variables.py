@@ -1,0 +1,61 @@
+"""Inventory variables that all hosts of a run must share: orch_fabric and orch_mpi."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.launchers import DIALECTS
+
+FABRIC, MPI = "orch_fabric", "orch_mpi"
+
+
+def requested_fabric(hosts: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return orch_fabric, or None if it is not set.
+
+    Raises:
+        RequestError: if the hosts have different values.
+    """
+    values = {host: (str(fabric),) if (fabric := its.get(FABRIC)) else () for host, its in hosts.items()}
+    return next(iter(common_value(FABRIC, values, "all ranks use one fabric")), None)
+
+
+def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return orch_mpi, one name or a list: the flavours of MPI to install; the first one starts the ranks.
+
+    Raises:
+        RequestError: if a name is unknown, or the hosts have different values.
+    """
+    values = {host: parse_flavours(host, its.get(MPI)) for host, its in hosts.items()}
+    return common_value(MPI, values, "one launcher starts all ranks")
+
+
+def parse_flavours(host: str, value: object) -> tuple[str, ...]:
+    """Return the flavours in the value of orch_mpi.
+
+    Raises:
+        RequestError: if a name is unknown.
+    """
+    names = tuple(str(name) for name in (value if isinstance(value, list) else [value]) if name)
+    for name in names:
+        if name not in DIALECTS:
+            raise RequestError(
+                f"{host}: unknown {MPI} '{name}'; available are {', '.join(DIALECTS)}.",
+                hint=did_you_mean(name, DIALECTS),
+            )
+    return names
+
+
+def common_value(variable: str, values: Mapping[str, tuple[str, ...]], reason: str) -> tuple[str, ...]:
+    """Return the value that all hosts have.
+
+    Raises:
+        RequestError: if the hosts have different values.
+    """
+    if len(set(values.values())) > 1:
+        listing = ", ".join(f"{host}: {' '.join(value) or 'none'}" for host, value in values.items())
+        raise RequestError(
+            f"{variable} differs between the hosts of a run ({listing}).", hint=f"Set it once for all hosts: {reason}."
+        )
+    return next(iter(values.values()), ())
