@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 
 import torch
 from measure import describe_machine, native_precision
-from orch_node.rank import malloc
+from orch_node.rank import libc_environment
 from orch_training import dropout
 from orch_training.models import locate
 from orch_training.optimizers import FUSED, PLAIN, adamw
@@ -134,7 +134,7 @@ def kept_memory_seconds(repeats: int) -> float:
     It is measured in a new process, because glibc reads the setting at its start.
     """
     command = [sys.executable, __file__, "--only", RECIPES, "--repeats", str(repeats + 2)]
-    process = subprocess.run(command, env=malloc.keeping(os.environ), capture_output=True, check=True)
+    process = subprocess.run(command, env=libc_environment.with_kept_heap(os.environ), capture_output=True, check=True)
     return float(process.stdout)
 
 

@@ -289,3 +289,36 @@ def untyped_events(path: Path) -> set[str]:
 
 def test_events_are_typed_outside_of_the_protocol() -> None:
     assert violations(OUTSIDE, untyped_events) == {}
+
+
+CHECKOUT = ROOT.parent
+BENCHMARKS = sorted((CHECKOUT / "benchmarks").glob("*.py"))
+
+
+def module_path(name: str) -> Path | None:
+    """Return the file of a module of this repository, or None if there is none."""
+    for top in (CHECKOUT, LIB):
+        path = top.joinpath(*name.split("."))
+        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+            if candidate.exists():
+                return candidate
+    return None
+
+
+def missing_imports(path: Path) -> set[str]:
+    """Return imports from packages of this repository that do not exist."""
+    packages = ("orchestrator", "orch_node", "orch_training", "tests")
+    missing: set[str] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in packages:
+            module = module_path(str(node.module))
+            defined = {*identifiers(module)} if module else set()
+            for alias in node.names:
+                if alias.name not in defined and not module_path(f"{node.module}.{alias.name}"):
+                    missing.add(f"{node.module}.{alias.name}")
+    return missing
+
+
+def test_benchmarks_import_existing_names() -> None:
+    """Check imports of the benchmarks, which mypy does not read and most of which no test runs."""
+    assert violations(BENCHMARKS, missing_imports) == {}
