@@ -18,7 +18,7 @@ from orchestrator.screen import say
 from orchestrator.targets.kubernetes.options import KubeOptions
 
 if TYPE_CHECKING:
-    from orchestrator.targets.kubernetes.checks import Finding
+    from orchestrator.targets.kubernetes.findings import Finding
 
 app = App(help="A Kubernetes cluster: is it ready, and what makes it so.")
 Pairs = Annotated[list[str] | None, typer.Option("--k8s", metavar="KEY=VALUE", help="A setting, as with orch train.")]
@@ -73,7 +73,7 @@ def check(
 ) -> None:
     """Look whether runs can start: what is missing, and its cure. Exit code 1 if there is any."""
     from orchestrator.errors import RequestError, did_you_mean
-    from orchestrator.targets.kubernetes import setup as operation
+    from orchestrator.targets.kubernetes import check as cluster_check
     from orchestrator.targets.kubernetes.api.connect import connect
     from orchestrator.targets.kubernetes.load import kube_settings
     from orchestrator.targets.kubernetes.manifests.kinds import KINDS
@@ -81,9 +81,9 @@ def check(
     if launcher is not None and launcher not in KINDS:
         raise RequestError(f"--launcher {launcher}: unknown.", hint=did_you_mean(launcher, KINDS))
     settings = kube_settings(k8s_file, list(k8s or ()))
-    request = operation.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
+    request = cluster_check.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
     found = []
-    for finding in operation.check(
+    for finding in cluster_check.check(
         lambda: connect(settings.context, settings.namespace),
         settings,
         request,
@@ -114,7 +114,7 @@ def init(
     """Render what a namespace needs once: the volume, the hub's token as a Secret."""
     from orchestrator.errors import RequestError
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.targets.kubernetes import setup as operation
+    from orchestrator.targets.kubernetes import init as namespace_objects
     from orchestrator.targets.kubernetes.api.connect import connect
     from orchestrator.targets.kubernetes.load import kube_settings
 
@@ -124,11 +124,11 @@ def init(
     if runtime:
         settings.check()
     settings.check_names()
-    objects = operation.init_objects(settings, read_token(token_file), runtime=runtime)
+    objects = namespace_objects.init_objects(settings, read_token(token_file), runtime=runtime)
     if not apply:
-        say(operation.shown(objects), nl=False, program=True)
+        say(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
         return
-    made = operation.apply(connect(settings.context, settings.namespace), objects)
+    made = namespace_objects.apply(connect(settings.context, settings.namespace), objects)
     value = {"schema": SCHEMA, "kind": "k8s init", "applied": made}
     say(json.dumps(value, indent=1) if as_json else "\n".join(made))
 

@@ -18,7 +18,7 @@ import tomllib
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
-from orchestrator.targets.kubernetes import patience
+from orchestrator.targets.kubernetes.api import retry
 from orchestrator.targets.kubernetes.watch import KubeWatch
 from tests.conftest import orch_environment, orch_in
 from tests.kube_api import Api, client_of
@@ -326,7 +326,7 @@ def test_a_token_that_expires_is_said_and_the_run_is_left_alone(
 ) -> None:
     run, job = started(api, orch, tmp_path)
     folder = tmp_path / "runs" / run
-    monkeypatch.setattr(patience, "REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(retry, "REFUSED_SECONDS", 1.0)
     watch = KubeWatch(store.load(folder).record, folder, print, client_of(api.url))
     api.fail("GET", "pytorchjobs", 401, 9999)
     with pytest.raises(ExecuteError, match="does not know you") as caught:

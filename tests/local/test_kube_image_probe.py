@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.targets.kubernetes import image_probe
-from orchestrator.targets.kubernetes.checks import Finding
+from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import PodState
 from tests.kube_api import Api, client_of

@@ -19,13 +19,12 @@ from orchestrator.targets.interface import Listed
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.followed import followed
 from orchestrator.targets.kubernetes.load import kube_settings
-from orchestrator.targets.kubernetes.location import location_of
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import adopt
-from orchestrator.targets.kubernetes.run_record import whole
+from orchestrator.targets.kubernetes.run_record import location_of, with_lists
 from orchestrator.targets.kubernetes.status import job_state
+from orchestrator.targets.kubernetes.trusted_record import trusted_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +56,12 @@ def ask_cluster(cluster: Kube) -> Asked:
         if text is None:
             continue
         try:
-            record = whole(values.loads(text, "run.json"))
+            record = with_lists(values.loads(text, "run.json"))
         except ProtocolError as error:
             damaged.append(f"{one['metadata']['name']}: {error}")
             continue
         try:
-            record = followed(record, settings, label=one["metadata"]["labels"][names.RUN])
+            record = trusted_record(record, settings, label=one["metadata"]["labels"][names.RUN])
         except OrchError as error:
             unfollowed[record.run_id] = error
         found.append(record)

@@ -13,9 +13,9 @@ from orch_node.protocol.events import Event, NodeNews
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, Refused
+from orchestrator.targets.kubernetes.api.retry import RefusalTimer
 from orchestrator.targets.kubernetes.log_lines import Position, Reader
-from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
-from orchestrator.targets.kubernetes.patience import Patience
+from orchestrator.targets.kubernetes.manifests.helper_pods import SUFFIX as READER_SUFFIX
 from orchestrator.targets.kubernetes.status import DELETED, PodState, pod_state
 
 RETRY_SECONDS = 1.0
@@ -71,7 +71,7 @@ class Follower:
 
     def watch(self) -> None:
         """Every change of the run's pods, until the end; watches that end are begun anew."""
-        patience = Patience()
+        refusals = RefusalTimer()
         while not self.ended.is_set():
             try:
                 for change, pod in self.cluster.watch_pods(self.selector):
@@ -81,7 +81,7 @@ class Follower:
             except (Expired, ConnectionLost, NotThere):
                 self.ended.wait(RETRY_SECONDS)
             except Refused as error:
-                if patience.is_over():
+                if refusals.is_over():
                     self.items.put(error)
                     return
                 self.ended.wait(RETRY_SECONDS)
@@ -118,7 +118,7 @@ class Follower:
 
     def keep_reading(self, uid: str, pod: str) -> None:
         """A pod's log for as long as it runs, also where a stream ends before it does."""
-        patience = Patience()
+        refusals = RefusalTimer()
         while not self.ended.is_set() and uid not in self.deleted:
             running = self.pods[uid].state == "running"
             try:
@@ -130,7 +130,7 @@ class Follower:
             except NotThere:
                 return
             except Refused as error:
-                if patience.is_over():
+                if refusals.is_over():
                     self.items.put(error)
                     return
             self.ended.wait(RETRY_SECONDS)

@@ -10,9 +10,9 @@ from orchestrator.errors import OrchError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.interface import Tell
 from orchestrator.targets.kubernetes.api.client import Kube
-from orchestrator.targets.kubernetes.checks import Finding
-from orchestrator.targets.kubernetes.manifests import names, security
-from orchestrator.targets.kubernetes.manifests.pods import optional, where
+from orchestrator.targets.kubernetes.findings import Finding
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.pods import NO_TOKEN, container_security, optional, pod_security, where
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import pod_state
 from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigterm
@@ -101,8 +101,8 @@ def probe_pod(settings: KubeSettings) -> Object:
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 1,
-            **security.NO_TOKEN,
-            "securityContext": security.of_pod(settings.uid),
+            **NO_TOKEN,
+            "securityContext": pod_security(settings.uid),
             **({"imagePullSecrets": pull} if pull else {}),
             **optional("serviceAccountName", settings.service_account),
             **where(replace(settings, spread=None, pack=None), {}),
@@ -112,7 +112,7 @@ def probe_pod(settings: KubeSettings) -> Object:
                     "image": settings.image,
                     "command": [settings.python, f"{settings.root}/train/node.py"],
                     "resources": {"requests": dict(small), "limits": small},
-                    "securityContext": security.of_container(),
+                    "securityContext": container_security(),
                 }
             ],
         },

@@ -10,7 +10,7 @@ from orchestrator.errors import OrchError, RequestError, did_you_mean
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.checks import Finding
+from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests.job import trial_job
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.names import QUEUE

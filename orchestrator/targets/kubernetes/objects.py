@@ -9,9 +9,9 @@ from orchestrator.errors import ExecuteError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.location import JobLocation
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.run_record import JobLocation
 
 GONE_SECONDS = 150.0  # a pod has 120 s to end
 POLL_SECONDS = 0.5

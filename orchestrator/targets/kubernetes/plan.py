@@ -25,16 +25,14 @@ from orchestrator.planning.training import (
     script_command,
     tell_restarts,
 )
-from orchestrator.targets.kubernetes import location as locations
 from orchestrator.targets.kubernetes import run_record as run_records
-from orchestrator.targets.kubernetes.location import JobLocation
+from orchestrator.targets.kubernetes.decisions import Inputs, Resolved, resolve
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.files import Files
-from orchestrator.targets.kubernetes.manifests.job import KubeJob, config_map
+from orchestrator.targets.kubernetes.manifests.job import Files, KubeJob, config_map
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.patch import patched, tell_patch
-from orchestrator.targets.kubernetes.resolve import Inputs, Resolved, resolve
+from orchestrator.targets.kubernetes.run_record import JobLocation
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 CONFIG_SCHEMA = 1
@@ -99,7 +97,7 @@ def job_of(request: TrainRequest, plan: Plan, chosen: Resolved, *, script: tuple
         max_restarts=request.max_restarts,
         script=script,
         config=pod_config(request, plan, chosen),
-        record=run_records.short(plan.run),
+        record=run_records.without_lists(plan.run),
         files=files.carried(chosen.kube),
     )
 
@@ -130,7 +128,7 @@ def home_of(run_id: str, chosen: Resolved, request: TrainRequest) -> Home:
         train=f"{kube.root}/train",
         python=kube.python,
         target="kubernetes",
-        location=locations.render(replace(at, wait_limit=wait_limit)),
+        location=values.record(replace(at, wait_limit=wait_limit)),
     )
 
 

@@ -15,11 +15,11 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
+from orchestrator.targets.kubernetes.cleanup import remove_expired
 from orchestrator.targets.kubernetes.kueue import check_queue
-from orchestrator.targets.kubernetes.leftovers import remove_expired
-from orchestrator.targets.kubernetes.location import JobLocation, location_of
 from orchestrator.targets.kubernetes.manifests.names import QUEUE
 from orchestrator.targets.kubernetes.objects import delete_job, delete_rest, give_owner
+from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 
 
 def start(plan: Plan, folder: Path) -> RunRecord:

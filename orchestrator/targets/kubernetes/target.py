@@ -1,19 +1,72 @@
-"""Pods of a Kubernetes cluster, as a target."""
+"""The pods of a Kubernetes cluster as a target, and a run on them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
+from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
-from orchestrator.targets.kubernetes import find, leftovers, read, start
-from orchestrator.targets.kubernetes.handle import KubeHandle
-from orchestrator.targets.kubernetes.refuses import REFUSES
+from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.runs.logs import LogLine
+from orchestrator.runs.outcome import Outcome
+from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell, Wanted, silent
+from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, volume
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.connect import connect
+from orchestrator.targets.kubernetes.options import REFUSES
+from orchestrator.targets.kubernetes.run_record import location_of
+from orchestrator.targets.kubernetes.watch import KubeWatch
+
+
+class KubeHandle:
+    """The cluster is asked for the first time when something is wanted of it."""
+
+    def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
+        self.record = record
+        self.folder = folder
+        self.tell = tell
+
+    @cached_property
+    def cluster(self) -> Kube:
+        at = location_of(self.record)
+        return connect(at.context, at.namespace)
+
+    @cached_property
+    def watch(self) -> KubeWatch:
+        return KubeWatch(self.record, self.folder, lambda line: self.tell(line), self.cluster)
+
+    def started(self) -> None:
+        self.watch.started()
+
+    def events(self) -> Iterator[Event]:
+        yield from self.watch.events()
+
+    def interrupt(self) -> None:
+        """There is no supervisor to ask: the job goes, and its pods with it."""
+        self.watch.leave()
+        cleanup.stop(KubeWatch(self.record, self.folder, silent, self.cluster))
+
+    def finish(self) -> Outcome:
+        return self.watch.finish()
+
+    def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+        return logs.log_lines(self.watch, rank=rank, follow=follow)
+
+    def discard(self) -> None:
+        """Keep the files: a job has claimed its nodes before its ranks can be refused."""
+
+    def stop(self) -> CleanupReport:
+        return cleanup.stop(self.watch)
+
+    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
+        return volume.fetch(self.cluster, self.record, self.folder, wanted, listener)
 
 
 class KubeTarget:
@@ -21,7 +74,7 @@ class KubeTarget:
     refuses = REFUSES
 
     def plan(self, request: TrainRequest) -> Plan:
-        return read.plan(request)
+        return inputs.plan(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         return KubeHandle(start.start(plan, folder), folder)
@@ -41,4 +94,4 @@ class KubeTarget:
         return find.list_runs(where)
 
     def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        return leftovers.clean(find.cluster_of(where or ""), look=look)
+        return cleanup.clean(find.cluster_of(where or ""), look=look)

@@ -8,17 +8,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.manifest import Object
+from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.targets.interface import Wanted
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.api.exec import PodExec
-from orchestrator.targets.kubernetes.location import location_of
-from orchestrator.targets.kubernetes.manifests.volume_pod import reader_pod
+from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
 from orchestrator.targets.kubernetes.objects import check_ours
+from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import pod_state
 
 START_SECONDS = 300.0
@@ -107,3 +110,12 @@ def delete(cluster: Kube, path: str, run_id: str) -> None:
         cluster.delete(path, pod["metadata"]["uid"])
     except NotThere:
         pass
+
+
+def fetch(cluster: Kube, record: RunRecord, folder: Path, wanted: Wanted, listener: FetchListener) -> Collected:
+    """Raises RequestError for another node than there is, ExecuteError for what fails."""
+    if wanted.node:
+        raise RequestError("--node is for nodes behind SSH: all pods share one volume.", hint="Leave --node out.")
+    target = wanted.to or folder.absolute() / "output"
+    with reader(cluster, record) as pod:
+        return collect(pod, wanted.source, target, only=wanted.only, listener=listener)

@@ -17,16 +17,17 @@ from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Tell
-from orchestrator.targets.kubernetes import patience, refusals
+from orchestrator.targets.kubernetes import admission
+from orchestrator.targets.kubernetes.api import retry
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
-from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import Follower, of_now
 from orchestrator.targets.kubernetes.kueue import describe_unmanaged, why_suspended
-from orchestrator.targets.kubernetes.location import location_of
+from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.volume_pod import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.manifests.helper_pods import SUFFIX as READER_SUFFIX
 from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects
+from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import (
     BEING_DELETED,
     DELETED,
@@ -150,9 +151,9 @@ class KubeWatch:
         self.job_made = made_at(job)
         found = job_state(job)
         there = len(self.follower.pods)
-        if there < len(self.record.nodes) and (words := refusals.refusal_of(self.cluster, self.at.job)):
+        if there < len(self.record.nodes) and (words := admission.refusal_of(self.cluster, self.at.job)):
             which = "some of its pods" if there else "its pods"
-            self.follower.tell_once("pods", f"{which} are not admitted: {words}", same=refusals.without_pod(words))
+            self.follower.tell_once("pods", f"{which} are not admitted: {words}", same=admission.without_pod(words))
         elif unseen(job) and time.time() - self.began > UNSEEN_SECONDS:
             words = f"no operator has taken up {self.at.job}: is it running?"
             self.follower.tell_once("job", f"{words} `orch k8s check` looks")
@@ -185,7 +186,7 @@ class KubeWatch:
         if self.lost_since is None:
             self.lost_since = now
             self.tell(f"{error.message} The run goes on; asking again.")
-        limit = patience.REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
+        limit = retry.REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
         if now - self.lost_since > limit:
             raise error
 

@@ -9,36 +9,34 @@ from dataclasses import replace
 from orch_node.protocol import files
 from orch_node.protocol.record import FIRST_TARGET, RunNode, RunRecord
 
-from orchestrator.errors import RequestError
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.hostlist import fold
+from orchestrator.targets.trusted_record import UntrustedRecordError, check_output_dir
 
 STACK_PYTHON = re.compile(r"/stacks/[A-Za-z0-9][A-Za-z0-9._-]*/bin/python", re.ASCII)
-
-
-class Unfollowed(RequestError):
-    """What the record of a run says cannot be so, or is not known here."""
-
-    advice = "Nothing was done there: look who may write in the folder of runs on that node."
+HINT = "Nothing was changed. Check who can write to the runs folder on that node."
 
 
 def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
     """The record, with everything in it that leads somewhere replaced by what is known here.
-    `told_by`: the node that has sent it. Raises Unfollowed."""
+    `told_by`: the node that has sent it. Raises UntrustedRecordError."""
     known = {node.name: node for node in cluster.nodes if not node.local}
     named = [one.node for one in record.nodes]
     if unknown := [name for name in named if name not in known]:
-        raise Unfollowed(
+        raise UntrustedRecordError(
             f"{record.run_id} is said to be on {fold(list(map(shown, unknown)))}, which "
             f"{cluster.name} does not have as a provisioned node.",
             hint="; ".join(cluster.damaged[name] for name in unknown if name in cluster.damaged)
             or "Name an inventory with all of its nodes.",
         )
     if told_by not in named:
-        raise Unfollowed(f"{told_by} tells of {record.run_id}, of which it is no node.")
+        raise UntrustedRecordError(f"{told_by} tells of {record.run_id}, of which it is no node.", hint=HINT)
     if record.target != FIRST_TARGET or record.location:
-        raise Unfollowed(f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes.")
+        raise UntrustedRecordError(
+            f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes.", hint=HINT
+        )
     node0 = known[named[0]]
+    check_output_dir(record, f"{node0.root}/runs")
     return replace(
         record,
         node0=RunNode(node=node0.name, via=node0.via),
@@ -46,7 +44,6 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
         run_dir=f"{node0.root}/runs/{record.run_id}",
         train=f"{node0.root}/train",
         python=interpreter(record.python, node0),
-        output_dir=output_dir(record, node0),
     )
 
 
@@ -60,14 +57,3 @@ def interpreter(said: str, node: Node) -> str:
     below = said.removeprefix(node.root)
     ours = said.startswith(node.root) and STACK_PYTHON.fullmatch(below)
     return said if ours else node.python
-
-
-def output_dir(record: RunRecord, node: Node) -> str | None:
-    """The run's own, or that of an earlier run which it has carried on. Raises Unfollowed."""
-    said, runs = record.output_dir, f"{node.root}/runs/"
-    if said is None:
-        return None
-    run = said.removeprefix(runs).removesuffix("/output")
-    if not files.is_run_id(run) or said != f"{runs}{run}/output":
-        raise Unfollowed(f"{record.run_id} is said to write to {said!r:.100}, outside of {runs}.")
-    return said

@@ -32,8 +32,8 @@ from orchestrator.runs.events import events_in
 from orchestrator.runs.follow import LocalRun, follow
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
-from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import ReadLine
+from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.log_lines import Position
 from orchestrator.targets.kubernetes.log_lines import parse as parse_pod_line
 from orchestrator.targets.kubernetes.outcome import outcome as kube_outcome

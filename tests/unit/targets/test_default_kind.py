@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.planning.plan import Plan
-from orchestrator.targets.kubernetes import checks
-from orchestrator.targets.kubernetes.default_kind import Installed, default_kind
+from orchestrator.targets.kubernetes import findings
+from orchestrator.targets.kubernetes.decisions import Inputs
+from orchestrator.targets.kubernetes.manifests.kinds import Installed, default_kind
 from orchestrator.targets.kubernetes.plan import plan_kube
-from orchestrator.targets.kubernetes.resolve import Inputs
 from tests.conftest import make_stack
 from tests.unit.targets.kubernetes.test_plan_kube import QA, REQUEST, SETTINGS, SITE
 
@@ -62,6 +62,8 @@ def test_a_run_that_may_shrink_is_a_pytorchjob() -> None:
 
 def test_the_check_says_which_and_why() -> None:
     both = {"trainjob": ("v1alpha1",), "pytorchjob": ("v1",)}
-    assert checks.default_finding(both).words == ("--launcher trainjob: the cluster has it, and it outlives PyTorchJob")
-    old = checks.default_finding({"trainjob": ("v0",), "pytorchjob": ("v1",)})
+    assert findings.default_finding(both).words == (
+        "--launcher trainjob: the cluster has it, and it outlives PyTorchJob"
+    )
+    old = findings.default_finding({"trainjob": ("v0",), "pytorchjob": ("v1",)})
     assert old.words == "--launcher pytorchjob: the cluster has no TrainJob"

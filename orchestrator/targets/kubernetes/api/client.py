@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, connection_errors, passing, pause, words
+from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, connection_errors, words
+from orchestrator.targets.kubernetes.api.retry import is_temporary, retry_delay
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
 
 Result = TypeVar("Result")
@@ -233,9 +234,9 @@ class Kube:
             try:
                 return act()
             except self.failures as error:
-                if not left or not passing(error):
+                if not left or not is_temporary(error):
                     raise words(error, self.context or "the cluster") from None
-                time.sleep(pause(error, self.tries - left - 1))
+                time.sleep(retry_delay(error, self.tries - left - 1))
         raise AssertionError
 
 

@@ -6,9 +6,8 @@ import json
 import re
 
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.targets.kubernetes.api.retry import is_temporary
 
-PASSING = (429, 500, 502, 503, 504)
-LONGEST_WAIT = 10.0
 # In a refusal that is not about rights -> what to do.
 ADMISSION = (
     ("violates PodSecurity", "The namespace's label pod-security.kubernetes.io/enforce says so."),
@@ -56,7 +55,7 @@ def words(error: Exception, where: str) -> ExecuteError:
         )
     if status == 410:
         return Expired(f"{message}.")
-    if not status or status in PASSING:
+    if is_temporary(error):
         if webhook := WEBHOOK.search(message):
             return webhook_failed(message, webhook)
         return ConnectionLost(
@@ -98,18 +97,6 @@ def connection_errors() -> tuple[type[Exception], ...]:
     from urllib3.exceptions import HTTPError
 
     return (HTTPError, OSError)
-
-
-def passing(error: Exception) -> bool:
-    """Whether it may be gone the next time."""
-    return getattr(error, "status", 0) in (0, *PASSING)
-
-
-def pause(error: Exception, tried: int) -> float:
-    """Seconds: what the API asks for, else twice as long each time."""
-    headers = getattr(error, "headers", None) or {}
-    asked = str(headers.get("Retry-After", ""))
-    return min(float(asked) if asked.isdigit() else 0.25 * 2**tried, LONGEST_WAIT)
 
 
 def message_of(error: Exception) -> str:

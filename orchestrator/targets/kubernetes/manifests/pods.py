@@ -1,12 +1,32 @@
-"""The pods of a run: one template for all launchers."""
+"""What every pod of orch's gives up, as namespaces with Pod Security's profile `restricted` ask."""
 
 from __future__ import annotations
 
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests import names, security, wishes
+from orchestrator.targets.kubernetes.manifests import names, pod_settings
 from orchestrator.targets.kubernetes.manifests.job import KubeJob, items, literal
 from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubeSettings
+
+
+def pod_security(uid: int) -> Object:
+    """A pod's securityContext: `uid` is its user and the group of its volumes."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": uid,
+        "runAsGroup": uid,
+        "fsGroup": uid,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+# No pod of orch asks the API for anything, and neither do the operators' launchers, which use ssh.
+NO_TOKEN = {"automountServiceAccountToken": False}
+
+
+def container_security() -> Object:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
 
 GRACE_SECONDS = 120  # for the checkpoint of a run that is to make room
 
@@ -19,10 +39,10 @@ def pod_template(job: KubeJob, container: Object) -> Object:
         "spec": {
             "containers": [container],
             "volumes": volumes(job),
-            "securityContext": {**security.of_pod(settings.uid), "fsGroupChangePolicy": "OnRootMismatch"},
+            "securityContext": {**pod_security(settings.uid), "fsGroupChangePolicy": "OnRootMismatch"},
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "enableServiceLinks": False,
-            **security.NO_TOKEN,
+            **NO_TOKEN,
             **(
                 {"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]}
                 if settings.pull_secrets
@@ -37,13 +57,13 @@ def pod_template(job: KubeJob, container: Object) -> Object:
 
 def where(settings: KubeSettings, labels: dict[str, str]) -> Object:
     """On which nodes, and how. `labels`: of the pods that are to be together, or apart."""
-    affinity = wishes.affinity(settings.node_affinity, settings.pack, labels)
-    tolerations = [wishes.toleration(one) for one in settings.tolerations]
+    affinity = pod_settings.affinity(settings.node_affinity, settings.pack, labels)
+    tolerations = [pod_settings.toleration(one) for one in settings.tolerations]
     return {
         **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
         **({"affinity": affinity} if affinity else {}),
         **({"tolerations": tolerations} if tolerations else {}),
-        **({"topologySpreadConstraints": wishes.spread(settings.spread, labels)} if settings.spread else {}),
+        **({"topologySpreadConstraints": pod_settings.spread(settings.spread, labels)} if settings.spread else {}),
         **optional("runtimeClassName", settings.runtime_class),
     }
 
@@ -64,7 +84,7 @@ def container(job: KubeJob, *, name: str, mode: str) -> Object:
         "env": variables(job),
         "resources": resources(settings.cpu, settings.memory),
         "volumeMounts": mounts(job),
-        "securityContext": security.of_container(),
+        "securityContext": container_security(),
     }
 
 
@@ -79,8 +99,8 @@ def variables(job: KubeJob) -> list[Object]:
         )
     return [
         *({"name": key, "value": literal(value)} for key, value in own.items()),
-        *(wishes.variable(name, value) for name, value in settings.env.items()),
-        *(wishes.secret_variable(name, text) for name, text in settings.secret_env.items()),
+        *(pod_settings.variable(name, value) for name, value in settings.env.items()),
+        *(pod_settings.secret_variable(name, text) for name, text in settings.secret_env.items()),
     ]
 
 
@@ -117,7 +137,7 @@ def volumes(job: KubeJob) -> list[Object]:
             # mode 0440: fsGroup makes the group the pod's own
             "secret": {"secretName": settings.token_secret, "optional": True, "defaultMode": 0o440, "items": [token]},
         },
-        *(wishes.volume(text, number)[0] for number, text in enumerate(settings.volumes)),
+        *(pod_settings.volume(text, number)[0] for number, text in enumerate(settings.volumes)),
     ]
 
 
@@ -128,5 +148,5 @@ def mounts(job: KubeJob) -> list[Object]:
         {"name": "orch-files", "mountPath": settings.files, "readOnly": True},
         {"name": "orch-shm", "mountPath": "/dev/shm"},
         {"name": "orch-secrets", "mountPath": SECRETS, "readOnly": True},
-        *(wishes.volume(text, number)[1] for number, text in enumerate(settings.volumes)),
+        *(pod_settings.volume(text, number)[1] for number, text in enumerate(settings.volumes)),
     ]

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from orch_node.protocol import values
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.model.layout import uniform_layout
-from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import ReadLine
-from orchestrator.targets.kubernetes.followed import followed
-from orchestrator.targets.kubernetes.location import location_of, render
+from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.log_lines import Position
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.plan import location
-from orchestrator.targets.kubernetes.run_record import short, whole
+from orchestrator.targets.kubernetes.run_record import location_of, with_lists, without_lists
 from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.trusted_record import trusted_record
 from tests.unit.runs.test_record import RECORD
 from tests.unit.targets.ssh.test_hostile_runs import ESCAPES, JSON
 
@@ -35,21 +35,21 @@ MADE = replace(
     nodes=NODES,
     layout=PLACES.places,
     target="kubernetes",
-    location=render(location(RECORD.run_id, "pytorchjob", OWN)),
+    location=values.record(location(RECORD.run_id, "pytorchjob", OWN)),
     output_dir=f"/orch/runs/{RECORD.run_id}/output",
 )
 
 
 def seen(record: RunRecord) -> RunRecord:
-    return followed(record, OWN, label=RECORD.run_id)
+    return trusted_record(record, OWN, label=RECORD.run_id)
 
 
 def said(**changes: Any) -> RunRecord:
     return replace(MADE, location={**MADE.location, **changes})
 
 
-def test_a_run_as_it_was_made_is_followed() -> None:
-    assert location_of(seen(whole(short(MADE)))) == location(RECORD.run_id, "pytorchjob", OWN)
+def test_a_run_as_it_was_made_is_trusted() -> None:
+    assert location_of(seen(with_lists(without_lists(MADE)))) == location(RECORD.run_id, "pytorchjob", OWN)
 
 
 def test_what_runs_in_a_pod_is_this_controllers_own() -> None:
@@ -92,7 +92,7 @@ def test_what_runs_in_a_pod_is_this_controllers_own() -> None:
         replace(MADE, output_dir="/orch/runs/../../root/output"),
     ],
 )
-def test_what_is_not_followed(record: RunRecord) -> None:
+def test_impossible_records_are_refused(record: RunRecord) -> None:
     with pytest.raises(OrchError):
         seen(record)
 
@@ -111,9 +111,9 @@ def test_what_is_not_followed(record: RunRecord) -> None:
     ],
 )
 def test_pods_that_no_run_has_are_damage(pods: dict[str, Any]) -> None:
-    travels = short(MADE)
+    stored = without_lists(MADE)
     with pytest.raises(ProtocolError):
-        whole({**travels, "pods": {**travels["pods"], **pods}})
+        with_lists({**stored, "pods": {**stored["pods"], **pods}})
 
 
 @settings(max_examples=200, deadline=None)

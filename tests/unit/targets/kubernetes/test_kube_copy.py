@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.targets.kubernetes.copy import RunCopy
 from orchestrator.targets.kubernetes.follow import ReadLine
+from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.log_lines import Position
 
 JOINED = json.dumps({"event": "joined", "rank": 0, "time": 1.0, "node": "worker-0"})

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError, RequestError
+from orchestrator.targets.kubernetes.decisions import Inputs
 from orchestrator.targets.kubernetes.load import kube_patch
 from orchestrator.targets.kubernetes.patch import patched
 from orchestrator.targets.kubernetes.plan import plan_kube
-from orchestrator.targets.kubernetes.resolve import Inputs
 from tests.conftest import make_stack
 from tests.unit.targets.kubernetes.test_plan_kube import CASES, QA, REQUEST, SETTINGS, SITE, decide, objects
 

@@ -14,12 +14,12 @@ from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.outcome import record as outcome_record
 
-from orchestrator.targets.kubernetes import checks
+from orchestrator.targets.kubernetes import findings
 from orchestrator.targets.kubernetes.api import errors
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.follow import Follower
+from orchestrator.targets.kubernetes.init import token_secret, without_secrets
 from orchestrator.targets.kubernetes.log_lines import Position, Reader, parse
-from orchestrator.targets.kubernetes.manifests.setup import token, without_secrets
 from orchestrator.targets.kubernetes.outcome import outcome
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, node_of, pod_state
@@ -367,13 +367,13 @@ def node(cpu: str = "16", memory: str = "64Gi", **more: Any) -> dict[str, Any]:
 def test_room_for_the_pods() -> None:
     taint = {"key": "x", "effect": "NoSchedule"}
     nodes = [node(), node("7900m"), node(taints=[taint]), node(unschedulable=True)]
-    assert checks.nodes_finding(nodes, SETTINGS, 2).state == "ok"
-    short = checks.nodes_finding(nodes, SETTINGS, 3)
+    assert findings.nodes_finding(nodes, SETTINGS, 2).state == "ok"
+    short = findings.nodes_finding(nodes, SETTINGS, 3)
     assert short.state == "miss"
     assert "1 of 4 nodes can take pods of 8 CPUs and 16Gi, 2 such pods in all" in short.words
     assert "16 CPUs to give" in short.cure
-    assert checks.nodes_finding(None, SETTINGS, 1).state == "unknown"
-    assert checks.nodes_finding([], SETTINGS, 1).state == "miss"
+    assert findings.nodes_finding(None, SETTINGS, 1).state == "unknown"
+    assert findings.nodes_finding([], SETTINGS, 1).state == "miss"
 
 
 @pytest.mark.parametrize(
@@ -397,43 +397,43 @@ def test_nodes_that_pods_are_let_on_by_their_settings(
     taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
     one = node(taints=[taint], labels={"zone": "a", "disk": "nvme"})
     asked = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
-    words = checks.nodes_finding([one], asked, 1).words
+    words = findings.nodes_finding([one], asked, 1).words
     assert f"{fitting} of 1 nodes can take pods" in words
 
 
 def test_bf16_by_the_labels_of_the_nodes() -> None:
-    able = node(labels={checks.BF16_LABELS[0]: "true"})
-    assert checks.flags_finding([able], SETTINGS).state == "ok"
-    mixed = checks.flags_finding([able, node()], SETTINGS)
+    able = node(labels={findings.BF16_LABELS[0]: "true"})
+    assert findings.flags_finding([able], SETTINGS).state == "ok"
+    mixed = findings.flags_finding([able, node()], SETTINGS)
     assert (mixed.state, mixed.words) == (
         "absent",
         "on 1 of 2 nodes that fit; a run with a pod on another node trains in fp32",
     )
-    assert checks.flags_finding([node()], SETTINGS).state == "unknown"
+    assert findings.flags_finding([node()], SETTINGS).state == "unknown"
 
 
 def test_volumes() -> None:
     bound = {"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteMany"]}}
     once = {**bound, "spec": {"accessModes": ["ReadWriteOnce"]}}
-    assert checks.claim_finding(bound, SETTINGS, 2).state == "ok"
-    assert checks.claim_finding(once, SETTINGS, 1).state == "ok"
+    assert findings.claim_finding(bound, SETTINGS, 2).state == "ok"
+    assert findings.claim_finding(once, SETTINGS, 1).state == "ok"
     for claim, words in ((None, "no claim"), ({}, "Pending"), (once, "cannot share")):
-        found = checks.claim_finding(claim, SETTINGS, 2)
+        found = findings.claim_finding(claim, SETTINGS, 2)
         assert (found.state, words in found.words, bool(found.cure)) == ("miss", True, True)
 
 
 def test_kinds_and_rights() -> None:
-    found = checks.kinds_findings({"pytorchjob": ("v1",)}, None)
+    found = findings.kinds_findings({"pytorchjob": ("v1",)}, None)
     assert [one.state for one in found] == ["ok", "absent", "absent", "absent"]
-    assert {one.state for one in checks.kinds_findings({}, None)} == {"miss"}
-    assert checks.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].words.endswith("only v1")
+    assert {one.state for one in findings.kinds_findings({}, None)} == {"miss"}
+    assert findings.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].words.endswith("only v1")
     missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]
-    assert "verbs [patch]" in checks.rights_finding(missing, "team").cure
-    assert checks.rights_finding([], "team").state == "ok"
+    assert "verbs [patch]" in findings.rights_finding(missing, "team").cure
+    assert findings.rights_finding([], "team").state == "ok"
 
 
 def test_a_token_is_never_shown() -> None:
-    made = token(SETTINGS, "hf_secret")
+    made = token_secret(SETTINGS, "hf_secret")
     assert "hf_secret" not in json.dumps(without_secrets(made))
     assert made["data"]["HF_TOKEN"] not in json.dumps(without_secrets(made))
 

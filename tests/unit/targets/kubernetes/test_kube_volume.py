@@ -21,9 +21,9 @@ from orchestrator.runs.explanations import explain
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.runs.volumes import advise_on_volume
 from orchestrator.targets.kubernetes.image_probe import probe_pod
+from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
-from orchestrator.targets.kubernetes.manifests.volume_pod import reader_pod
 from orchestrator.targets.kubernetes.plan import location
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from tests.recorded import make_run

@@ -21,16 +21,16 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.stacks.stack import Bindings, Stack
+from orchestrator.targets.kubernetes.decisions import Inputs
 from orchestrator.targets.kubernetes.image_probe import probe_pod
 from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
 from orchestrator.targets.kubernetes.manifests.job import literal
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import amount
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
-from orchestrator.targets.kubernetes.manifests.volume_pod import reader_pod
 from orchestrator.targets.kubernetes.plan import KubeSite, location, plan_kube
-from orchestrator.targets.kubernetes.resolve import Inputs
-from orchestrator.targets.kubernetes.run_record import short, whole
+from orchestrator.targets.kubernetes.run_record import with_lists, without_lists
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from tests.conftest import make_stack
 from tests.kube_pod_security import violation
@@ -362,11 +362,11 @@ def test_quantities_are_exact() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
-def test_a_record_that_travels_is_short_and_can_be_made_whole(pods: int, ppn: int, size: int) -> None:
+def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
     request = replace(REQUEST, nodes=str(pods), ppn=ppn)
     record = decide(request=request, kube=replace(SETTINGS, cpu=str(ppn * size))).run
-    travels = json.loads(json.dumps(short(record)))
-    assert whole(travels) == record
+    stored = json.loads(json.dumps(without_lists(record)))
+    assert with_lists(stored) == record
 
 
 def expand(text: str, variables: dict[str, str]) -> str:

@@ -23,9 +23,10 @@ from orchestrator.runs.fetch import Collected, FetchListener, collect
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.ssh.find import Asked, check_own, take
-from orchestrator.targets.ssh.followed import Unfollowed, followed
+from orchestrator.targets.ssh.followed import followed
 from orchestrator.targets.ssh.nodes import NodeAnswer
 from orchestrator.targets.ssh.read import new_site
+from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.conftest import HOSTILE, make_cluster, make_node
 from tests.unit.runs.test_record import RECORD
 from tests.unit.targets.ssh.test_mirror import Folder
@@ -150,7 +151,7 @@ def test_the_interpreter_of_another_stack_is_followed() -> None:
     ],
 )
 def test_what_is_not_followed(changes: dict[str, Any], told_by: str, words: str) -> None:
-    with pytest.raises(Unfollowed, match=words):
+    with pytest.raises(UntrustedRecordError, match=words):
         followed(foreign(**changes), LAB, told_by=told_by)
 
 
@@ -217,7 +218,7 @@ def test_what_is_damaged_is_told_and_hides_nothing() -> None:
 
 
 def test_what_this_controller_has_recorded_comes_first() -> None:
-    with pytest.raises(Unfollowed, match="recorded here on"):
+    with pytest.raises(UntrustedRecordError, match="recorded here on"):
         check_own(foreign(nodes=(RunNode(node="node0"),)), foreign())
     check_own(foreign(), foreign())
 

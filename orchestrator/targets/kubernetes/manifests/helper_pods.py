@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.location import JobLocation
-from orchestrator.targets.kubernetes.manifests import names, security, wishes
+from orchestrator.targets.kubernetes.manifests import names, pod_settings
+from orchestrator.targets.kubernetes.manifests.pods import NO_TOKEN, container_security, pod_security
+from orchestrator.targets.kubernetes.run_record import JobLocation
 
 SUFFIX = "-reader"
 LIVES_SECONDS = 3600
@@ -15,7 +16,7 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
     nodes: those may be full."""
     small = {"cpu": "250m", "memory": "256Mi"}
     sleep = f"import time; time.sleep({LIVES_SECONDS})"
-    tolerations = [wishes.toleration(one) for one in place.tolerations]
+    tolerations = [pod_settings.toleration(one) for one in place.tolerations]
     pull = [{"name": name} for name in place.pull_secrets]
     return {
         "apiVersion": "v1",
@@ -25,8 +26,8 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
             "restartPolicy": "Never",
             "activeDeadlineSeconds": LIVES_SECONDS,
             "terminationGracePeriodSeconds": 1,
-            **security.NO_TOKEN,
-            "securityContext": security.of_pod(place.uid),
+            **NO_TOKEN,
+            "securityContext": pod_security(place.uid),
             **({"imagePullSecrets": pull} if pull else {}),
             **({"serviceAccountName": place.service_account} if place.service_account else {}),
             **({"tolerations": tolerations} if tolerations else {}),
@@ -37,7 +38,7 @@ def reader_pod(place: JobLocation, run_id: str) -> Object:
                     "command": [place.python, "-c", sleep],
                     "resources": {"requests": dict(small), "limits": small},
                     "volumeMounts": [{"name": "orch-data", "mountPath": place.mount, "readOnly": True}],
-                    "securityContext": security.of_container(),
+                    "securityContext": container_security(),
                 }
             ],
             "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": place.claim}}],

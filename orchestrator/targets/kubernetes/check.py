@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchError
-from orchestrator.planning.manifest import Object, as_yaml
 from orchestrator.targets.interface import Tell, silent
-from orchestrator.targets.kubernetes import checks, image_probe, kueue, quota, rights
+from orchestrator.targets.kubernetes import admission, findings, image_probe, kueue, rights
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
-from orchestrator.targets.kubernetes.checks import Finding
-from orchestrator.targets.kubernetes.installed import versions
-from orchestrator.targets.kubernetes.manifests import setup
+from orchestrator.targets.kubernetes.findings import Finding
+from orchestrator.targets.kubernetes.installed_kinds import versions
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.rights import Right
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
@@ -49,29 +46,29 @@ def check(
     where = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(topic="API", state="ok", words=f"Kubernetes {version}: {where}")
     if missing := namespace_missing(cluster):
-        yield checks.namespace_finding(missing)
+        yield findings.namespace_finding(missing)
         return
     served = {launcher: versions(cluster, launcher) for launcher in KINDS}
-    yield from checks.kinds_findings(served, request.launcher)
+    yield from findings.kinds_findings(served, request.launcher)
     if request.launcher is None:
-        yield checks.default_finding(served)
-    launchers = checks.in_question(served, request.launcher)
+        yield findings.default_finding(served)
+    launchers = findings.in_question(served, request.launcher)
     needed = [
         *rights.RIGHTS,
         *(right for launcher in launchers for right in rights.rights_for(KINDS[launcher])),
         *(rights.KUEUE_RIGHTS if settings.queue else ()),
     ]
-    yield checks.rights_finding(denied(cluster, needed), cluster.namespace)
+    yield findings.rights_finding(denied(cluster, needed), cluster.namespace)
     volume = claim(cluster, settings, request.pods)
     yield volume
     unbound = volume.state == "miss"
-    yield checks.init_finding(denied(cluster, rights.INIT_RIGHTS), needed=unbound)
-    yield quota.quota_finding(listed_quotas(cluster), settings, request.pods)
+    yield findings.init_finding(denied(cluster, rights.INIT_RIGHTS), needed=unbound)
+    yield admission.quota_finding(listed_quotas(cluster), settings, request.pods)
     if settings.queue:
         yield kueue.queue_finding(cluster, settings, launchers)
     nodes = listed_nodes(cluster)
-    yield checks.nodes_finding(nodes, settings, request.pods)
-    yield checks.flags_finding(nodes, settings)
+    yield findings.nodes_finding(nodes, settings, request.pods)
+    yield findings.flags_finding(nodes, settings)
     yield image_probe.image(cluster, settings, notify, pull=request.pull)
 
 
@@ -107,11 +104,11 @@ def namespace_missing(cluster: Kube) -> OrchError | None:
 def claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
     path = f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"
     try:
-        return checks.claim_finding(cluster.get(path), settings, pods)
+        return findings.claim_finding(cluster.get(path), settings, pods)
     except NotThere:
-        return checks.claim_finding(None, settings, pods)
+        return findings.claim_finding(None, settings, pods)
     except OrchError as error:
-        return checks.claim_unseen(error)
+        return findings.claim_unseen(error)
 
 
 def listed_quotas(cluster: Kube) -> list[Any] | None:
@@ -128,24 +125,3 @@ def listed_nodes(cluster: Kube) -> list[Any] | None:
         return list(cluster.get("/api/v1/nodes").get("items") or [])
     except Refused:
         return None
-
-
-def init_objects(settings: KubeSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
-    """What a namespace needs once."""
-    return (
-        setup.volume(settings),
-        *([setup.token(settings, token)] if token else []),
-        *([shared_runtime(settings)] if runtime else []),
-    )
-
-
-def shown(objects: tuple[Object, ...]) -> str:
-    """As YAML, secrets left out."""
-    return as_yaml(tuple(setup.without_secrets(one) for one in objects))
-
-
-def apply(cluster: Kube, objects: tuple[Object, ...]) -> list[str]:
-    """Make them, or bring them to this; -> what they are called."""
-    for one in objects:
-        cluster.apply(one)
-    return [f"{one['kind']} {one['metadata']['name']}" for one in objects]

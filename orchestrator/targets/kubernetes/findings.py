@@ -8,9 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from orchestrator.errors import OrchError, PlanError
-from orchestrator.targets.kubernetes.default_kind import PREFERRED, Installed, default_kind
-from orchestrator.targets.kubernetes.manifests import wishes
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests import pod_settings
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
 from orchestrator.targets.kubernetes.rights import Right, describe_rules
 from orchestrator.targets.kubernetes.settings import KubeSettings
@@ -181,13 +180,13 @@ def fits(node: Json, settings: KubeSettings) -> bool:
     """Whether a pod may run there at all, and is small enough."""
     if node.get("spec", {}).get("unschedulable"):
         return False
-    tolerated = [wishes.toleration(one) for one in settings.tolerations]
+    tolerated = [pod_settings.toleration(one) for one in settings.tolerations]
     for taint in node.get("spec", {}).get("taints") or ():
-        if taint["effect"] in ("NoSchedule", "NoExecute") and not wishes.tolerates(tolerated, taint):
+        if taint["effect"] in ("NoSchedule", "NoExecute") and not pod_settings.tolerates(tolerated, taint):
             return False
     own = labels(node)
     chosen = all(own.get(key) == value for key, value in settings.node_selector.items())
-    wanted = all(wishes.holds(wishes.expression(one), own) for one in settings.node_affinity)
+    wanted = all(pod_settings.holds(pod_settings.expression(one), own) for one in settings.node_affinity)
     return chosen and wanted and room_on(node, settings) > 0
 
 

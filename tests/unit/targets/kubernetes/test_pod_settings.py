@@ -12,7 +12,7 @@ import pytest
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.targets.kubernetes import kueue
 from orchestrator.targets.kubernetes.load import kube_settings
-from orchestrator.targets.kubernetes.manifests import names, wishes
+from orchestrator.targets.kubernetes.manifests import names, pod_settings
 from tests.kube_schema import check, needs_crds
 from tests.unit.targets.kubernetes.test_plan_kube import CASES, SETTINGS, SITE, containers, decide, objects
 
@@ -123,7 +123,7 @@ def test_the_file_has_the_same(tmp_path: Path) -> None:
 
 
 def test_pods_that_are_packed_look_for_each_other() -> None:
-    found = wishes.affinity((), "topology.kubernetes.io/rack", names.labels("r"))
+    found = pod_settings.affinity((), "topology.kubernetes.io/rack", names.labels("r"))
     (term,) = found["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "topology.kubernetes.io/rack"
 

@@ -6,8 +6,7 @@ from orchestrator.errors import OrchError
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.default_kind import PREFERRED, Installed
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 

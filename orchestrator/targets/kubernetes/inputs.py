@@ -14,13 +14,13 @@ from orchestrator.planning.sent_files import named_files
 from orchestrator.runs.resume import plan_or_resume
 from orchestrator.stacks.image import python_for
 from orchestrator.targets.identity import new_identity
-from orchestrator.targets.kubernetes import installed
-from orchestrator.targets.kubernetes.default_kind import Installed
+from orchestrator.targets.kubernetes import installed_kinds
+from orchestrator.targets.kubernetes.decisions import Inputs
 from orchestrator.targets.kubernetes.load import kube_patch, kube_settings
 from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.kinds import Installed
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.plan import KubeSite, plan_kube
-from orchestrator.targets.kubernetes.resolve import Inputs
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 
@@ -44,7 +44,7 @@ def read(request: TrainRequest) -> Inputs:
         kube=kube,
         settings=chosen_settings(request.settings, recipe, kube),
         patch=kube_patch(own.k8s_patch),
-        installed=installed.ask(kube) if request.launcher is None else Installed(),
+        installed=installed_kinds.ask(kube) if request.launcher is None else Installed(),
     )
 
 

@@ -1,12 +1,15 @@
-"""ResourceQuotas of a namespace: whether a run fits into the remaining quota. Pure."""
+"""Why the cluster does not admit the pods of a run: quotas, policies, failing operators."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from orchestrator.targets.kubernetes.checks import Finding
+from orchestrator.errors import OrchError
+from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain, value_of
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
@@ -67,3 +70,27 @@ def shortages_of(quota: Json, needs: Mapping[str, Fraction]) -> list[str]:
 
 def readable(resource: str, need: Fraction) -> str:
     return f"{float(need) / 2**30:g}Gi" if resource in MEMORY else plain(need)
+
+
+REASONS = ("FailedCreatePod", "FailedCreate")  # of events
+POD_NAME = re.compile(r'pods? "[^"]*"')  # random, and another one at each attempt
+
+
+def refusal_of(cluster: Kube, job: str) -> str:
+    """Return the newest message about pods of a job that could not be created, or ""."""
+    try:
+        events = [event for reason in REASONS for event in cluster.events(f"reason={reason}")]
+    except OrchError:  # the user may not read them
+        return ""
+    about_job = [event for event in events if concerns(event.get("involvedObject") or {}, job)]
+    return str(about_job[-1].get("message", "")) if about_job else ""
+
+
+def concerns(involved: dict[str, Any], job: str) -> bool:
+    """Return whether an object of an event is the job, or one that its operator has made."""
+    return f"{involved.get('name', '')}-".startswith(f"{job}-")
+
+
+def without_pod(message: str) -> str:
+    """Return the message without the pod's name, to compare messages by their reason."""
+    return POD_NAME.sub("", message)

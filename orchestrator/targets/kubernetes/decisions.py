@@ -15,8 +15,7 @@ from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.training import Training
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.kubernetes.default_kind import Installed, default_kind
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.kubernetes.patch import Operation
