@@ -24,7 +24,6 @@ from orch_node.protocol import files
 from typer.core import TyperGroup
 
 from docs.tools import commands, events
-from orchestrator import load
 from orchestrator.cli.main import EXAMPLES, app
 from orchestrator.load.inventory import KNOWN_VARIABLES
 from tests.pages import PAGES, ROOT, Block, block_id, blocks, indented_blocks
@@ -216,23 +215,6 @@ def test_files_page_lists_every_file_of_a_run() -> None:
     names = {value for name, value in vars(files).items() if name.isupper() and name != "SECRETS"}
     assert len(names) > 10
     assert {name for name in names if isinstance(name, str) and f"`{name}" not in text} == set()
-
-
-def test_stacks_page_has_the_versions_of_every_stack() -> None:
-    text = (DOCS / "reference" / "stacks.md").read_text()
-    for stack in load.all_stacks():
-        versions = [stack.python, stack.torch, stack.ipex or "-"]
-        if stack.bindings:
-            versions += [stack.bindings.version, stack.bindings.oneccl, f"`{stack.bindings.module}`"]
-        else:
-            versions += ["-"] * 3
-        versions.append(f"{stack.requirements['transformers']}, {stack.requirements['accelerate']}")
-        assert f"| `{stack.name}` | {' | '.join(versions)} |" in text
-        end_of_life = str(stack.end_of_life.since) if stack.end_of_life else "-"
-        assert re.search(rf"\| `{re.escape(stack.name)}` \|.* {end_of_life} \|$", text, re.MULTILINE), stack.name
-        for parity in stack.parity:
-            row = (stack.name, parity.way, parity.ranks, parity.worst_percent, parity.last_loss, parity.last_loss_ipex)
-            assert "| `{}` | {} | {} | {} % | {} | {} | ".format(*row) + f"{parity.date} |" in text
 
 
 def test_the_site_builds_without_broken_links(tmp_path: Path) -> None:
