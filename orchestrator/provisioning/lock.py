@@ -99,7 +99,11 @@ def parse_lock(path: Path) -> list[LockedPackage]:
 
 
 def parse_line(path: Path, line: str) -> LockedPackage:
-    """Return the package of one logical line. Raises RequestError as parse_lock does."""
+    """Return the package of one logical line.
+
+    Raises:
+        RequestError: if it is not a pinned requirement with SHA-256 hashes.
+    """
     hashes = tuple(HASH.findall(line))
     try:
         requirement = Requirement(line.partition(" --hash=")[0])
@@ -108,7 +112,7 @@ def parse_line(path: Path, line: str) -> LockedPackage:
     if requirement is None or not hashes or not str(requirement.specifier).startswith("=="):
         raise RequestError(
             f"{path}: expected NAME==VERSION --hash=sha256:..., found {line[:80]!r}.",
-            hint="Write it again with `make locks`.",
+            hint="Write the lock again with `make locks`.",
         )
     return LockedPackage(requirement=requirement, hashes=hashes)
 
@@ -130,7 +134,7 @@ def check_lock(path: Path, packages: list[LockedPackage], stack: Stack) -> None:
 
 @contextmanager
 def pip_options(packages: tuple[LockedPackage, ...]) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield pip's options that install the lock, and those that hold other packages to it."""
+    """Yield pip's options that install the locked packages, and those that constrain other packages to them."""
     with TemporaryDirectory(prefix="orch-lock-") as folder:
         hashed, constraints = Path(folder, "requirements.txt"), Path(folder, "constraints.txt")
         hashed.write_text("".join(f"{package.line}\n" for package in packages))

@@ -80,11 +80,17 @@ def plan_provision(
         hosts: all nodes of the inventory.
         probes: of the nodes that were reached.
     """
-    root = probes[0].root
-    by_name = {host.name: host for host in hosts}
+    hosts_by_name = {host.name: host for host in hosts}
     ports = {host.name: host.port for host in hosts}
     addresses = {host.name: find_address(host.name, probes) for host in hosts}
     entries = host_entries(probes, addresses)
+    root = probes[0].root
+
+    def variables_of(probe: Probe) -> dict[str, Any]:
+        host, address = hosts_by_name[probe.name], addresses[probe.name]
+        variables = node_variables(probe, host, address=address, stack=stack.name, may_become=request.may_become)
+        return {**variables, "names_due": not has_entries(probe, entries)}
+
     return ProvisionPlan(
         problems=find_problems(
             probes,
@@ -105,19 +111,7 @@ def plan_provision(
             "orch_backend": stack.backends[0],
             "orch_verify": request.verify,
             "orch_names": entries,
-            "orch_nodes": {
-                probe.name: {
-                    **node_variables(
-                        probe,
-                        by_name[probe.name],
-                        address=addresses[probe.name],
-                        stack=stack.name,
-                        may_become=request.may_become,
-                    ),
-                    "names_due": not has_entries(probe, entries),
-                }
-                for probe in probes
-            },
+            "orch_nodes": {probe.name: variables_of(probe) for probe in probes},
         },
         missing={probe.name: missing_packages(probe) for probe in probes},
     )
