@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from orch_node.protocol.events import Event, LeftOut, Tally, understood
+from orch_node.protocol.events import Event, UnreadableEvent, UnreadableEvents, understood
 
 Kind = TypeVar("Kind", bound=Event)
 BLOCK_BYTES = 1 << 20  # read at a time
@@ -23,7 +23,7 @@ def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
     for line in lines:
         event = understood(line)
         if 0 < ranks <= event.rank:
-            yield LeftOut(time=event.time, text=f"rank {event.rank} is none of this run")
+            yield UnreadableEvent(time=event.time, text=f"rank {event.rank} is none of this run")
         else:
             yield event
 
@@ -40,7 +40,7 @@ def stored(path: Path, *, ranks: int) -> list[Event]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        return [LeftOut(text=f"{path.name}: {error.strerror}")]
+        return [UnreadableEvent(text=f"{path.name}: {error.strerror}")]
 
 
 def complete_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -114,4 +114,4 @@ def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
 
 def notes(events: Iterable[Event]) -> list[str]:
     """What was left out of them, in words: a line for each rank."""
-    return Tally(event for event in events if isinstance(event, LeftOut)).words()
+    return UnreadableEvents(event for event in events if isinstance(event, UnreadableEvent)).words()

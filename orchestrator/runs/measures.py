@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from orch_node.protocol import values
-from orch_node.protocol.events import LAST_TIME, Event, LeftOut, Progress
+from orch_node.protocol.events import LAST_TIME, Event, Progress, UnreadableEvent
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs.store import Run
@@ -140,7 +140,7 @@ def weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
 
 def measures(run: Run) -> Measures:
     """All that was measured; ranks that left nothing have no samples."""
-    events = tuple(event for event in run.events() if not isinstance(event, LeftOut))
+    events = tuple(event for event in run.events() if not isinstance(event, UnreadableEvent))
     times = [event.time for event in events if event.time]
     return Measures(
         began=min(times, default=run.record.created),

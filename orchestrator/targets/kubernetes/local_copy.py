@@ -13,7 +13,7 @@ from typing import IO
 
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import Event, Finished, Heartbeat, LeftOut, render
+from orch_node.protocol.events import Event, Finished, Heartbeat, UnreadableEvent, render
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
 from orch_node.protocol.values import ProtocolError
@@ -156,7 +156,7 @@ class RunCopy:
         run = store.load(self.folder)
         if run.outcome is not None:
             return of_now(Finished(state=run.outcome.state))
-        events = [event for event in run.events() if not isinstance(event, LeftOut)]
+        events = [event for event in run.events() if not isinstance(event, UnreadableEvent)]
         relocate(run, events)
         began = min((one.time for one in events if one.time), default=self.began)
         last = max((one.time for one in events), default=0.0)  # the cluster tells whole seconds

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from orch_node.protocol import events, files, values
-from orch_node.protocol.events import Event, LeftOut
+from orch_node.protocol.events import Event, UnreadableEvent
 from orch_node.protocol.values import ProtocolError
 
 RANK_LINE = re.compile(r"\[(0|[1-9]\d{0,8})\](?: (.*))?", re.DOTALL | re.ASCII)
@@ -32,7 +32,7 @@ def parse(line: str, *, ranks: int) -> PodLine:
     event = events.parse(line)
     if event is None:
         return PodLine(file=files.LAUNCHER_LOG, text=line)
-    if isinstance(event, LeftOut):
+    if isinstance(event, UnreadableEvent):
         return PodLine(file=files.EVENTS, text=events.render(event).decode().rstrip(), event=event)
     return PodLine(file=files.EVENTS, text=line, event=event)
 

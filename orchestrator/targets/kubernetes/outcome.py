@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orch_node.protocol import failures
-from orch_node.protocol.events import Event, Exited, OutcomeTold, Preempted, Refused, Stalled, Started
+from orch_node.protocol.events import Event, Exited, OutcomeReported, Preempted, Refused, Stalled, Started
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
 from orchestrator.targets.kubernetes.status import BEING_DELETED, DELETED, JobState, PodState
@@ -17,7 +17,7 @@ CONSEQUENCES = ("exited with", DELETED, BEING_DELETED)  # of pods: something els
 def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *, began: float, now: float) -> Outcome:
     """How a run ended: the supervisor's own word where there is one (MPI)."""
     told, known = list(events), list(pods)
-    own = [one.outcome for one in told if isinstance(one, OutcomeTold) and one.outcome]
+    own = [one.outcome for one in told if isinstance(one, OutcomeReported) and one.outcome]
     if own and not (job.gone and own[-1].state == FAILED and not own[-1].first_failure):
         return own[-1]
     state = DONE if job.state == "done" else FAILED
@@ -41,7 +41,7 @@ def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *,
 def made_room(events: Sequence[Event]) -> str | None:
     """Of a last attempt whose ranks have ended to make room: from where it goes on."""
     attempt = events[last_start(events) :]
-    if not any(isinstance(one, Exited) and one.made_room for one in attempt):
+    if not any(isinstance(one, Exited) and one.preempted for one in attempt):
         return None
     steps = [one.step for one in attempt if isinstance(one, Preempted)]
     return f"checkpoint at step {max(steps)}" if steps else "the ranks ended for it"

@@ -35,8 +35,8 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "plan.json": lambda text: provenance.parse(values.loads(text, "it")),
     "the list of runs": lambda text: listing.parse(text.decode(errors="replace")),
     "an event": events.parse,
-    "a question": agent.parse_question,
-    "an answer": agent.parse_answer,
+    "a question": agent.parse_request,
+    "an answer": agent.parse_response,
     **{one.__name__: of(one) for one in (RunEnded, Leftovers, Cleaned, SetAside, LogChunk)},
 }
 WORDS = st.one_of(

@@ -18,7 +18,7 @@ from orch_node import line_pipes
 from orch_node.agent import core_claims, processes
 from orch_node.events import NOTED, note
 from orch_node.protocol.agent import Claim
-from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, LeftOut, Raised, ScriptEnded
+from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, UnreadableEvent
 from orch_node.protocol.layout import Placement, RunLayout, Spare
 from orch_node.protocol.outcome import Outcome
 from orch_node.rank import container, metrics, oom, output, setvars
@@ -303,7 +303,7 @@ def test_a_damaged_line_of_a_container_is_none_of_its_wrappers(line: bytes, pid:
 def test_of_a_flood_of_damage_the_beginning_is_kept(tmp_path: Path) -> None:
     events = event_log.EventLog(tmp_path, ["node0"])
     for _ in range(event_log.MOST_LINES + 5):
-        events.leave_out(LeftOut(rank=0, text="x"), b"y" * 9000)
+        events.leave_out(UnreadableEvent(rank=0, text="x"), b"y" * 9000)
     events.end(Outcome(state="done"))
     events.events.close()
     events.words.close()

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 from orch_node import stack_signal
 from orch_node.preemption import Agreement
-from orch_node.protocol.agent import MakingRoom
+from orch_node.protocol.agent import PreemptedRanks
 from orch_node.reach import BY_STEP
-from orch_node.supervisor.making_room import Room
+from orch_node.supervisor.preemption import PreemptionMonitor
 
 from orchestrator.paths import TRAIN
 
@@ -69,15 +69,15 @@ def test_sigterm_of_slurm_is_a_request_for_a_checkpoint(variables: dict[str, str
     ("answers", "reason"),
     [
         pytest.param({}, "no agent of its nodes answers", id="agents-have-died"),
-        pytest.param({"n1": MakingRoom(ranks=())}, "the script does not ask for it", id="script-does-not-listen"),
+        pytest.param({"n1": PreemptedRanks(ranks=())}, "the script does not ask for it", id="script-does-not-listen"),
     ],
 )
 def test_a_preemption_without_a_checkpoint_names_the_reason(
-    tmp_path: Path, answers: dict[str, MakingRoom], reason: str
+    tmp_path: Path, answers: dict[str, PreemptedRanks], reason: str
 ) -> None:
     agents = SimpleNamespace(ask=lambda question, wanted, seconds: answers)
-    room = Room(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
-    tracker = SimpleNamespace(making_room=lambda: False, checkpoints={})
+    room = PreemptionMonitor(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
+    tracker = SimpleNamespace(any_preempted=lambda: False, checkpoints={})
     ending = room.look(tracker)  # type: ignore[arg-type]
     assert ending is not None
     assert reason in (ending.problem or "")

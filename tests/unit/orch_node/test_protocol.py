@@ -168,7 +168,7 @@ def test_an_event_of_another_version() -> None:
     ],
 )
 def test_what_is_no_event_but_was_meant_as_one(line: str) -> None:
-    assert isinstance(events.parse(line), events.LeftOut)
+    assert isinstance(events.parse(line), events.UnreadableEvent)
 
 
 def test_figures_of_a_script_come_through() -> None:
@@ -211,13 +211,13 @@ def test_an_outcome_of_before_there_were_nodes_in_it() -> None:
 def test_questions_and_answers() -> None:
     claim = agent.Claim(run="r", run_dir="/runs/r", cpus=(0, 1))
     question = agent.TakeClaim(claim)
-    assert agent.parse_question(agent.render_question(question)) == question
-    answer = agent.Taken((claim,))
-    kind, found = agent.parse_answer(agent.render_answer(question, answer))
+    assert agent.parse_request(agent.render_request(question)) == question
+    answer = agent.ClaimConflicts((claim,))
+    kind, found = agent.parse_response(agent.render_response(question, answer))
     assert (kind, found) == (agent.TakeClaim, answer)
     for greeting in (b"Welcome!\n", b'{"answer": "weather"}', b"[]", b'{"answer": ["ping"]}'):
         with pytest.raises(ProtocolError):
-            agent.parse_answer(greeting)
+            agent.parse_response(greeting)
 
 
 def test_a_container_is_read_as_it_was_written() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from orch_node import note, report
-from orch_node.protocol.events import KINDS, LeftOut, Other, Progress, Result, Warned, parse
+from orch_node.protocol.events import KINDS, Other, Progress, Result, UnreadableEvent, Warned, parse
 
 from tests.unit.hostile import JSON, NAMES, TEXTS
 
@@ -57,7 +57,7 @@ def test_names_of_orchs_own_events_are_refused(pipe: Pipe, capsys: pytest.Captur
     report(name, code=0)
     report(name, code=0)
     found = [parse(line) for line in pipe.lines()]
-    assert [type(one) for one in found] == [LeftOut] * 2
+    assert [type(one) for one in found] == [UnreadableEvent] * 2
     told = capsys.readouterr().err
     assert told.count(f"orch: report(): {name} is an event of orch's own") == 1
 
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_left_out_and_told(
     report("progress", **fields)
     (line,) = pipe.lines()
     left = parse(line)
-    assert isinstance(left, LeftOut)
+    assert isinstance(left, UnreadableEvent)
     assert (left.rank, left.count) == (1, 1)
     assert words in left.text
     assert words in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_a_number_in_a_tensor_is_a_number(pipe: Pipe) -> None:
     good, bad = map(parse, pipe.lines())
     assert isinstance(good, Progress)
     assert good.loss == 1.5
-    assert isinstance(bad, LeftOut)
+    assert isinstance(bad, UnreadableEvent)
     assert "2 elements" in bad.text
 
 
@@ -157,5 +157,5 @@ def test_nothing_that_a_script_reports_ends_it_or_is_damage(pipe: Pipe, name: An
         found = parse(line)
         assert found is not None
         assert found.rank == 1
-        assert isinstance(found, (LeftOut, Other, Progress, Result, Warned))
+        assert isinstance(found, (UnreadableEvent, Other, Progress, Result, Warned))
         assert json.loads(line)

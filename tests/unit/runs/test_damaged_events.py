@@ -17,7 +17,16 @@ from orch_node.agent import list_runs
 from orch_node.pod import relay
 from orch_node.protocol import events, failures, outcome
 from orch_node.protocol import listing as listings
-from orch_node.protocol.events import Event, Exited, LeftOut, Progress, Stalled, Started, Tally, parse
+from orch_node.protocol.events import (
+    Event,
+    Exited,
+    Progress,
+    Stalled,
+    Started,
+    UnreadableEvent,
+    UnreadableEvents,
+    parse,
+)
 from orch_node.protocol.listing import ListedRun
 from orch_node.protocol.values import ProtocolError
 from orch_node.supervisor.rank_tracker import RankTracker
@@ -66,7 +75,7 @@ FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthChec
 )
 def test_a_damaged_event_says_what_is_wrong(line: str, rank: int, words: str) -> None:
     found = parse(line)
-    assert isinstance(found, LeftOut)
+    assert isinstance(found, UnreadableEvent)
     assert found.rank == rank
     assert words in found.text
     assert len(found.text) < 300
@@ -91,7 +100,7 @@ def test_no_line_raises_and_what_is_read_can_be_written(line: str | bytes) -> No
     event = parse(line)
     if event is not None:
         again = parse(events.render(event))
-        assert events.render(again or LeftOut()) == events.render(event)  # NaN is not itself
+        assert events.render(again or UnreadableEvent()) == events.render(event)  # NaN is not itself
 
 
 @settings(max_examples=200, deadline=None)
@@ -123,10 +132,10 @@ def test_a_rank_of_many_digits_is_none() -> None:
 
 
 def test_what_was_left_out_is_told_once_by_rank() -> None:
-    tally = Tally()
+    tally = UnreadableEvents()
     for text in ("progress: step is 'x', not a number", "progress: step is 'x', not a number"):
-        tally.add(LeftOut(rank=1, text=text))
-    tally.add(LeftOut(rank=-1, count=2, text="no JSON"))
+        tally.add(UnreadableEvent(rank=1, text=text))
+    tally.add(UnreadableEvent(rank=-1, count=2, text="no JSON"))
     assert tally.words() == [
         "note: 2 events that are no rank's could not be read and were left out: no JSON",
         "note: 2 events of rank 1 could not be read and were left out: progress: step is 'x', not a number",
@@ -135,9 +144,9 @@ def test_what_was_left_out_is_told_once_by_rank() -> None:
 
 
 def test_of_many_reasons_a_few_are_told() -> None:
-    tally = Tally()
+    tally = UnreadableEvents()
     for number in range(100):
-        tally.add(LeftOut(rank=0, text=f"reason {number}"))
+        tally.add(UnreadableEvent(rank=0, text=f"reason {number}"))
     (words,) = tally.words()
     assert words.startswith("note: 100 events of rank 0")
     assert words.endswith("reason 0; reason 1; reason 2; and others")
@@ -148,7 +157,7 @@ def test_lines_of_an_event_log(tmp_path: Path) -> None:
     lines = [b'{"event": "exit", "rank": 1}', b"", b"[]", b"\xff", b'{"event": "exit", "rank": 7}']
     found = list(events_in(lines, ranks=2))
     assert found[0] == Exited(rank=1)
-    assert [type(one) for one in found[1:]] == [LeftOut] * 4
+    assert [type(one) for one in found[1:]] == [UnreadableEvent] * 4
     assert "rank 7" in repr(found[-1])
 
 
@@ -242,7 +251,7 @@ def test_lines_of_a_pod_that_are_no_ranks() -> None:
     for line in (f"[{'9' * 5000}] x", "[7] x", '{"metrics": true, "line": ""}', '{"metrics": -1}'):
         assert parse_pod_line(line, ranks=2).file == "launcher.log"
     found = parse_pod_line('{"event": "progress", "rank": 1, "step": "x"}', ranks=2)
-    assert isinstance(found.event, LeftOut)
+    assert isinstance(found.event, UnreadableEvent)
     assert (found.file, found.rank) == ("events.jsonl", None)
 
 
@@ -319,8 +328,10 @@ def test_who_is_signalled_in_a_pod_has_a_process_id() -> None:
 
 
 def test_no_kind_is_without_a_reader() -> None:
-    assert issubclass(LeftOut, Event)
-    assert parse(events.render(LeftOut(rank=1, count=2, text="x"))) == LeftOut(rank=1, count=2, text="x")
+    assert issubclass(UnreadableEvent, Event)
+    assert parse(events.render(UnreadableEvent(rank=1, count=2, text="x"))) == UnreadableEvent(
+        rank=1, count=2, text="x"
+    )
 
 
 @FEW

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from orch_node.agent import damaged_runs, list_runs
-from orch_node.protocol.events import LeftOut
+from orch_node.protocol.events import UnreadableEvent
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import ConfinedFolder, write_whole
@@ -136,7 +136,7 @@ def test_a_torn_line_among_events_is_left_out(base: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], b'{"event": "prog\n', b"\n", b"\xff\n", *lines[3:]]))
     events = store.find(base, BAD).events()
-    assert len([one for one in events if not isinstance(one, LeftOut)]) == len(lines)
+    assert len([one for one in events if not isinstance(one, UnreadableEvent)]) == len(lines)
     assert shown(base)[0] == {GOOD, BAD}
 
 

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from orch_node.protocol import events
-from orch_node.protocol.events import HEADER, KINDS, OF_SCRIPTS, LeftOut, Progress
+from orch_node.protocol.events import HEADER, KINDS, OF_SCRIPTS, Progress, UnreadableEvent
 
 # A write of at most PIPE_BUF bytes is atomic on a pipe (POSIX write(2)), so lines of several
 # processes that share one pipe never mix. Linux: 4096.
@@ -58,7 +58,7 @@ def report(event: str = "", /, **fields: Any) -> None:
             _complain(f"{', '.join(reserved)}: orch's own, left out of {name!r:.60}")
         if reason := _report(name, {k: v for k, v in fields.items() if k not in HEADER}):
             _complain(reason)
-            send(LeftOut(text=reason))
+            send(UnreadableEvent(text=reason))
     except Exception as error:  # a closed pipe: the training is worth more than its progress
         _complain(_words(error))
 
@@ -92,7 +92,7 @@ def _report(name: Any, fields: dict[str, Any]) -> str:
         found = events.understood(line)
     except Exception as error:  # of whatever type a value's own methods raise
         return f"{name!r:.60}: {_words(error)}"
-    if isinstance(found, LeftOut):
+    if isinstance(found, UnreadableEvent):
         return found.text
     _write(line)
     return ""

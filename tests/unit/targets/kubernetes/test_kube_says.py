@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orch_node.protocol.events import Joined, LeftOut, NodeNews
+from orch_node.protocol.events import Joined, NodeNews, UnreadableEvent
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import Failure, Outcome
 from orch_node.protocol.outcome import record as outcome_record
@@ -238,7 +238,7 @@ def test_lines_go_where_they_belong() -> None:
         "[x] y",
     ):
         assert parse(words, ranks=16).file == "launcher.log"
-    assert isinstance(parse('{"event": 1, "rank": 2}', ranks=16).event, LeftOut)
+    assert isinstance(parse('{"event": 1, "rank": 2}', ranks=16).event, UnreadableEvent)
 
 
 TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, slurm
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.agent import Alive, Leave, Ping, render_question
+from orch_node.protocol.agent import Alive, Leave, Ping, render_request
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
 from orch_node.protocol.slurm import Submitted
 from orch_node.slurm import agent as slurm_agent
@@ -31,7 +31,7 @@ from orch_node.slurm.channels import JobAgents, JobChannel, is_superseded
 from orch_node.slurm.gather import GatherError, Gathering, Newcomer
 from orch_node.slurm.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
 from orch_node.supervisor import agents as supervisor_agents
-from orch_node.supervisor.reservation import Ending
+from orch_node.supervisor.core_reservation import AttemptResult
 
 from orchestrator.paths import TRAIN
 from tests.waiting import until
@@ -378,10 +378,10 @@ def test_an_agent_that_stood_still_goes_on(run_dir: Path) -> None:
                 time.sleep(pause)
                 agent.send_signal(signal.SIGCONT)
                 time.sleep(1.0)
-            agent.stdin.write(render_question(Ping()))
+            agent.stdin.write(render_request(Ping()))
             agent.stdin.flush()
             assert b"ping" in agent.stdout.readline()
-        agent.stdin.write(render_question(Leave()))
+        agent.stdin.write(render_request(Leave()))
         agent.stdin.flush()
         assert agent.wait(60.0) == 0
 
@@ -390,13 +390,13 @@ def test_memory_that_ran_out_by_slurms_own_words(run_dir: Path, monkeypatch: pyt
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
-    unknown = job.explained(run_dir, Ending(FAILED, "the launcher ended with exit code 137"))
+    unknown = job.explained(run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137"))
     assert unknown.problem == f"{slurm.OUT_OF_MEMORY}: {line}; the launcher ended with exit code 137"
-    killed = Ending(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
+    killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
     result = job.explained(run_dir, killed)
     assert result.failure is not None
     assert result.failure.oom == line
-    raised = Ending(FAILED, failure=Failure(rank=1, code=1))
+    raised = AttemptResult(FAILED, failure=Failure(rank=1, code=1))
     assert job.explained(run_dir, raised) == raised
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from orch_node import whole_files
-from orch_node.agent import containers, make_room, processes, shared_memory, stack_traces
+from orch_node.agent import containers, preemption, processes, shared_memory, stack_traces
 from orch_node.agent.core_claims import Claims
 from orch_node.agent.engines import ContainerError
 from orch_node.disk import trouble
@@ -28,23 +28,23 @@ from orch_node.protocol import files
 from orch_node.protocol.agent import (
     Alive,
     AllEnded,
-    Answer,
+    ClaimConflicts,
     ContainerStarted,
     EndAll,
     Leave,
-    MakeRoom,
-    MakingRoom,
     Ping,
-    Question,
+    PreemptedRanks,
+    PreemptRanks,
     ReleaseClaim,
+    Request,
+    Response,
     StackTraces,
     StartContainer,
     TakeClaim,
-    Taken,
     TakeStackTraces,
     WriteFile,
-    parse_question,
-    render_answer,
+    parse_request,
+    render_response,
 )
 from orch_node.protocol.outcome import ProcessRecord
 
@@ -103,7 +103,7 @@ class Agent:
                 heard = time.monotonic()
                 *asked, pending = (pending + chunk).split(b"\n")
                 for line in asked:
-                    if not self.answer(parse_question(self.lines.open(line + b"\n"))):
+                    if not self.answer(parse_request(self.lines.open(line + b"\n"))):
                         return
             self.note_segments()
             now = time.monotonic()
@@ -112,22 +112,22 @@ class Agent:
             looked = now
         self.orphaned()
 
-    def answer(self, question: Question) -> bool:
+    def answer(self, question: Request) -> bool:
         """Do what is asked and say so; -> whether to go on."""
         answer = ANSWERS[type(question)](self, question)
-        rest = self.lines.seal(render_answer(question, answer))
+        rest = self.lines.seal(render_response(question, answer))
         while rest:  # a signal may interrupt it
             rest = rest[os.write(1, rest) :]
         return not isinstance(question, Leave)
 
-    def claim(self, question: TakeClaim) -> Taken:
-        return Taken(self.claims.take(question.claim))
+    def claim(self, question: TakeClaim) -> ClaimConflicts:
+        return ClaimConflicts(self.claims.take(question.claim))
 
-    def release(self, question: Question) -> Answer:
+    def release(self, question: Request) -> Response:
         self.claims.release(self.run_dir.name)
-        return Answer()
+        return Response()
 
-    def leave(self, question: Question) -> Answer:
+    def leave(self, question: Request) -> Response:
         shared_memory.forget(self.notes)
         return self.release(question)
 
@@ -145,9 +145,9 @@ class Agent:
         ranks = [one for one in self.others() if one.role == "rank" and one.rank in question.ranks]
         return StackTraces(stack_traces.collect(self.run_dir, ranks))
 
-    def make_room(self, question: MakeRoom) -> MakingRoom:
+    def preempt_ranks(self, question: PreemptRanks) -> PreemptedRanks:
         ranks = [one for one in self.others() if one.role == "rank"]
-        return MakingRoom(make_room.tell(ranks))
+        return PreemptedRanks(preemption.preempt(ranks))
 
     def contain(self, question: StartContainer) -> ContainerStarted:
         """Start the container of this node."""
@@ -177,11 +177,11 @@ class Agent:
             return [], []
         return containers.clear(self.run_dir, self.node)
 
-    def write(self, question: WriteFile) -> Answer:
+    def write(self, question: WriteFile) -> Response:
         """Of the files that a restart changes; a name is no path."""
         if question.name in (files.LAYOUT, files.HOSTFILE):
             whole_files.write(self.run_dir / question.name, question.content)
-        return Answer()
+        return Response()
 
     def others(self) -> list[processes.Process]:
         """The run's processes here but those that watch it."""
@@ -208,12 +208,12 @@ class Agent:
         shared_memory.remove(self.notes)
 
 
-ANSWERS: dict[type[Question], Callable[[Agent, Any], Answer]] = {
+ANSWERS: dict[type[Request], Callable[[Agent, Any], Response]] = {
     TakeClaim: Agent.claim,
     ReleaseClaim: Agent.release,
     Ping: Agent.ping,
     TakeStackTraces: Agent.take_stack_traces,
-    MakeRoom: Agent.make_room,
+    PreemptRanks: Agent.preempt_ranks,
     StartContainer: Agent.contain,
     EndAll: Agent.end,
     WriteFile: Agent.write,

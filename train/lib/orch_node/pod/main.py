@@ -23,7 +23,7 @@ from types import FrameType
 from typing import IO, NoReturn
 
 from orch_node import disk, program
-from orch_node.agent import make_room
+from orch_node.agent import preemption
 from orch_node.agent.processes import Process, look, of_run
 from orch_node.agent.stack_traces import ask
 from orch_node.line_pipes import LONGEST_OF_LAUNCHER
@@ -32,7 +32,7 @@ from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, say
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
-from orch_node.protocol.events import SIGNS, Event, Exited, LeftOut, Refused, Stalled, Started, Unanswered
+from orch_node.protocol.events import SIGNS, Event, Exited, Refused, Stalled, Started, Unanswered, UnreadableEvent
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.pod import PodConfig
 from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags
@@ -116,7 +116,7 @@ class Torchrun:
         self.children: dict[int, Process] = {}
         self.failed: float | None = None
         self.told_to_end: float | None = None
-        self.made_room = False
+        self.preempted = False
         self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
         self.process = start(
             *meeting.options,
@@ -124,7 +124,7 @@ class Torchrun:
             *(str(program.PROGRAM), "pod-rank", path, "--", *script),
             key=meeting.key,
         )
-        signal.signal(signal.SIGTERM, self.make_room)
+        signal.signal(signal.SIGTERM, self.preempt)
         signal.signal(signal.SIGINT, self.pass_on)
 
     def run(self) -> int:
@@ -137,7 +137,7 @@ class Torchrun:
             time.sleep(TICK_SECONDS)
         reader.join(timeout=2.0)
         self.relay.finish()
-        if self.made_room:
+        if self.preempted:
             return EX_TEMPFAIL
         code = self.process.returncode
         return code if code >= 0 else 128 - code
@@ -146,7 +146,7 @@ class Torchrun:
         """Events of the ranks, and whatever torchrun says itself."""
         for line in iter(lambda: stdout.readline(LONGEST_OF_LAUNCHER), b""):
             event = events.parse_of_rank(line)
-            self.relay.write(events.render(event) if isinstance(event, LeftOut) else line)
+            self.relay.write(events.render(event) if isinstance(event, UnreadableEvent) else line)
             if event is not None:
                 self.take(event)
 
@@ -162,7 +162,7 @@ class Torchrun:
             self.children.pop(event.rank, None)
         elif isinstance(event, Exited):
             self.children.pop(event.rank, None)
-            self.made_room = self.made_room or event.made_room
+            self.preempted = self.preempted or event.preempted
             if event.bad and not self.failed:
                 self.failed = time.monotonic()
                 self.take_stack_traces()
@@ -188,10 +188,10 @@ class Torchrun:
         for child in list(self.children.values()):
             ask(child)
 
-    def make_room(self, number: int, frame: FrameType | None) -> None:
+    def preempt(self, number: int, frame: FrameType | None) -> None:
         """The kubelet waits for the checkpoint as long as the pod's grace lasts. Where no rank
         would write one, all end at once."""
-        if stopped(self.config) or not make_room.tell(list(self.children.values())):
+        if stopped(self.config) or not preemption.preempt(list(self.children.values())):
             self.pass_on(number, frame)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -253,7 +253,7 @@ def sshd(config: PodConfig, path: str, script: list[str]) -> int:
         time.sleep(TICK_SECONDS)
         if asked:
             ranks = [one for one in of_run(config.run_dir) if one.role == "rank"]
-            told = told or (not stopped(config) and bool(make_room.tell(ranks)))
+            told = told or (not stopped(config) and bool(preemption.preempt(ranks)))
             if not ranks or not told:
                 os.kill(server, signal.SIGTERM)
     return code

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol import events, files, outcome
-from orch_node.protocol.events import Event, OutcomeTold
+from orch_node.protocol.events import Event, OutcomeReported
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import Tail
 
@@ -73,7 +73,7 @@ class Relay:
 
     def tell_outcome(self) -> None:
         try:
-            say(OutcomeTold(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
+            say(OutcomeReported(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
         except (OSError, ProtocolError):  # the supervisor has written none
             pass
 

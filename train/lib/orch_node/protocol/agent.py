@@ -20,19 +20,19 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """Done, and nothing to say of it."""
 
 
 @dataclass(frozen=True)
-class Taken(Answer):
+class ClaimConflicts(Response):
     """What is in the way of a claim."""
 
     taken: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True)
-class Alive(Answer):
+class Alive(Response):
     """A sign of life.
 
     Attributes:
@@ -56,26 +56,26 @@ class RankStack:
 
 
 @dataclass(frozen=True)
-class StackTraces(Answer):
+class StackTraces(Response):
     """By rank."""
 
     ranks: dict[str, RankStack] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class MakingRoom(Answer):
+class PreemptedRanks(Response):
     """`ranks`: those that have been told, and take it."""
 
     ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class ContainerStarted(Answer):
+class ContainerStarted(Response):
     problem: str | None = None
 
 
 @dataclass(frozen=True)
-class AllEnded(Answer):
+class AllEnded(Response):
     """What became of the run's processes and containers, and of its segments in /dev/shm: those
     that were removed, and those that are no one's to remove."""
 
@@ -87,59 +87,59 @@ class AllEnded(Answer):
 
 
 @dataclass(frozen=True)
-class Question:
+class Request:
     ask: ClassVar[str] = ""
-    answer: ClassVar[type[Answer]] = Answer
+    answer: ClassVar[type[Response]] = Response
 
 
 @dataclass(frozen=True)
-class TakeClaim(Question):
+class TakeClaim(Request):
     ask = "claim"
-    answer = Taken
+    answer = ClaimConflicts
     claim: Claim
 
 
 @dataclass(frozen=True)
-class ReleaseClaim(Question):
+class ReleaseClaim(Request):
     ask = "release"
 
 
 @dataclass(frozen=True)
-class Ping(Question):
+class Ping(Request):
     ask = "ping"
     answer = Alive
 
 
 @dataclass(frozen=True)
-class TakeStackTraces(Question):
+class TakeStackTraces(Request):
     ask = "stacks"
     answer = StackTraces
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class MakeRoom(Question):
+class PreemptRanks(Request):
     """Have the ranks write a checkpoint and end."""
 
     ask = "room"
-    answer = MakingRoom
+    answer = PreemptedRanks
 
 
 @dataclass(frozen=True)
-class StartContainer(Question):
+class StartContainer(Request):
     ask = "contain"
     answer = ContainerStarted
     cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class EndAll(Question):
+class EndAll(Request):
     ask = "end"
     answer = AllEnded
 
 
 @dataclass(frozen=True)
-class WriteFile(Question):
+class WriteFile(Request):
     """A file of the run's folder."""
 
     ask = "write"
@@ -148,23 +148,23 @@ class WriteFile(Question):
 
 
 @dataclass(frozen=True)
-class Leave(Question):
+class Leave(Request):
     """Give the claim back, and go."""
 
     ask = "leave"
 
 
-QUESTIONS: dict[str, type[Question]] = {
+REQUESTS: dict[str, type[Request]] = {
     one.ask: one
-    for one in (TakeClaim, ReleaseClaim, Ping, TakeStackTraces, MakeRoom, StartContainer, EndAll, WriteFile, Leave)
+    for one in (TakeClaim, ReleaseClaim, Ping, TakeStackTraces, PreemptRanks, StartContainer, EndAll, WriteFile, Leave)
 }
 
 
-def render_question(question: Question) -> bytes:
+def render_request(question: Request) -> bytes:
     return line({"ask": question.ask, **values.record(question)})
 
 
-def render_answer(question: Question, answer: Answer) -> bytes:
+def render_response(question: Request, answer: Response) -> bytes:
     return line({"answer": question.ask, **values.record(answer)})
 
 
@@ -172,21 +172,21 @@ def line(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def parse_question(text: bytes) -> Question:
+def parse_request(text: bytes) -> Request:
     """Raises ProtocolError."""
     kind, fields = named(text, "ask")
     return values.read(kind, fields, f"question {kind.ask!r}")
 
 
-def parse_answer(text: bytes) -> tuple[type[Question], Answer]:
+def parse_response(text: bytes) -> tuple[type[Request], Response]:
     """The kind of question, and its answer. Raises ProtocolError: a login shell may greet."""
     kind, fields = named(text, "answer")
     return kind, values.read(kind.answer, fields, f"answer to {kind.ask!r}")
 
 
-def named(text: bytes, key: str) -> tuple[type[Question], dict[str, Any]]:
+def named(text: bytes, key: str) -> tuple[type[Request], dict[str, Any]]:
     try:
         value = values.loads(text, "a line")
-        return QUESTIONS[value.pop(key)], value
+        return REQUESTS[value.pop(key)], value
     except (values.ProtocolError, KeyError, TypeError, AttributeError):
         raise values.ProtocolError(f"{text!r:.80} is no {key}.") from None

@@ -43,7 +43,7 @@ def rank_of(name: str, pattern: re.Pattern[str] = OF_RANK) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def made_room(rank: int) -> str:
+def preempted_mark(rank: int) -> str:
     """The mark of a rank that has left its group in order to make room."""
     return f"{RANKS}/.made-room-{rank}"
 

@@ -137,7 +137,7 @@ def record_preemption() -> None:
     if not preemption.AGREEMENT.agreed:
         flush()
         os._exit(EX_TEMPFAIL)
-    preempted_mark = files.made_room(int(os.environ["RANK"]))
+    preempted_mark = files.preempted_mark(int(os.environ["RANK"]))
     Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
 
 

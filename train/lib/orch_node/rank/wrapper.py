@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     os.environ["RANK"] = str(placement.rank)
     environment = training_environment(run_dir, layout, placement, spec)
     log_path = run_dir / files.rank_log(placement.rank)
-    preempted_mark = run_dir / files.made_room(placement.rank)
+    preempted_mark = run_dir / files.preempted_mark(placement.rank)
     preempted_mark.unlink(missing_ok=True)
     try:
         log = open_log(log_path)

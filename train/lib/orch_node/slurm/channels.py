@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, slurm
-from orch_node.protocol.agent import Question
+from orch_node.protocol.agent import Request
 from orch_node.protocol.slurm import Submitted
 from orch_node.protocol.values import ProtocolError
 from orch_node.slurm.signed_lines import SignatureError, SignedLines
@@ -53,7 +53,7 @@ class JobChannel(Channel):
             return
         super().take(opened)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: Request) -> None:
         if self.descriptor >= 0:
             super().ask(question)
 

@@ -33,7 +33,7 @@ from orch_node.slurm.local_stack import FillError, fill_nodes
 from orch_node.slurm.words import STEP, VARIABLES
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
-from orch_node.supervisor.reservation import Ending
+from orch_node.supervisor.core_reservation import AttemptResult
 
 # Of an earlier start of this job: it was put back into the queue.
 OF_BEFORE = (files.OUTCOME, files.SUPERVISOR)
@@ -164,11 +164,11 @@ def last_outcome(path: Path) -> str:
 class JobSupervisor(supervisor.Supervisor):
     """The supervisor of a job: it knows what Slurm says when it ends processes."""
 
-    def finish(self, ending: Ending) -> int:
+    def finish(self, ending: AttemptResult) -> int:
         return super().finish(explained(self.run_dir, ending))
 
 
-def explained(run_dir: Path, ending: Ending) -> Ending:
+def explained(run_dir: Path, ending: AttemptResult) -> AttemptResult:
     """Return how the run ended, with the cause if Slurm says that memory ran out."""
     failure = ending.failure
     killed = failure is None or (failure.signal in ENDED_BY and not failure.oom)

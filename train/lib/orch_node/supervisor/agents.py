@@ -14,15 +14,15 @@ from orch_node import program, tail
 from orch_node.line_pipes import Pipes
 from orch_node.protocol.agent import (
     Alive,
-    Answer,
     Claim,
     Leave,
     Ping,
-    Question,
     ReleaseClaim,
+    Request,
+    Response,
     TakeClaim,
-    parse_answer,
-    render_question,
+    parse_response,
+    render_request,
 )
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import there
@@ -38,7 +38,7 @@ STANDSTILL_SECONDS = 5.0
 LOG_BYTES = 1 << 20  # of a node's lines that are not answers, and of its standard error
 LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
 SKEW_SECONDS = 5.0  # that a node's clock may be off; preflight has the same limit
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Response)
 
 
 class Channel:
@@ -51,7 +51,7 @@ class Channel:
         self.node = node
         self.command = command
         self.log = log
-        self.answers: dict[type[Question], Answer] = {}
+        self.answers: dict[type[Request], Response] = {}
         self.claimed: Claim | None = None
         self.asked = time.time()
         self.logged = 0  # bytes of lines that are not answers
@@ -84,7 +84,7 @@ class Channel:
         self.heard = time.monotonic()
         self.answered = True
         try:
-            kind, answer = parse_answer(line)
+            kind, answer = parse_response(line)
         except ProtocolError:  # a login shell that greets
             self.log_line(line)
             return
@@ -109,18 +109,18 @@ class Channel:
         except OSError:  # there is none yet
             pass
 
-    def answer(self, kind: type[Question], wanted: type[A]) -> A | None:
+    def answer(self, kind: type[Request], wanted: type[A]) -> A | None:
         """The answer to the last question of this kind, once it is here."""
         found = self.answers.get(kind)
         return found if isinstance(found, wanted) else None
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: Request) -> None:
         """Send a question. One that cannot be sent is not answered, and the silence tells."""
         self.answers.pop(type(question), None)
         self.asked = time.time()
         if isinstance(question, (TakeClaim, ReleaseClaim)):
             self.claimed = question.claim if isinstance(question, TakeClaim) else None
-        rest = self.seal(render_question(question))
+        rest = self.seal(render_request(question))
         deadline = time.monotonic() + SEND_SECONDS
         try:
             while rest and time.monotonic() < deadline:
@@ -235,11 +235,11 @@ class Agents:
         self.lost[channel.node] = why
         channel.kill()
 
-    def ask(self, question: Question, wanted: type[A], *, seconds: float) -> dict[str, A]:
+    def ask(self, question: Request, wanted: type[A], *, seconds: float) -> dict[str, A]:
         """Ask all living agents; -> node -> answer, of those that answered in time."""
         return self.ask_each({one.node: question for one in self.living}, wanted, seconds=seconds)
 
-    def ask_each(self, questions: Mapping[str, Question], wanted: type[A], *, seconds: float) -> dict[str, A]:
+    def ask_each(self, questions: Mapping[str, Request], wanted: type[A], *, seconds: float) -> dict[str, A]:
         """`questions`: by node, all of one kind. `wanted`: the kind of their answer."""
         channels = {one: type(questions[one.node]) for one in self.living if one.node in questions}
         for channel in channels:
@@ -254,7 +254,7 @@ class Agents:
 
     def leave(self) -> None:
         """Let the agents go: they give their claims back."""
-        self.ask(Leave(), Answer, seconds=2.0)
+        self.ask(Leave(), Response, seconds=2.0)
         deadline = time.monotonic() + 2.0
         for channel in self.living:
             channel.close()

@@ -13,7 +13,7 @@ from orch_node.agent.stack_traces import where
 from orch_node.disk import Appender, Reserve, trouble
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.agent import RankStack
-from orch_node.protocol.events import Event, Finished, LeftOut, Tally
+from orch_node.protocol.events import Event, Finished, UnreadableEvent, UnreadableEvents
 from orch_node.protocol.outcome import Outcome
 
 NOT_READ = b"orch: not read: "
@@ -37,7 +37,7 @@ class EventLog:
         self.outcome = Reserve(run_dir / RESERVED, ROOM + ROOM_OF_A_NODE * len(nodes))
         self.events = Appender(run_dir / files.EVENTS)
         self.words = Appender(run_dir / files.LAUNCHER_LOG)
-        self.left_out = Tally()
+        self.left_out = UnreadableEvents()
         self.not_read = 0
 
     def problem(self) -> str:
@@ -48,7 +48,7 @@ class EventLog:
     def tell(self, event: Event) -> None:
         self.events.write(events.render(replace(event, time=round(time.time(), 3))))
 
-    def leave_out(self, left: LeftOut, line: bytes) -> None:
+    def leave_out(self, left: UnreadableEvent, line: bytes) -> None:
         """An event that could not be read: its line goes to the launcher's words, marked, so that
         nobody takes it for an event there; that it was left out is told once, at the end."""
         self.left_out.add(left)

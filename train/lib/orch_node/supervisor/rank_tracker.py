@@ -92,9 +92,9 @@ class RankTracker:
     def unfinished(self) -> list[int]:
         return sorted(set(self.nodes) - set(self.exits))
 
-    def making_room(self) -> bool:
+    def any_preempted(self) -> bool:
         """Whether a rank has ended to make room."""
-        return any(one.made_room for one in self.exits.values())
+        return any(one.preempted for one in self.exits.values())
 
     def waiting_to_join(self) -> bool:
         return len(self.joined) < len(self.nodes)

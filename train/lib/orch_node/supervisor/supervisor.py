@@ -26,22 +26,22 @@ from orch_node.disk import trouble
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import AllEnded, Answer, EndAll, WriteFile
+from orch_node.protocol.agent import AllEnded, EndAll, Response, WriteFile
 from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
 from orch_node.protocol.values import record
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import END_SECONDS, Attempt
+from orch_node.supervisor.core_reservation import AttemptResult, CoreReservation
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.folders import FolderLeases
 from orch_node.supervisor.launcher_process import launcher_environment
-from orch_node.supervisor.making_room import preempt_signal
+from orch_node.supervisor.preemption import preempt_signal
 from orch_node.supervisor.recovery import Recovery, recover
-from orch_node.supervisor.reservation import Ending, Start
 
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
-BEFORE_IT_BEGAN = Ending(PREEMPTED, "without a checkpoint: before it began")
+BEFORE_IT_BEGAN = AttemptResult(PREEMPTED, "without a checkpoint: before it began")
 
 
 def main(argv: list[str]) -> int:
@@ -110,7 +110,7 @@ class Supervisor:
     def run(self) -> int:
         """-> exit code. A run that was stopped before it began touches no other node."""
         if self.stop_signal:
-            return self.finish(Ending(STOPPED))
+            return self.finish(AttemptResult(STOPPED))
         if self.preempted:
             return self.finish(BEFORE_IT_BEGAN)
         try:
@@ -118,23 +118,23 @@ class Supervisor:
         except OSError as error:  # its own files: a full disk, mostly
             return self.finish(self.cut_short(error))
 
-    def cut_short(self, error: OSError) -> Ending:
+    def cut_short(self, error: OSError) -> AttemptResult:
         """End what is left without a further word on the disk."""
         path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
         self.agents.ask(EndAll(), AllEnded, seconds=END_SECONDS)
         self.agents.leave()
-        return Ending(FAILED, trouble(self.layout.node_names[0], path, error))
+        return AttemptResult(FAILED, trouble(self.layout.node_names[0], path, error))
 
-    def supervise(self) -> Ending:
+    def supervise(self) -> AttemptResult:
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
         if refusal := self.leases.acquire(self.is_to_end, self.tell_news):
             self.agents.leave()
-            return Ending(REFUSED, refusal)
-        start = Start(self.run_dir, self.layout, self.agents, self.is_to_end)
+            return AttemptResult(REFUSED, refusal)
+        start = CoreReservation(self.run_dir, self.layout, self.agents, self.is_to_end)
         ending = start.claim(queue=self.options.queue, tell=self.event_log.tell)
-        if ending == Ending(STOPPED) and not self.stop_signal:
+        if ending == AttemptResult(STOPPED) and not self.stop_signal:
             ending = BEFORE_IT_BEGAN
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
@@ -165,7 +165,7 @@ class Supervisor:
         """Return why the run can write no more, or ''."""
         return self.leases.problem() or self.event_log.problem()
 
-    def attempt(self) -> Ending:
+    def attempt(self) -> AttemptResult:
         """Start the launcher once; -> how that ended."""
         self.attempts += 1
         launched = Launched(attempt=self.attempts, ranks=self.layout.world_size, nodes=tuple(self.layout.node_names))
@@ -189,7 +189,7 @@ class Supervisor:
 
     # Restarts.
 
-    def left_to_launcher(self, ending: Ending) -> bool:
+    def left_to_launcher(self, ending: AttemptResult) -> bool:
         """Whether the launcher itself starts all ranks again."""
         if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
             return False
@@ -197,12 +197,12 @@ class Supervisor:
         self.tell_restart(ending)
         return True
 
-    def tell_restart(self, ending: Ending) -> None:
+    def tell_restart(self, ending: AttemptResult) -> None:
         after = ending.problem or record(ending.failure)
         again = Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after)
         self.event_log.tell(again)
 
-    def may_restart(self, ending: Ending) -> bool:
+    def may_restart(self, ending: AttemptResult) -> bool:
         """Whether to try again; if so, everything is ready for it."""
         if ending.state != FAILED or self.is_to_end() or not self.attempts:
             return False
@@ -232,13 +232,13 @@ class Supervisor:
             return False
         self.layout, self.launcher_argv = recovery.layout, recovery.argv
         written = WriteFile(name=files.LAYOUT, content=layouts.render(self.layout))
-        answers = self.agents.ask(written, Answer, seconds=5.0)
+        answers = self.agents.ask(written, Response, seconds=5.0)
         return set(answers) >= set(self.layout.node_names)
 
     def tell_news(self, text: str) -> None:
         self.event_log.tell(NodeNews(text=text))
 
-    def finish(self, ending: Ending) -> int:
+    def finish(self, ending: AttemptResult) -> int:
         """Write outcome.json; -> exit code."""
         if ending.state != DONE and (problem := self.leases.problem()):
             ending = replace(ending, state=FAILED, problem=problem)

@@ -27,7 +27,6 @@ from orch_node.protocol.events.of_ranks import Exited as Exited
 from orch_node.protocol.events.of_ranks import FirstStep as FirstStep
 from orch_node.protocol.events.of_ranks import Heartbeat as Heartbeat
 from orch_node.protocol.events.of_ranks import Joined as Joined
-from orch_node.protocol.events.of_ranks import LeftOut as LeftOut
 from orch_node.protocol.events.of_ranks import Other as Other
 from orch_node.protocol.events.of_ranks import Preempted as Preempted
 from orch_node.protocol.events.of_ranks import Progress as Progress
@@ -36,6 +35,7 @@ from orch_node.protocol.events.of_ranks import Result as Result
 from orch_node.protocol.events.of_ranks import ScriptEnded as ScriptEnded
 from orch_node.protocol.events.of_ranks import Started as Started
 from orch_node.protocol.events.of_ranks import Unanswered as Unanswered
+from orch_node.protocol.events.of_ranks import UnreadableEvent as UnreadableEvent
 from orch_node.protocol.events.of_ranks import Warned as Warned
 from orch_node.protocol.events.of_run import Ended as Ended
 from orch_node.protocol.events.of_run import Failed as Failed
@@ -43,10 +43,10 @@ from orch_node.protocol.events.of_run import Finished as Finished
 from orch_node.protocol.events.of_run import Launched as Launched
 from orch_node.protocol.events.of_run import NodeNews as NodeNews
 from orch_node.protocol.events.of_run import NodesLost as NodesLost
-from orch_node.protocol.events.of_run import OutcomeTold as OutcomeTold
+from orch_node.protocol.events.of_run import OutcomeReported as OutcomeReported
 from orch_node.protocol.events.of_run import Refused as Refused
 from orch_node.protocol.events.of_run import Restarting as Restarting
 from orch_node.protocol.events.of_run import Stalled as Stalled
 from orch_node.protocol.events.of_run import Stopping as Stopping
 from orch_node.protocol.events.of_run import Waiting as Waiting
-from orch_node.protocol.events.tally import Tally as Tally
+from orch_node.protocol.events.tally import UnreadableEvents as UnreadableEvents

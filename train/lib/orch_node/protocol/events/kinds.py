@@ -9,7 +9,6 @@ from orch_node.protocol.events.of_ranks import (
     FirstStep,
     Heartbeat,
     Joined,
-    LeftOut,
     Preempted,
     Progress,
     Raised,
@@ -17,6 +16,7 @@ from orch_node.protocol.events.of_ranks import (
     ScriptEnded,
     Started,
     Unanswered,
+    UnreadableEvent,
     Warned,
 )
 from orch_node.protocol.events.of_run import (
@@ -26,7 +26,7 @@ from orch_node.protocol.events.of_run import (
     Launched,
     NodeNews,
     NodesLost,
-    OutcomeTold,
+    OutcomeReported,
     Refused,
     Restarting,
     Stalled,
@@ -46,7 +46,7 @@ OF_RUN = (
     Ended,
     Restarting,
     Finished,
-    OutcomeTold,
+    OutcomeReported,
 )
 KINDS: dict[str, type[Event]] = {
     one.kind: one
@@ -64,7 +64,7 @@ KINDS: dict[str, type[Event]] = {
         Exited,
         Warned,
         Decided,
-        LeftOut,
+        UnreadableEvent,
         *OF_RUN,
     )
 }

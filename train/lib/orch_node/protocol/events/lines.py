@@ -8,7 +8,7 @@ from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.events.kinds import KINDS, OF_RUN
-from orch_node.protocol.events.of_ranks import NO_RANK, Event, LeftOut, Other
+from orch_node.protocol.events.of_ranks import NO_RANK, Event, Other, UnreadableEvent
 from orch_node.protocol.outcome import NodeEnd, Outcome, nodes_record
 from orch_node.protocol.outcome import record as outcome_record
 from orch_node.protocol.values import ProtocolError
@@ -30,14 +30,14 @@ def parse(line: str | bytes) -> Event | None:
         return None
     found = understood(line)
     meant = begin in (BEGINS, BEGINS.encode())
-    return None if isinstance(found, LeftOut) and not meant else found
+    return None if isinstance(found, UnreadableEvent) and not meant else found
 
 
 def parse_of_rank(line: str | bytes) -> Event | None:
     """The same for a line that comes from ranks: the course of the run is not theirs to tell."""
     event = parse(line)
     if isinstance(event, OF_RUN):
-        return LeftOut(event.rank, event.time, text=f"{event.kind} is told by no rank")
+        return UnreadableEvent(event.rank, event.time, text=f"{event.kind} is told by no rank")
     return event
 
 
@@ -51,7 +51,7 @@ def understood(line: str | bytes) -> Event:
         return read(value)
     except ProtocolError as error:
         reason = str(error).rstrip(".")[:LONGEST_REASON]
-        return LeftOut(rank=rank_of(value), time=time_of(value), text=reason)
+        return UnreadableEvent(rank=rank_of(value), time=time_of(value), text=reason)
 
 
 def rank_of(value: object) -> int:

@@ -154,10 +154,10 @@ class Exited(Event):
 
     @property
     def bad(self) -> bool:
-        return bool(self.code or self.signal) and not self.stopped and not self.made_room
+        return bool(self.code or self.signal) and not self.stopped and not self.preempted
 
     @property
-    def made_room(self) -> bool:
+    def preempted(self) -> bool:
         return self.code == EX_TEMPFAIL
 
 
@@ -180,7 +180,7 @@ class Decided(Event):
 
 
 @dataclass(frozen=True)
-class LeftOut(Event):
+class UnreadableEvent(Event):
     """Events of the rank that could not be read, and why: in the place of them."""
 
     kind = "left_out"

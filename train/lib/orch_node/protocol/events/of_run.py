@@ -99,7 +99,7 @@ class Finished(Event):
 
 
 @dataclass(frozen=True)
-class OutcomeTold(Event):
+class OutcomeReported(Event):
     """outcome.json, where nobody else can read it."""
 
     kind = "outcome"

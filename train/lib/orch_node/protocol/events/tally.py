@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from orch_node.protocol.events.of_ranks import LeftOut
+from orch_node.protocol.events.of_ranks import UnreadableEvent
 
 REASONS = 3  # of a rank that are told
 
 
-class Tally:
+class UnreadableEvents:
     """`counts`: by rank; `reasons`: the first few of each, and one more where there were others."""
 
-    def __init__(self, told: Iterable[LeftOut] = ()) -> None:
+    def __init__(self, told: Iterable[UnreadableEvent] = ()) -> None:
         self.counts: dict[int, int] = {}
         self.reasons: dict[int, list[str]] = {}
         for event in told:
             self.add(event)
 
-    def add(self, event: LeftOut) -> None:
+    def add(self, event: UnreadableEvent) -> None:
         self.counts[event.rank] = self.counts.get(event.rank, 0) + max(1, event.count)
         known = self.reasons.setdefault(event.rank, [])
         if event.text not in known and len(known) <= REASONS:
             known.append(event.text)
 
-    def events(self) -> Iterator[LeftOut]:
+    def events(self) -> Iterator[UnreadableEvent]:
         """One for each rank."""
         for rank in sorted(self.counts):
-            yield LeftOut(rank=rank, count=self.counts[rank], text=self.reason(rank))
+            yield UnreadableEvent(rank=rank, count=self.counts[rank], text=self.reason(rank))
 
     def reason(self, rank: int) -> str:
         known = self.reasons[rank]
@@ -38,7 +38,7 @@ class Tally:
         return [describe(one) for one in self.events()]
 
 
-def describe(left: LeftOut) -> str:
+def describe(left: UnreadableEvent) -> str:
     one = left.count == 1
     whose = f"of rank {left.rank}" if left.rank >= 0 else f"that {'is' if one else 'are'} no rank's"
     events = "1 event" if one else f"{left.count} events"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.events import Started
-from orch_node.supervisor.silence import BARREN_SECONDS, TELL_SECONDS, Silence
+from orch_node.supervisor.startup_monitor import BARREN_SECONDS, TELL_SECONDS, StartupMonitor
 
 from tests.unit.orch_node.test_on_nodes import tracker as tracker_of
 
@@ -33,28 +33,28 @@ def test_a_launcher_without_a_process_can_start_no_rank(launcher: tuple[int, boo
     pid, has_child = launcher
     log = tmp_path / "launcher.log"
     log.write_text(SAID)
-    silence = Silence(pid, "/venv/bin/mpiexec.hydra", log)
+    startup_monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", log)
     tracker = tracker_of("node0", "node1")
-    assert silence.problem(tracker, BARREN_SECONDS - 1) == "", "it may be about to"
-    found = silence.problem(tracker, 1 + BARREN_SECONDS)
+    assert startup_monitor.problem(tracker, BARREN_SECONDS - 1) == "", "it may be about to"
+    found = startup_monitor.problem(tracker, 1 + BARREN_SECONDS)
     assert bool(found) is not has_child
     if found:
         assert found.endswith(f"the launcher's last words: {SAID.strip()}")
-    silence.looked = -9.0
+    startup_monitor.looked = -9.0
     tracker.take(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
-    assert silence.problem(tracker, 1 + BARREN_SECONDS) == "", "its proxies may have ended"
+    assert startup_monitor.problem(tracker, 1 + BARREN_SECONDS) == "", "its proxies may have ended"
 
 
 def test_torchrun_needs_no_process_to_start_ranks(tmp_path: Path) -> None:
-    silence = Silence(0, "/venv/bin/python", tmp_path / "launcher.log")
-    assert silence.problem(tracker_of("node0", "node1"), 1000.0) == ""
+    startup_monitor = StartupMonitor(0, "/venv/bin/python", tmp_path / "launcher.log")
+    assert startup_monitor.problem(tracker_of("node0", "node1"), 1000.0) == ""
 
 
 def test_what_is_waited_for_is_told_once(tmp_path: Path) -> None:
-    silence = Silence(0, "mpiexec", tmp_path / "launcher.log")
+    startup_monitor = StartupMonitor(0, "mpiexec", tmp_path / "launcher.log")
     tracker = tracker_of("node0", "node1")
-    assert silence.news(tracker, TELL_SECONDS - 1) == ""
-    told = silence.news(tracker, TELL_SECONDS)
+    assert startup_monitor.news(tracker, TELL_SECONDS - 1) == ""
+    told = startup_monitor.news(tracker, TELL_SECONDS)
     assert told.startswith("nothing heard for 20 s: 0 of 2 ranks have started, 0 of 2 ranks joined")
     assert "missing: node0 rank" in told
-    assert silence.news(tracker, TELL_SECONDS + 60) == ""
+    assert startup_monitor.news(tracker, TELL_SECONDS + 60) == ""

@@ -18,7 +18,7 @@ LAST_CHARACTERS = 20_000  # of the log, in which the last line is searched
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
 
 
-class Silence:
+class StartupMonitor:
     """Of one attempt. `launcher`: its pid, `program`: its first word, `log`: what it says."""
 
     def __init__(self, launcher: int, program: str, log: Path) -> None:
