@@ -23,7 +23,7 @@ def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
     for line in lines:
         event = understood(line)
         if 0 < ranks <= event.rank:
-            yield UnreadableEvent(time=event.time, text=f"rank {event.rank} is none of this run")
+            yield UnreadableEvent(time=event.time, text=f"rank {event.rank} does not belong to this run")
         else:
             yield event
 

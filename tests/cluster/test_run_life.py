@@ -119,7 +119,7 @@ def test_a_run_restarts_with_a_spare_node_and_its_loss_goes_on(lab: Site) -> Non
     run = running.end(code=0, seconds=300)
     assert (run["state"], run["attempts"]) == ("done", 2)
     told = [one["text"] for one in run["timeline"]]
-    assert "node2 takes the place of node1" in told
+    assert "node2 replaces node1" in told
     assert "started 2 ranks on node0, node2 (attempt 2)" in told
     assert steps_of(running.folder) == list(range(1, 13))
 

@@ -99,7 +99,7 @@ def test_leftovers_of_a_killed_job_are_ignored(root: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [(lambda data: data.replace(b"a = 1", b"a = 2"), "is not what was packed"), (lambda data: b"no archive", "tar")],
+    [(lambda data: data.replace(b"a = 1", b"a = 2"), "the planned content"), (lambda data: b"no archive", "tar")],
 )
 def test_damaged_archive_is_not_unpacked(root: Path, tmp_path: Path, damage: object, message: str) -> None:
     local = pack_stack(root, tmp_path / "scratch")

@@ -233,5 +233,5 @@ def test_a_spare_node_takes_the_place_of_one_that_dies(ready: Site) -> None:
     subprocess.run(["docker", "kill", ready.container("n2")], check=True, capture_output=True)
     code, words = run.end()
     assert code == 0, words
-    assert "n3 takes the place of n2" in words
+    assert "n3 replaces n2" in words
     assert run.outcome()["attempts"] == 2

@@ -66,7 +66,7 @@ def test_pmix_where_it_works_and_in_sruns_words_where_it_does_not(strict: Site) 
     done = strict.orch("train", "faulty.py", *TWO, "--slurm", "pmi=pmix", "--", "--steps", "3")
     words = done.stdout + done.stderr
     assert done.returncode == (0 if strict.newer else 1), words
-    said = "last words: srun: error: Invalid MPI type 'pmix'"
+    said = "last line: srun: error: Invalid MPI type 'pmix'"
     assert (said in words) is not strict.newer, words
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orch_node import tail
 from orch_node.protocol import files
-from orch_node.slurm.words import STEP
+from orch_node.slurm.step_options import STEP
 from orch_node.whole_files import private
 
 from orchestrator.errors import ExecuteError

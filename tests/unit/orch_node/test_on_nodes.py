@@ -47,9 +47,9 @@ def test_a_spare_stands_in_for_a_lost_node() -> None:
     before = layout("node0", "node1", "node2", spares=spares)
     hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
     stand_ins = {"node1": "node8"}
-    assert layouts.hosts_replaced(hosts, before, stand_ins) == ("10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n")
+    assert layouts.replace_hosts(hosts, before, stand_ins) == ("10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n")
     of_open_mpi = "10.0.0.0 slots=1\nfe80::1 slots=12\n10.0.0.2 slots=1\n"
-    assert layouts.hosts_replaced(of_open_mpi, before, stand_ins) == (
+    assert layouts.replace_hosts(of_open_mpi, before, stand_ins) == (
         "10.0.0.0 slots=1\n10.0.0.8 slots=12\n10.0.0.2 slots=1\n"
     )
     after = before.replaced(stand_ins)
@@ -60,7 +60,7 @@ def test_a_spare_stands_in_for_a_lost_node() -> None:
 
 @pytest.mark.parametrize(("moment", "off"), [(9.0, -1.0), (10.5, 0.0), (13.0, 2.0)])
 def test_a_clock_is_off_by_what_lies_outside_the_time_of_asking(moment: float, off: float) -> None:
-    assert agents.outside(moment, 10.0, 11.0) == off
+    assert agents.clock_offset(moment, 10.0, 11.0) == off
 
 
 def tracker(*nodes: str) -> rank_tracker.RankTracker:
@@ -75,7 +75,7 @@ def told(tracked: rank_tracker.RankTracker, *events: Event) -> rank_tracker.Rank
 
 def test_who_has_not_joined_is_named_by_node() -> None:
     ranks = told(tracker("node0", "node0", "node1", "node1", "node2"), Joined(rank=0), Joined(rank=1))
-    assert ranks.absent() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
+    assert ranks.describe_missing_ranks() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
 
 
 def test_who_is_behind_is_named_with_its_collective() -> None:
@@ -83,29 +83,29 @@ def test_who_is_behind_is_named_with_its_collective() -> None:
     for rank, count in enumerate((17, 17, 12)):
         told(ranks, Joined(rank=rank), Heartbeat(rank=rank, collectives=count))
     words = "2 of 3 ranks wait in collective 17; behind: node1 rank 2 (at 12)"
-    assert ranks.absent() == words
-    assert ranks.quiet(10.0) == 8.0
+    assert ranks.describe_missing_ranks() == words
+    assert ranks.seconds_since_progress(10.0) == 8.0
 
 
 def test_ranks_that_never_reached_a_collective_are_named() -> None:
     ranks = tracker("node0", "node1")
     told(ranks, Joined(rank=0), Joined(rank=1), Heartbeat(rank=0, collectives=1))
     assert ranks.behind() == [1]
-    assert ranks.absent().endswith("; node1 rank 1 never reached the first collective")
+    assert ranks.describe_missing_ranks().endswith("; node1 rank 1 never reached the first collective")
 
 
 def test_a_log_that_grows_by_stack_traces_is_no_progress() -> None:
     ranks = told(tracker("node0"), Heartbeat(rank=0, collectives=3, steps=1, log=10))
-    ranks.traces_asked = 60.0
+    ranks.traces_requested = 60.0
     ranks.take(Heartbeat(rank=0, collectives=3, steps=1, log=900), 62.0)
-    assert ranks.quiet(62.0) == 60.0
+    assert ranks.seconds_since_progress(62.0) == 60.0
     ranks.take(Heartbeat(rank=0, collectives=4, steps=1, log=900), 63.0)
-    assert ranks.quiet(63.0) == 0.0
+    assert ranks.seconds_since_progress(63.0) == 0.0
 
 
 def test_ranks_that_have_ended_are_not_behind() -> None:
     ranks = told(tracker("node0", "node1"), Joined(rank=0), Joined(rank=1), Exited(rank=0))
-    assert ranks.absent() == "1 of 2 ranks have ended; silent: node1 rank 1"
+    assert ranks.describe_missing_ranks() == "1 of 2 ranks have ended; no progress of node1 rank 1"
 
 
 def test_the_rank_that_all_others_name_is_the_culprit() -> None:
@@ -204,13 +204,13 @@ def test_a_layout_without_its_lost_node() -> None:
     assert (left.world_size, left.planned_size) == (2, 4)
     assert left.without({"node2"}).planned_size == 4
     assert whole.planned_size == 4
-    hosts = layouts.hosts_without("a:1\nb:2\nc:1\n", whole, {"node1"})
+    hosts = layouts.remove_hosts("a:1\nb:2\nc:1\n", whole, {"node1"})
     assert hosts == "a:1\nc:1\n"
     argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
-    fewer = layouts.resized(argv, left, 4, None)
+    fewer = layouts.resize_command(argv, left, 4, None)
     assert fewer == [*argv[:4], "2", *argv[5:]], "the script's own -n stays"
-    assert layouts.resized(argv, left, None, 6)[6] == "2"
-    assert layouts.resized(argv, left, None, None) == argv, "it reads the layout itself"
+    assert layouts.resize_command(argv, left, None, 6)[6] == "2"
+    assert layouts.resize_command(argv, left, None, None) == argv, "it reads the layout itself"
 
 
 def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path)
         asked = argparse.Namespace(elastic=True, keeps_batch=True, min_nodes=2, size_at=2, nodes_at=4)
         vars(asked).update(options)
         now = recovery.Recovery(whole, argv)
-        return recovery.recover(tmp_path, now, lost=lost, gone=lost | gone, options=asked, tell=told.append)
+        return recovery.recover(tmp_path, now, lost=lost, unreachable=lost | gone, options=asked, notify=told.append)
 
     assert recover({"node1", "node2"}, {"node8"}) is None
     assert told == ["no restart: the run needs 2 nodes"]
@@ -231,8 +231,8 @@ def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path)
     assert told[1].startswith("no restart: fewer ranks would train with another global batch")
     recovered = recover({"node1", "node2"}, set())
     assert told[2:] == [
-        "node8 takes the place of node1",
-        "goes on without node2: 2 of 3 ranks; the recipe keeps its global batch, its order of data and its schedule",
+        "node8 replaces node1",
+        "continues without node2: 2 of 3 ranks; the recipe keeps its global batch, its order of data and its schedule",
     ]
     assert [one.node for one in recovered.layout.ranks] == ["node0", "node8"]
     numbers = ["--num_processes", "2", "--num_machines", "2"]
@@ -241,7 +241,7 @@ def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path)
     (tmp_path / "hostfile").unlink()
     assert recover({"node1"}, {"node8"}).layout.world_size == 2, "torchrun has no hostfile"
     assert recover({"node1"}, {"node8"}, keeps_batch=False).layout.world_size == 2
-    assert "unless the script takes ORCH_PLANNED_WORLD_SIZE=3 into account" in told[-1]
+    assert "unless the script uses ORCH_PLANNED_WORLD_SIZE=3" in told[-1]
 
 
 def test_a_line_without_an_end_is_handed_on_in_pieces() -> None:
@@ -302,13 +302,13 @@ def test_a_damaged_line_of_a_container_is_none_of_its_wrappers(line: bytes, pid:
 
 def test_of_a_flood_of_damage_the_beginning_is_kept(tmp_path: Path) -> None:
     events = event_log.EventLog(tmp_path, ["node0"])
-    for _ in range(event_log.MOST_LINES + 5):
-        events.leave_out(UnreadableEvent(rank=0, text="x"), b"y" * 9000)
+    for _ in range(event_log.MAX_UNREADABLE_LINES + 5):
+        events.record_unreadable(UnreadableEvent(rank=0, text="x"), b"y" * 9000)
     events.end(Outcome(state="done"))
     events.events.close()
-    events.words.close()
+    events.launcher_output.close()
     kept = (tmp_path / "launcher.log").read_bytes().splitlines()
-    assert (len(kept), max(map(len, kept))) == (1000, 4096 + len(event_log.NOT_READ))
+    assert (len(kept), max(map(len, kept))) == (1000, 4096 + len(event_log.UNREADABLE_PREFIX))
     left, _ = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     assert left["count"] == 1005
 

@@ -68,16 +68,18 @@ def test_sigterm_of_slurm_is_a_request_for_a_checkpoint(variables: dict[str, str
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        pytest.param({}, "no agent of its nodes answers", id="agents-have-died"),
-        pytest.param({"n1": PreemptedRanks(ranks=())}, "the script does not ask for it", id="script-does-not-listen"),
+        pytest.param({}, "no agent of its nodes responds", id="agents-have-died"),
+        pytest.param(
+            {"n1": PreemptedRanks(ranks=())}, "the script does not support preemption", id="script-does-not-listen"
+        ),
     ],
 )
 def test_a_preemption_without_a_checkpoint_names_the_reason(
     tmp_path: Path, answers: dict[str, PreemptedRanks], reason: str
 ) -> None:
-    agents = SimpleNamespace(ask=lambda question, wanted, seconds: answers)
-    room = PreemptionMonitor(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
+    agents = SimpleNamespace(request=lambda question, wanted, seconds: answers)
+    monitor = PreemptionMonitor(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
     tracker = SimpleNamespace(any_preempted=lambda: False, checkpoints={})
-    ending = room.look(tracker)  # type: ignore[arg-type]
+    ending = monitor.poll(tracker)  # type: ignore[arg-type]
     assert ending is not None
     assert reason in (ending.problem or "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from orch_node.bound_store import bound, is_number
 from orch_node.rank import listening_sockets
-from orch_node.supervisor.torchrun_agent import Signed, signature
+from orch_node.supervisor.torchrun_agent import SignedBackend, signature
 
 from tests.ports import free_port
 
@@ -38,7 +38,7 @@ class Memory:
 
 def test_nodes_with_the_key_read_what_they_write() -> None:
     memory = Memory()
-    first, second = (Signed(memory, b"key", ValueError) for _ in range(2))
+    first, second = (SignedBackend(memory, b"key", ValueError) for _ in range(2))
     assert first.get_state() is None
     written = first.set_state(b"state")
     assert written is not None
@@ -55,7 +55,7 @@ def test_nodes_with_the_key_read_what_they_write() -> None:
 def test_what_a_stranger_writes_is_not_used(state: bytes) -> None:
     memory = Memory()
     memory.kept = state
-    signed = Signed(memory, b"key", ValueError)
+    signed = SignedBackend(memory, b"key", ValueError)
     with pytest.raises(ValueError, match="not a node of this run"):
         signed.get_state()
     with pytest.raises(ValueError, match="not a node of this run"):

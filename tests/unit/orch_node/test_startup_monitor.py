@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.events import Started
-from orch_node.supervisor.startup_monitor import BARREN_SECONDS, TELL_SECONDS, StartupMonitor
+from orch_node.supervisor.startup_monitor import NO_CHILDREN_SECONDS, REPORT_SECONDS, StartupMonitor
 
 from tests.unit.orch_node.test_on_nodes import tracker as tracker_of
 
@@ -35,14 +35,14 @@ def test_a_launcher_without_a_process_can_start_no_rank(launcher: tuple[int, boo
     log.write_text(SAID)
     startup_monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", log)
     tracker = tracker_of("node0", "node1")
-    assert startup_monitor.problem(tracker, BARREN_SECONDS - 1) == "", "it may be about to"
-    found = startup_monitor.problem(tracker, 1 + BARREN_SECONDS)
-    assert bool(found) is not has_child
-    if found:
-        assert found.endswith(f"the launcher's last words: {SAID.strip()}")
-    startup_monitor.looked = -9.0
+    assert startup_monitor.problem(tracker, NO_CHILDREN_SECONDS - 1) == "", "it may be about to"
+    problem = startup_monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS)
+    assert bool(problem) is not has_child
+    if problem:
+        assert problem.endswith(f"the launcher's last line: {SAID.strip()}")
+    startup_monitor.checked_at = -9.0
     tracker.take(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
-    assert startup_monitor.problem(tracker, 1 + BARREN_SECONDS) == "", "its proxies may have ended"
+    assert startup_monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS) == "", "its proxies may have ended"
 
 
 def test_torchrun_needs_no_process_to_start_ranks(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_torchrun_needs_no_process_to_start_ranks(tmp_path: Path) -> None:
 def test_what_is_waited_for_is_told_once(tmp_path: Path) -> None:
     startup_monitor = StartupMonitor(0, "mpiexec", tmp_path / "launcher.log")
     tracker = tracker_of("node0", "node1")
-    assert startup_monitor.news(tracker, TELL_SECONDS - 1) == ""
-    told = startup_monitor.news(tracker, TELL_SECONDS)
-    assert told.startswith("nothing heard for 20 s: 0 of 2 ranks have started, 0 of 2 ranks joined")
-    assert "missing: node0 rank" in told
-    assert startup_monitor.news(tracker, TELL_SECONDS + 60) == ""
+    assert startup_monitor.news(tracker, REPORT_SECONDS - 1) == ""
+    text = startup_monitor.news(tracker, REPORT_SECONDS)
+    assert text.startswith("no progress for 20 s: 0 of 2 ranks have started, 0 of 2 ranks joined")
+    assert "missing: node0 rank" in text
+    assert startup_monitor.news(tracker, REPORT_SECONDS + 60) == ""

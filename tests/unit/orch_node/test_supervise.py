@@ -188,7 +188,7 @@ def test_a_launcher_that_starts_no_rank_is_told_with_its_last_words(ground: Grou
     program = "import sys; sys.exit('srun: error: Invalid MPI type')"
     ground.supervise(run, sys.executable, "-c", program).wait(30)
     problem = ground.outcome()["problem"]
-    assert problem.endswith("the launcher's last words: srun: error: Invalid MPI type")
+    assert problem.endswith("the launcher's last line: srun: error: Invalid MPI type")
 
 
 def test_stopping(ground: Ground) -> None:
@@ -206,7 +206,7 @@ def test_ranks_that_take_no_signal_make_room_at_once(ground: Ground) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 75
     assert ground.outcome()["state"] == "preempted"
-    assert ground.outcome()["problem"].startswith("without a checkpoint: the script does not ask")
+    assert ground.outcome()["problem"].startswith("without a checkpoint: the script does not support")
     assert ground.living() == []
 
 
@@ -335,7 +335,7 @@ def test_damaged_events_end_no_run_and_are_told_once(ground: Ground) -> None:
     assert {rank: one["count"] for rank, one in found.items()} == {-1: 6, 0: 3, 1: 3}
     assert "progress: step is 'three', not a number" in found[1]["text"]
     assert "of a script" in found[1]["text"]
-    assert "rank 99 is none of this run" in found[-1]["text"]
+    assert "rank 99 does not belong to this run" in found[-1]["text"]
     assert ground.events("progress") == []
     words = (ground.base / "run" / "launcher.log").read_text().splitlines()
     assert len([line for line in words if line.startswith("orch: not read: ")]) == 12

@@ -22,7 +22,7 @@ from orch_node.protocol.cores import Core
 from orch_node.protocol.events import Waiting
 from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.slurm import CONFIG, NODE0, Hello
-from orch_node.slurm import lay
+from orch_node.slurm import layout as job_layout
 from orch_node.slurm.agent import granted_cpus
 
 from orchestrator import load
@@ -642,7 +642,7 @@ def hello(number: int, cores: int = 4) -> Hello:
 
 def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
-    layout = lay.layout_of(config, [hello(1), hello(2), hello(3)])
+    layout = job_layout.create_layout(config, [hello(1), hello(2), hello(3)])
     assert [(one.rank, one.node, one.cpus, one.threads) for one in layout.ranks] == [
         (0, "n1", (8, 9), 2),
         (1, "n1", (10, 11), 2),
@@ -651,7 +651,7 @@ def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
     ]
     assert layout.spare_hosts == {"n3": "n3"}
     assert layout.entry("n2").env["GLOO_SOCKET_IFNAME"] == "ib0"
-    files = lay.run_files(config, [hello(1), hello(2), hello(3)], {})
+    files = job_layout.run_files(config, [hello(1), hello(2), hello(3)], {})
     assert files["hostfile"] == "n1:2\nn2:2\n"
     assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
 
@@ -659,33 +659,33 @@ def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
 def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
     slow = replace(hello(3), flags=("avx2",))
-    layout = lay.layout_of(config, [hello(1), hello(2), slow])
+    layout = job_layout.create_layout(config, [hello(1), hello(2), slow])
     assert layout.spares_without_bf16 == ("n3",)
     assert layouts.parse(layouts.render(layout)) == layout
-    assert lay.layout_of(config, [hello(1), hello(2), hello(3)]).spares_without_bf16 == ()
+    assert job_layout.create_layout(config, [hello(1), hello(2), hello(3)]).spares_without_bf16 == ()
 
 
 def test_node0s_address_comes_into_the_launchers_words(tmp_path: Path) -> None:
     config = config_of(tmp_path, {"nodes": "2", "launcher": "torchrun"})
-    words = lay.launcher(config, "10.0.0.1")
+    words = job_layout.launcher_command(config, "10.0.0.1")
     assert any(word.startswith("--meet=10.0.0.1:") for word in words)
     assert not any(NODE0 in word for word in words)
 
 
 def test_too_few_cores_and_no_bf16_are_told_with_the_way_out(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
-    with pytest.raises(lay.LayError, match="n1 gives this job 1 cores, and --ppn is 2"):
-        lay.check(config, [hello(1, cores=1)])
+    with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 cores, and --ppn is 2"):
+        job_layout.check_nodes(config, [hello(1, cores=1)])
     config = config_of(tmp_path, {**CONFIG_OF, "precision": "bf16"})
-    with pytest.raises(lay.LayError, match="n2 has no BF16 instructions"):
-        lay.check(config, [hello(1), replace(hello(2), flags=())])
+    with pytest.raises(job_layout.LayoutError, match="n2 has no BF16 instructions"):
+        job_layout.check_nodes(config, [hello(1), replace(hello(2), flags=())])
 
 
 def test_cpu_flags_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
     wrong = replace(hello(2), flags=("avx2", "avx512_bf16"))
-    with pytest.raises(lay.LayError, match="n2 reports wrong CPU flags: avx512_bf16 without avx512f"):
-        lay.check(config, [hello(1), wrong])
+    with pytest.raises(job_layout.LayoutError, match="n2 reports wrong CPU flags: avx512_bf16 without avx512f"):
+        job_layout.check_nodes(config, [hello(1), wrong])
 
 
 @pytest.mark.parametrize(

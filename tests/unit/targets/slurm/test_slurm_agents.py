@@ -26,9 +26,9 @@ from orch_node.protocol.agent import Alive, Leave, Ping, render_request
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
 from orch_node.protocol.slurm import Submitted
 from orch_node.slurm import agent as slurm_agent
-from orch_node.slurm import gather, job
+from orch_node.slurm import agent_connections, job
+from orch_node.slurm.agent_connections import AgentConnectionError, AgentConnections, PendingConnection
 from orch_node.slurm.channels import JobAgents, JobChannel, is_superseded
-from orch_node.slurm.gather import GatherError, Gathering, Newcomer
 from orch_node.slurm.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
 from orch_node.supervisor import agents as supervisor_agents
 from orch_node.supervisor.core_reservation import AttemptResult
@@ -54,7 +54,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("NODES", "n1 n2")
     monkeypatch.setenv("PYTHON", sys.executable)
-    monkeypatch.setattr(gather, "address_towards", lambda peers: "127.0.0.1")
+    monkeypatch.setattr(agent_connections, "address_towards", lambda peers: "127.0.0.1")
     found = tmp_path / "run"
     (found / "claims").mkdir(parents=True)
     (found / slurm.CONFIG).write_text("{}")
@@ -62,33 +62,33 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def gathering(run_dir: Path) -> Iterator[Gathering]:
-    found = Gathering(run_dir, ["n1", "n2"])
+def connections(run_dir: Path) -> Iterator[AgentConnections]:
+    found = AgentConnections(run_dir, ["n1", "n2"])
     yield found
     found.end()
 
 
 @pytest.fixture
-def silent_gathering(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gathering]:
+def silent_connections(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentConnections]:
     """Return a gathering whose step starts no agents, so that a test can act as them."""
-    monkeypatch.setattr(Gathering, "start", lambda self: subprocess.Popen(["sleep", "60"]))
-    gathering = Gathering(run_dir, ["n1", "n2"])
-    yield gathering
-    gathering.end()
+    monkeypatch.setattr(AgentConnections, "start", lambda self: subprocess.Popen(["sleep", "60"]))
+    connections = AgentConnections(run_dir, ["n1", "n2"])
+    yield connections
+    connections.end()
 
 
-def agents_of(run_dir: Path, gathering: Gathering) -> JobAgents:
+def agents_of(run_dir: Path, connections: AgentConnections) -> JobAgents:
     turn = Submitted("12")
-    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), connections=gathering.connections, turn=turn)
+    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), connections=connections.connections, turn=turn)
 
 
-def test_agents_answer_over_signed_lines(run_dir: Path, gathering: Gathering) -> None:
-    gathering.all(60.0)
-    agents = agents_of(run_dir, gathering)
-    answers = agents.ask(Ping(), Alive, seconds=60.0)
+def test_agents_answer_over_signed_lines(run_dir: Path, connections: AgentConnections) -> None:
+    connections.accept_all(60.0)
+    agents = agents_of(run_dir, connections)
+    answers = agents.request(Ping(), Alive, seconds=60.0)
     assert set(answers) == {"n1", "n2"}
     agents.leave()
-    assert gathering.step.wait(60.0) == 0
+    assert connections.step.wait(60.0) == 0
 
 
 STRANGERS = {
@@ -101,22 +101,22 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS)
-def test_a_stranger_does_not_keep_the_nodes_out(gathering: Gathering, sent: bytes) -> None:
-    with socket.create_connection(gathering.server.getsockname()) as stranger:
+def test_a_stranger_does_not_keep_the_nodes_out(connections: AgentConnections, sent: bytes) -> None:
+    with socket.create_connection(connections.server.getsockname()) as stranger:
         stranger.setblocking(False)
         try:
             stranger.send(sent)
         except OSError:
             pass
-        gathering.all(60.0)
-    assert set(gathering.hellos) == {"n1", "n2"}
+        connections.accept_all(60.0)
+    assert set(connections.hellos) == {"n1", "n2"}
 
 
-def test_a_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_gathering: Gathering) -> None:
+def test_a_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_connections: AgentConnections) -> None:
     ended = threading.Event()
 
     def drip() -> None:
-        with socket.create_connection(silent_gathering.server.getsockname()) as stranger:
+        with socket.create_connection(silent_connections.server.getsockname()) as stranger:
             while not ended.wait(0.05):
                 stranger.send(b"x")
 
@@ -124,33 +124,33 @@ def test_a_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent
     thread.start()
     began = time.monotonic()
     try:
-        with pytest.raises(GatherError, match="no agent came from n1, n2"):
-            silent_gathering.all(1.0)
+        with pytest.raises(AgentConnectionError, match="no agent has connected from n1, n2"):
+            silent_connections.accept_all(1.0)
     finally:
         ended.set()
         thread.join()
-    assert time.monotonic() - began < gather.HELLO_SECONDS, "that one connection may take"
+    assert time.monotonic() - began < agent_connections.HELLO_SECONDS, "that one connection may take"
 
 
 def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
-    silent_gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+    silent_connections: AgentConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "MAX_STRANGERS", 2)
-    monkeypatch.setattr(gather, "HELLO_SECONDS", 2.0)
-    address = silent_gathering.server.getsockname()
-    thread = threading.Thread(target=silent_gathering.all, args=(30.0,))
+    monkeypatch.setattr(agent_connections, "MAX_EXTRA_PENDING", 2)
+    monkeypatch.setattr(agent_connections, "HELLO_SECONDS", 2.0)
+    address = silent_connections.server.getsockname()
+    thread = threading.Thread(target=silent_connections.accept_all, args=(30.0,))
     thread.start()
     first = socket.create_connection(address, timeout=30.0)
     strangers = [socket.create_connection(address) for _ in range(5)]
     try:
         time.sleep(0.5)
-        slurm_agent.introduce("n1", silent_gathering.key, first)
+        slurm_agent.introduce("n1", silent_connections.key, first)
         with socket.create_connection(address, timeout=30.0) as second:
-            slurm_agent.introduce("n2", silent_gathering.key, second)
+            slurm_agent.introduce("n2", silent_connections.key, second)
         thread.join(30.0)
-        assert set(silent_gathering.hellos) == {"n1", "n2"}
+        assert set(silent_connections.hellos) == {"n1", "n2"}
     finally:
-        silent_gathering.step.kill()
+        silent_connections.step.kill()
         thread.join(30.0)
         for connection in (first, *strangers):
             connection.close()
@@ -159,26 +159,26 @@ def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
 @given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1))
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bytes_without_the_key_never_introduce_a_node(
-    silent_gathering: Gathering, data: bytes, sizes: list[int]
+    silent_connections: AgentConnections, data: bytes, sizes: list[int]
 ) -> None:
     """Send any bytes in pieces of any sizes: the connection is closed, and no node is accepted."""
-    gathering_end, stranger = socket.socketpair()
+    supervisor_end, stranger = socket.socketpair()
     with selectors.DefaultSelector() as selector, stranger:
-        gathering_end.setblocking(False)
-        silent_gathering.newcomers[gathering_end.fileno()] = Newcomer(gathering_end, time.monotonic())
-        selector.register(gathering_end, selectors.EVENT_READ)
+        supervisor_end.setblocking(False)
+        silent_connections.pending[supervisor_end.fileno()] = PendingConnection(supervisor_end, time.monotonic())
+        selector.register(supervisor_end, selectors.EVENT_READ)
         pieces = itertools.cycle(sizes)
         while data:
             size = next(pieces)
             with contextlib.suppress(OSError):
                 stranger.send(data[:size])
             data = data[size:]
-            silent_gathering.read(selector, gathering_end.fileno())
+            silent_connections.read(selector, supervisor_end.fileno())
         stranger.shutdown(socket.SHUT_WR)
-        silent_gathering.read(selector, gathering_end.fileno())
-    assert not silent_gathering.newcomers
-    assert gathering_end.fileno() == -1
-    assert not silent_gathering.hellos
+        silent_connections.read(selector, supervisor_end.fileno())
+    assert not silent_connections.pending
+    assert supervisor_end.fileno() == -1
+    assert not silent_connections.hellos
 
 
 def test_a_node_that_does_not_share_the_run_folder_is_named(
@@ -197,7 +197,7 @@ def test_the_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: P
     scontrol = run_dir.parent / "bin" / "scontrol"
     scontrol.write_text('#!/bin/sh\necho "NodeName=$5 NodeAddr=127.0.0.1 NodeHostName=x"\n')
     scontrol.chmod(0o755)
-    _, target = gather.resolve("no-such-host.invalid")
+    _, target = agent_connections.resolve("no-such-host.invalid")
     assert target[0] == "127.0.0.1"
 
 
@@ -243,20 +243,20 @@ def test_a_node_that_sends_unsigned_lines_is_lost_and_fills_no_disk(tmp_path: Pa
     assert not channel.log.exists()
 
 
-def test_an_agent_ends_its_ranks_at_a_question_that_is_not_signed(run_dir: Path, gathering: Gathering) -> None:
-    gathering.all(60.0)
+def test_an_agent_ends_its_ranks_at_a_question_that_is_not_signed(run_dir: Path, connections: AgentConnections) -> None:
+    connections.accept_all(60.0)
     rank = subprocess.Popen(["sleep", "600"], env={"ORCH_RUN_DIR": str(run_dir)})
-    for connection, _ in gathering.connections.values():
+    for connection, _ in connections.connections.values():
         connection.sendall(b'{"ask": "leave"}\n')
     assert rank.wait(60.0) == -signal.SIGTERM
-    gathering.step.wait(60.0)
+    connections.step.wait(60.0)
 
 
 def test_the_log_of_a_channel_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_agents, "LOG_BYTES", 100)
     channel = supervisor_agents.Channel("n1", [], tmp_path / "n1.log")
     for _ in range(50):
-        channel.take(b"a login shell that greets\n")
+        channel.handle_line(b"a login shell that greets\n")
     assert channel.log.stat().st_size == 100
 
 
@@ -277,21 +277,21 @@ def test_standard_error_of_a_node_fills_no_disk(tmp_path: Path, monkeypatch: pyt
     channel.kill()
 
 
-def test_an_agent_survives_sigterm_and_reports_it(run_dir: Path, gathering: Gathering) -> None:
+def test_an_agent_survives_sigterm_and_reports_it(run_dir: Path, connections: AgentConnections) -> None:
     """Slurm sends it to all steps of a job that it preempts, some time before it ends them."""
-    gathering.all(60.0)
-    agents = agents_of(run_dir, gathering)
-    assert set(agents.ask(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
+    connections.accept_all(60.0)
+    agents = agents_of(run_dir, connections)
+    assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     assert not agents.preempted
     (pid,) = [int(one) for one in running("n2", run_dir)]
     os.kill(pid, signal.SIGTERM)
 
     def reported() -> bool:
-        agents.ask(Ping(), Alive, seconds=10.0)
+        agents.request(Ping(), Alive, seconds=10.0)
         return agents.preempted
 
     until(reported, "that the agent reports it", 60.0)
-    assert set(agents.ask(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
+    assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     agents.leave()
 
 
@@ -326,32 +326,32 @@ def test_an_older_start_of_a_job_is_superseded(run_dir: Path, latest: Submitted,
     assert is_superseded(run_dir, Submitted("12", 1)) is superseded
 
 
-def test_a_supervisor_obeys_the_stop_file(run_dir: Path, gathering: Gathering) -> None:
-    gathering.all(60.0)
-    agents = agents_of(run_dir, gathering)
+def test_a_supervisor_obeys_the_stop_file(run_dir: Path, connections: AgentConnections) -> None:
+    connections.accept_all(60.0)
+    agents = agents_of(run_dir, connections)
     received: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
-        agents.look_at_files()
+        agents.obey_run_folder()
         assert received == []
         (run_dir / files.STOP).write_text("")
-        agents.look_at_files()
+        agents.obey_run_folder()
         assert received == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, previous)
     agents.leave()
 
 
-def test_a_supervisor_that_stood_still_loses_no_node(run_dir: Path, gathering: Gathering) -> None:
-    gathering.all(60.0)
-    agents = agents_of(run_dir, gathering)
+def test_a_supervisor_that_stood_still_loses_no_node(run_dir: Path, connections: AgentConnections) -> None:
+    connections.accept_all(60.0)
+    agents = agents_of(run_dir, connections)
     agents.watch()
     for channel in agents.channels.values():
-        channel.heard -= 60.0
-    agents.watched -= 60.0  # as if the process had been stopped for a minute
+        channel.last_response -= 60.0
+    agents.last_watch -= 60.0  # as if the process had been stopped for a minute
     assert 60.0 <= agents.watch() < 70.0
     assert agents.lost == {}
-    assert [node for node, text in agents.news if "stood still" in text] == ["n1"]
+    assert [node for node, text in agents.news if "did not run" in text] == ["n1"]
     agents.leave()
 
 
@@ -390,14 +390,14 @@ def test_memory_that_ran_out_by_slurms_own_words(run_dir: Path, monkeypatch: pyt
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
-    unknown = job.explained(run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137"))
+    unknown = job.explain_memory_failure(run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137"))
     assert unknown.problem == f"{slurm.OUT_OF_MEMORY}: {line}; the launcher ended with exit code 137"
     killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
-    result = job.explained(run_dir, killed)
+    result = job.explain_memory_failure(run_dir, killed)
     assert result.failure is not None
     assert result.failure.oom == line
     raised = AttemptResult(FAILED, failure=Failure(rank=1, code=1))
-    assert job.explained(run_dir, raised) == raised
+    assert job.explain_memory_failure(run_dir, raised) == raised
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_memory_that_ran_out_by_slurms_own_words(run_dir: Path, monkeypatch: pyt
         ("checkpoint at step 12", "checkpoint at step 12", None, "no later than"),
         ("checkpoint at step 12", "checkpoint at step 11", 2, "as often as --slurm max-requeues"),
         ("checkpoint at step 12", "checkpoint at step 11", 3, ""),
-        ("without a checkpoint: before it began", None, None, "without a checkpoint"),
+        ("without a checkpoint: the run had not started", None, None, "without a checkpoint"),
     ],
     ids=["later", "first", "same-step", "limit", "below-limit", "no-checkpoint"],
 )

@@ -1,1 +1,1 @@
-"""What a job of Slurm runs on its nodes."""
+"""Programs that a job of Slurm runs on its nodes."""

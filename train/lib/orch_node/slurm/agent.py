@@ -1,7 +1,7 @@
-"""The agent of a node of a job: `node.py slurm-agent RUN_DIR HOST:PORT`, one task of one step.
+"""Run the agent of a job's node: `node.py slurm-agent RUN_DIR HOST:PORT`, one task of a step.
 
-It connects to the supervisor, tells what its node is, and then is the agent that every run has on
-its nodes: what it reads and writes goes through that connection, each line with a signature.
+It connects to the supervisor and describes its node. From then on it is the agent that every run
+has on its nodes; each line that it sends or receives over the connection has a signature.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from orch_node.standalone import facts
 
 KEY = "ORCH_JOB_KEY"
 CONNECT_SECONDS = 30.0
-SHARED_SECONDS = 10.0  # until a shared file system shows what another node has written
+SHARED_SECONDS = 10.0  # after which a shared file system shows what another node has written
 MAX_NONCE_BYTES = 256
 
 
 def main(argv: list[str]) -> int:
+    """Connect to the supervisor and serve its requests; return the exit code."""
     if len(argv) != 2:
         print("usage: node.py slurm-agent RUN_DIR HOST:PORT", file=sys.stderr)
         return 2
     run_dir, (host, _, port) = argv[0], argv[1].rpartition(":")
     node, key = os.environ["SLURMD_NODENAME"], os.environ.pop(KEY, "")
     if not is_shared(Path(run_dir)):
-        print(
-            f"{node} does not see {run_dir} of node0. Choose a folder that all nodes share: --runs-dir", file=sys.stderr
-        )
+        advice = "Choose a folder that all nodes share with --runs-dir"
+        print(f"{node} does not see {run_dir} of node0. {advice}", file=sys.stderr)
         return 1
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
         lines = introduce(node, key, connection)
     except OSError as error:
-        print(f"{node} does not reach node0 at {argv[1]}: {error}", file=sys.stderr)
+        print(f"{node} cannot reach node0 at {argv[1]}: {error}", file=sys.stderr)
         return 1
     connection.settimeout(None)
     os.dup2(connection.fileno(), 0)
@@ -61,17 +61,17 @@ def is_shared(run_dir: Path) -> bool:
 
 
 def introduce(node: str, key: str, connection: socket.socket) -> SignedLines:
-    """Send the first line, which proves that the key is known.
+    """Introduce this node to the supervisor with a line that proves knowledge of the key.
 
     Raises:
-        OSError: if the other end does not behave like a supervisor.
+        OSError: if the other end is not a supervisor.
     """
     received = b""
     while not received.endswith(b"\n"):
         piece = connection.recv(MAX_NONCE_BYTES)
         received += piece
         if not piece or len(received) > MAX_NONCE_BYTES:
-            raise OSError("no supervisor answers there")
+            raise OSError("the other end is not a supervisor")
     agent_nonce = nonce()
     signing_key = connection_key(key, received.strip().decode(errors="replace"), agent_nonce)
     lines = SignedLines(signing_key, sender=AGENT, receiver=SUPERVISOR)
@@ -81,14 +81,15 @@ def introduce(node: str, key: str, connection: socket.socket) -> SignedLines:
 
 
 def hello(node: str, connection: socket.socket) -> Hello:
+    """Return the description of this node."""
     address = connection.getsockname()[0]
     cpus = facts.allowed_cpus()
     granted = granted_cpus(os.environ, len(cpus))
-    places = [facts.topology(cpu) for cpu in cpus[:granted]]
+    topology = [facts.topology(cpu) for cpu in cpus[:granted]]
     return Hello(
         node=node,
         host=socket.gethostname(),
-        cores=cores_of(tuple((p["numa"], p["socket"], p["core"], p["cpu"]) for p in places)),
+        cores=cores_of(tuple((p["numa"], p["socket"], p["core"], p["cpu"]) for p in topology)),
         confined=len(cpus) <= granted,
         flags=tuple(facts.cpu_flags()),
         address=address,
@@ -104,6 +105,5 @@ def granted_cpus(environ: os._Environ[str] | dict[str, str], have: int) -> int:
 
 
 def interface_of(address: str) -> str:
-    """The interface that has the address; the loopback one where none is known to."""
-    found = facts.interfaces()
-    return next((name for name, addresses in found.items() if address in addresses), "lo")
+    """Return the network interface with this address, or loopback if there is none."""
+    return next((name for name, addresses in facts.interfaces().items() if address in addresses), "lo")

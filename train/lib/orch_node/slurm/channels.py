@@ -1,4 +1,4 @@
-"""The supervisor's channels to the agents of a job: connections that these have opened."""
+"""The supervisor's channels to the agents of a job, over connections that the agents have opened."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from orch_node.protocol.values import ProtocolError
 from orch_node.slurm.signed_lines import SignatureError, SignedLines
 from orch_node.supervisor.agents import Agents, Channel
 
-FILES_SECONDS = 1.0  # between looks at the run's folder
-SUPERSEDED = "error: another start of this job has taken the run over; this one ends"
+FILES_SECONDS = 1.0  # between checks of the run's folder
+SUPERSEDED = "error: Slurm has restarted this job elsewhere; this start exits"
 
 
 class JobChannel(Channel):
-    """An agent that has connected. One whose connection ends does not come again."""
+    """The channel to an agent that has connected; it cannot be opened again."""
 
-    again = False
+    can_reopen = False
 
     def __init__(self, node: str, log: Path, connection: socket.socket, lines: SignedLines) -> None:
         super().__init__(node, [], log)
         self.connection = connection
         self.lines = lines
-        self.forged = ""  # why a line was not accepted
+        self.forged = ""  # why a line was rejected
 
     def open(self, pipes: Pipes) -> None:
         self.pipes = pipes
-        self.heard = time.monotonic()
-        self.answered = True
+        self.last_response = time.monotonic()
+        self.has_responded = True
         self.descriptor = os.dup(self.connection.fileno())
         os.set_blocking(self.descriptor, False)
-        pipes.add(self.descriptor, self.take)
+        pipes.add(self.descriptor, self.handle_line)
 
-    def take(self, line: bytes) -> None:
-        """Take a line of the agent; close the connection at the first that it has not signed."""
+    def handle_line(self, line: bytes) -> None:
+        """Handle a line of the agent; close the connection at the first line without its signature."""
         if self.descriptor < 0:
             return
         try:
@@ -51,11 +51,11 @@ class JobChannel(Channel):
             self.forged = str(error)
             self.close()
             return
-        super().take(opened)
+        super().handle_line(opened)
 
-    def ask(self, question: Request) -> None:
+    def request(self, question: Request) -> None:
         if self.descriptor >= 0:
-            super().ask(question)
+            super().request(question)
 
     def seal(self, line: bytes) -> bytes:
         return self.lines.seal(line)
@@ -79,7 +79,7 @@ class JobChannel(Channel):
         self.close()
 
     def end(self, seconds: float) -> None:
-        """Slurm ends what is left of it."""
+        """Do nothing: Slurm ends what remains of the agent."""
 
     def problem(self) -> str:
         if self.forged:
@@ -92,7 +92,7 @@ class JobAgents(Agents):
 
     Attributes:
         connections: the connection of each node's agent, with the signatures of its lines.
-        turn: which start of the job this is.
+        turn: the job, and how often Slurm has restarted it.
     """
 
     def __init__(
@@ -107,24 +107,24 @@ class JobAgents(Agents):
     ) -> None:
         self.connections = connections
         self.turn = turn
-        self.looked = time.monotonic()
+        self.files_checked = time.monotonic()
         super().__init__(run_dir, nodes, claims, pipes)
 
     def channel(self, node: str, log: Path) -> Channel:
         return JobChannel(node, log, *self.connections[node])
 
     def watch(self) -> float:
-        if time.monotonic() - self.looked > FILES_SECONDS:
-            self.looked = time.monotonic()
-            self.look_at_files()
+        if time.monotonic() - self.files_checked > FILES_SECONDS:
+            self.files_checked = time.monotonic()
+            self.obey_run_folder()
         return super().watch()
 
-    def look_at_files(self) -> None:
-        """Obey what the run's folder says, also where no network reaches this node any more.
+    def obey_run_folder(self) -> None:
+        """Obey the stop file and later starts of the job, also if no network reaches this node.
 
-        Slurm starts a job again whose first node it has lost. If that node lives on and still sees
-        the folder, two starts would train in it: the older one ends at once, and writes nothing.
-        Its agents end its ranks.
+        Slurm restarts a job whose first node it has lost. If that node still runs and sees the
+        folder, two starts would train in it. The older one exits at once and writes nothing; its
+        agents end its ranks.
         """
         if is_superseded(self.run_dir, self.turn):
             print(SUPERSEDED, file=sys.stderr, flush=True)
@@ -141,5 +141,5 @@ def is_superseded(run_dir: Path, turn: Submitted) -> bool:
         return False
     if latest.job == turn.job:
         return latest.restarts > turn.restarts
-    numbers = [one.job.partition("_")[0] for one in (latest, turn)]
+    numbers = [submitted.job.partition("_")[0] for submitted in (latest, turn)]
     return all(map(str.isdigit, numbers)) and int(numbers[0]) > int(numbers[1])

@@ -1,7 +1,7 @@
-"""What the batch script of a job is: `node.py slurm RUN_DIR`, on the first node of the allocation.
+"""Run a job of Slurm: `node.py slurm RUN_DIR`, started by the batch script on the first node.
 
-It starts the agents by one step of Slurm, lays the ranks out on the cores that the job has been
-given, and is the supervisor of the run, as on every target. Exit code: that of the run.
+It starts the agents as one step of Slurm, assigns the ranks to the cores of the allocation, and
+supervises the run as on every other target. The exit code is that of the run.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ from orch_node.protocol.outcome import EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.slurm import Hello, JobConfig, Submitted
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP
-from orch_node.slurm import lay
+from orch_node.slurm import layout
+from orch_node.slurm.agent_connections import STEP_LOG, AgentConnectionError, AgentConnections
 from orch_node.slurm.channels import JobAgents
-from orch_node.slurm.gather import STEP_LOG, GatherError, Gathering
 from orch_node.slurm.local_stack import FillError, fill_nodes
-from orch_node.slurm.words import STEP, VARIABLES
+from orch_node.slurm.step_options import STEP, VARIABLES
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
 from orch_node.supervisor.core_reservation import AttemptResult
 
-# Of an earlier start of this job: it was put back into the queue.
-OF_BEFORE = (files.OUTCOME, files.SUPERVISOR)
-
-
+# What an earlier start of this job, before it was requeued, may have left.
+EARLIER_FILES = (files.OUTCOME, files.SUPERVISOR)
 CHECKPOINT = re.compile(r"checkpoint at step ([0-9]+)", re.ASCII)
 LOG_CHARACTERS = 1 << 16  # of the end of each log, in which Slurm's messages are looked for
-ENDED_BY = ("SIGTERM", "SIGKILL")  # as Slurm ends processes
-BATCH_STEP = "4294967291"  # what Slurm calls the step of a batch script
+ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which Slurm ends processes
+BATCH_STEP = "4294967291"  # the id of a batch script's own step
 STEP_VARIABLE = re.compile(r"SLURM_(STEP|NTASKS|NPROCS|NNODES|TASKS_PER_NODE|DISTRIBUTION|CPU_BIND|MPI_TYPE)")
-ENDED_SECONDS = 60.0  # until Slurm has ended a job that it puts back
+REQUEUE_SECONDS = 60.0  # after which Slurm has ended a requeued job
 
 
 def main(argv: list[str]) -> int:
+    """Supervise the run of this job; return its exit code."""
     if len(argv) != 1:
         print("usage: node.py slurm RUN_DIR", file=sys.stderr)
         return 2
@@ -56,34 +55,35 @@ def main(argv: list[str]) -> int:
     began = time.time()
     try:
         clear_outcome(run_dir)
-        note(run_dir)
-        leave_step()
+        record_job(run_dir)
+        leave_outer_step()
         nodes = node_names()[: config.nodes + config.spare_nodes]
         if config.local:
             fill_nodes(run_dir, nodes)
-        gathering = Gathering(run_dir, nodes)
-    except (FillError, GatherError, OSError) as error:
+        connections = AgentConnections(run_dir, nodes)
+    except (FillError, AgentConnectionError, OSError) as error:
         return fail(run_dir, str(error), began)
     try:
-        gathering.all()
-        return supervise(run_dir, config, gathering)
-    except (GatherError, lay.LayError, OSError) as error:
+        connections.accept_all()
+        return supervise(run_dir, config, connections)
+    except (AgentConnectionError, layout.LayoutError, OSError) as error:
         return fail(run_dir, str(error), began)
     finally:
-        gathering.end()
+        connections.end()
 
 
 def clear_outcome(run_dir: Path) -> None:
-    for name in OF_BEFORE:
+    """Delete what an earlier start of the job has left, and create missing folders."""
+    for name in EARLIER_FILES:
         (run_dir / name).unlink(missing_ok=True)
     (run_dir / files.RANKS).mkdir(mode=0o700, exist_ok=True)
     (run_dir / "claims").mkdir(mode=0o700, exist_ok=True)
 
 
-def leave_step() -> None:
-    """Remove what describes the step in which this program runs, if the job is not its own.
+def leave_outer_step() -> None:
+    """Remove the variables of the Slurm step in which this program runs, if there is one.
 
-    The steps that it starts would take these variables for their options.
+    The steps that it starts would read these variables as their options.
     """
     if os.environ.get("SLURM_STEP_ID", BATCH_STEP) != BATCH_STEP:
         for name in [name for name in os.environ if STEP_VARIABLE.match(name)]:
@@ -91,30 +91,35 @@ def leave_step() -> None:
 
 
 def node_names() -> list[str]:
-    """The nodes of the job, in Slurm's order. Raises OSError."""
-    listed = subprocess.run(
+    """Return the names of the job's nodes in Slurm's order.
+
+    Raises:
+        OSError: if scontrol does not print them.
+    """
+    result = subprocess.run(
         ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
     )
-    if listed.returncode != 0 or not listed.stdout.split():
-        raise OSError(f"scontrol does not tell the nodes of the job: {listed.stderr.strip()}")
-    return listed.stdout.split()
+    if result.returncode != 0 or not result.stdout.split():
+        raise OSError(f"scontrol does not list the nodes of the job: {result.stderr.strip()}")
+    return result.stdout.split()
 
 
-def supervise(run_dir: Path, config: JobConfig, gathering: Gathering) -> int:
-    hellos = [gathering.hellos[node] for node in gathering.nodes]
-    lay.check(config, hellos)
+def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -> int:
+    """Write the run's files, supervise its ranks, and requeue a preempted job."""
+    hellos = [connections.hellos[node] for node in connections.nodes]
+    layout.check_nodes(config, hellos)
     stack = Path(config.local.folder if config.local else sys.prefix)
-    for name, text in lay.run_files(config, hellos, facts.libraries(stack)).items():
+    for name, text in layout.run_files(config, hellos, facts.libraries(stack)).items():
         whole_files.write(run_dir / name, text)
-    note(run_dir, hellos)
-    alone = shlex.join(["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1"])
-    os.environ.update({**VARIABLES, **config.launcher_env, **interface(hellos), BY_STEP: alone})
-    words = [str(run_dir), *config.options, "--", *lay.launcher(config, hellos[0].address)]
-    open_agents = functools.partial(JobAgents, connections=gathering.connections, turn=this_turn())
-    code = JobSupervisor(run_dir, supervisor.parse(words), open_agents).run()
+    record_job(run_dir, hellos)
+    single_task_step = shlex.join(["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1"])
+    os.environ.update({**VARIABLES, **config.launcher_env, **launcher_interface(hellos), BY_STEP: single_task_step})
+    arguments = [str(run_dir), *config.options, "--", *layout.launcher_command(config, hellos[0].address)]
+    open_agents = functools.partial(JobAgents, connections=connections.connections, turn=this_submission())
+    code = JobSupervisor(run_dir, supervisor.parse(arguments), open_agents).run()
     if code == EX_TEMPFAIL and config.requeue:
         requeue(run_dir, config.max_requeues)
     return code
@@ -123,8 +128,8 @@ def supervise(run_dir: Path, config: JobConfig, gathering: Gathering) -> int:
 def is_running() -> bool:
     """Return whether the job runs: requeueing a job that was cancelled would start it again."""
     command = ["squeue", "--noheader", "--all", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]
-    shown = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    states = shown.stdout.split()
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    states = result.stdout.split()
     return not states or "RUNNING" in states
 
 
@@ -139,21 +144,22 @@ def requeue_problem(run_dir: Path, problem: str, limit: int | None) -> str:
     step = checkpoint_step(problem)
     if step is None:
         return problem
-    restarts = this_turn().restarts
+    restarts = this_submission().restarts
     if limit is not None and restarts >= limit:
         return f"the job was requeued {restarts} times, as often as --slurm max-requeues allows"
-    before = checkpoint_step(last_outcome(run_dir / f"outcome-{restarts - 1}.json"))
-    if restarts and before is not None and step <= before:
-        return f"{problem}, no later than in the last start of the job: it would never finish"
+    previous = checkpoint_step(recorded_problem(run_dir / f"outcome-{restarts - 1}.json"))
+    if restarts and previous is not None and step <= previous:
+        return f"{problem}, no later than in the last start of the job, so the run would never finish"
     return ""
 
 
 def checkpoint_step(problem: str) -> int | None:
+    """Return the step of the checkpoint that an outcome names, or None."""
     match = CHECKPOINT.match(problem)
     return int(match[1]) if match else None
 
 
-def last_outcome(path: Path) -> str:
+def recorded_problem(path: Path) -> str:
     """Return the problem of an earlier start's outcome, or '' if there is none."""
     try:
         return outcome.parse(path.read_bytes()).problem or ""
@@ -162,16 +168,17 @@ def last_outcome(path: Path) -> str:
 
 
 class JobSupervisor(supervisor.Supervisor):
-    """The supervisor of a job: it knows what Slurm says when it ends processes."""
+    """A supervisor that recognizes Slurm's messages about processes that ran out of memory."""
 
     def finish(self, ending: AttemptResult) -> int:
-        return super().finish(explained(self.run_dir, ending))
+        """Record how the run ended; return its exit code."""
+        return super().finish(explain_memory_failure(self.run_dir, ending))
 
 
-def explained(run_dir: Path, ending: AttemptResult) -> AttemptResult:
-    """Return how the run ended, with the cause if Slurm says that memory ran out."""
+def explain_memory_failure(run_dir: Path, ending: AttemptResult) -> AttemptResult:
+    """Return the result with the cause if Slurm reports that memory ran out."""
     failure = ending.failure
-    killed = failure is None or (failure.signal in ENDED_BY and not failure.oom)
+    killed = failure is None or (failure.signal in ENDING_SIGNALS and not failure.oom)
     line = slurm.memory_line(slurm_output(run_dir)) if ending.state == FAILED and killed else ""
     if not line:
         return ending
@@ -190,11 +197,12 @@ def slurm_output(run_dir: Path) -> str:
 
 
 def requeue(run_dir: Path, limit: int | None = None) -> None:
-    """Put the job back into the queue, which ends this one: it goes on from the checkpoint. One
-    that has written none would make room for ever."""
+    """Put the job back into the queue, which ends this start of it.
+
+    A job without a new checkpoint is not requeued, because it would be preempted for ever.
+    """
     path = run_dir / files.OUTCOME
-    told = outcome.parse(path.read_bytes())
-    problem = requeue_problem(run_dir, told.problem or "", limit)
+    problem = requeue_problem(run_dir, outcome.parse(path.read_bytes()).problem or "", limit)
     if problem or not is_running():
         problem = problem or "Slurm is ending the job, as after scancel"
         print(f"no requeue: {problem}", file=sys.stderr, flush=True)
@@ -203,40 +211,40 @@ def requeue(run_dir: Path, limit: int | None = None) -> None:
     path.rename(aside)
     (run_dir / files.SUPERVISOR).unlink(missing_ok=True)
     command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    # Below 0 Slurm has ended it by a signal, with all of the job and before this process: it obeys.
-    if done.returncode > 0:
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    # A negative code means that Slurm has killed scontrol with the whole job: the requeue worked.
+    if result.returncode > 0:
         aside.rename(path)
-        print(f"no requeue: {done.stderr.strip()}", file=sys.stderr, flush=True)
+        print(f"no requeue: {result.stderr.strip()}", file=sys.stderr, flush=True)
         return
-    # An exit of its own would be a failure for as long as Slurm takes to put the job back.
+    # Until Slurm has requeued the job, an exit would count as a failure of the job.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    time.sleep(ENDED_SECONDS)
+    time.sleep(REQUEUE_SECONDS)
 
 
-def interface(hellos: list[Hello]) -> dict[str, str]:
-    """By which hydra's proxies reach node0."""
+def launcher_interface(hellos: list[Hello]) -> dict[str, str]:
+    """Return the variables that name the network interface by which hydra's proxies reach node0."""
     if len(hellos) == 1:
         return {}
     return {"I_MPI_HYDRA_IFACE": hellos[0].interface, "HYDRA_IFACE": hellos[0].interface}
 
 
-def this_turn() -> Submitted:
-    """Return which job this is, and how often Slurm has started it again."""
+def this_submission() -> Submitted:
+    """Return the number of this job, and how often Slurm has restarted it."""
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     return Submitted(os.environ["SLURM_JOB_ID"], restarts)
 
 
-def note(run_dir: Path, hellos: Sequence[Hello] = ()) -> None:
-    """Write which job it is, at which an older start of it ends, and what its nodes are."""
-    loose = [one.node for one in hellos if not one.confined]
-    words = f"Slurm holds no job to its cores on {', '.join(loose)}: the first ones are taken"
-    told = replace(this_turn(), notes=(words,) if loose else ())
-    whole_files.write(run_dir / slurm.JOB, json.dumps(values.record(told)) + "\n")
+def record_job(run_dir: Path, hellos: Sequence[Hello] = ()) -> None:
+    """Record which job this is, which ends older starts of it, and what is special about its nodes."""
+    unconfined = [hello.node for hello in hellos if not hello.confined]
+    text = f"Slurm does not confine jobs to their cores on {', '.join(unconfined)}; using the first cores"
+    submission = replace(this_submission(), notes=(text,) if unconfined else ())
+    whole_files.write(run_dir / slurm.JOB, json.dumps(values.record(submission)) + "\n")
 
 
 def fail(run_dir: Path, problem: str, began: float) -> int:
-    """The run ends before it has begun, with the reason."""
+    """Record a run that cannot start, with the reason; return the exit code."""
     print(f"error: {problem}", file=sys.stderr, flush=True)
     ended = Outcome(state=FAILED, problem=problem, started=began, ended=time.time())
     try:

@@ -1,5 +1,7 @@
-"""A folder of each node's own with the stack, filled from one archive that all nodes see: one step
-of the job, before its agents. `node.py slurm-fill RUN_DIR` is its task on a node."""
+"""Unpack the stack to a local folder of each node, from an archive that all nodes see.
+
+A step of the job does so before the agents start: `node.py slurm-fill RUN_DIR` on each node.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from orch_node import program, tail
 from orch_node.filled_folder import fill_once
 from orch_node.protocol import slurm
 from orch_node.protocol.slurm import LocalStack
-from orch_node.slurm.words import STEP, one_task_each
+from orch_node.slurm.step_options import STEP, one_task_each
 from orch_node.whole_files import private
 
 CHUNK = 1 << 20
@@ -25,10 +27,11 @@ LOG_CHARACTERS = 1 << 16  # of the end of the log, in which the errors of nodes 
 
 
 class FillError(Exception):
-    """Why a node has no such folder, in one sentence."""
+    """A node cannot fill its folder. The text says why."""
 
 
 def main(argv: list[str]) -> int:
+    """Fill the folder of this node; return the exit code."""
     if len(argv) != 1:
         print("usage: node.py slurm-fill RUN_DIR", file=sys.stderr)
         return 2
@@ -40,7 +43,7 @@ def main(argv: list[str]) -> int:
     except (FillError, OSError) as error:
         print(f"{MARK}{node}: {local.folder}: {error}", file=sys.stderr)
         return 1
-    print(f"{node}: {local.folder} {'is filled' if new else 'was there'}")
+    print(f"{node}: {local.folder} {'filled' if new else 'already complete'}")
     return 0
 
 
@@ -56,13 +59,18 @@ def fill(local: LocalStack) -> bool:
 
 
 def unpack(local: LocalStack, part: Path) -> None:
-    """Raises FillError, OSError."""
+    """Unpack the archive into a folder, and check its hash.
+
+    Raises:
+        FillError: if tar fails or the archive is not the planned one.
+        OSError: if the archive cannot be read.
+    """
     total = hashlib.sha256()
-    words = ["tar", "--extract", "--no-same-owner", "--directory", str(part)]
+    command = ["tar", "--extract", "--no-same-owner", "--directory", str(part)]
     with (
         open(local.archive, "rb") as archive,
-        open(os.memfd_create("tar"), "w+b") as complaints,  # one for each file: a pipe has no room
-        subprocess.Popen(words, stdin=subprocess.PIPE, stderr=complaints) as tar,
+        open(os.memfd_create("tar"), "w+b") as errors,  # tar prints one per file, more than a pipe can hold
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors) as tar,
     ):
         assert tar.stdin is not None
         try:
@@ -70,20 +78,20 @@ def unpack(local: LocalStack, part: Path) -> None:
                 while block := archive.read(CHUNK):
                     total.update(block)
                     pipe.write(block)
-        except BrokenPipeError:  # it says why
+        except BrokenPipeError:  # tar has printed why
             pass
         code = tar.wait()
-        complaints.seek(0)
-        said = complaints.readline().decode(errors="replace").strip()
+        errors.seek(0)
+        reason = errors.readline().decode(errors="replace").strip()
     if code != 0:
-        raise FillError(said or f"tar ended with exit code {code}")
+        raise FillError(reason or f"tar ended with exit code {code}")
     if total.hexdigest() != local.sha256:
-        raise FillError(f"{local.archive} is not what was packed. `orch provision --on slurm` packs it anew")
+        raise FillError(f"{local.archive} does not have the planned content. Run `orch provision --on slurm` again")
     sync(part)
 
 
 def sync(folder: Path) -> None:
-    """What is named by its content is on the disk, also after the power fails."""
+    """Write a folder's files to the disk, so that its name is right even after a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         ctypes.CDLL(None).syncfs(descriptor)
@@ -92,17 +100,21 @@ def sync(folder: Path) -> None:
 
 
 def fill_nodes(run_dir: Path, nodes: Sequence[str]) -> None:
-    """On all nodes of the job at once. Raises FillError with the words of the first that cannot."""
+    """Fill the folders of all nodes of the job at once.
+
+    Raises:
+        FillError: with the reasons of the first nodes that cannot.
+    """
     task = program.command("slurm-fill", str(run_dir))
     log = run_dir / LOG
-    with open(log, "wb", opener=private) as words:
-        done = subprocess.run(
+    with open(log, "wb", opener=private) as output:
+        result = subprocess.run(
             ["srun", *STEP, *one_task_each(nodes), "--job-name=orch-fill", *task],
             stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=words,
+            stdout=output,
+            stderr=output,
         )
-    if done.returncode != 0:
-        output = tail.last_text(log, LOG_CHARACTERS).strip().splitlines()
-        errors = [line.removeprefix(MARK) for line in output if line.startswith(MARK)]
-        raise FillError("; ".join(errors[:3]) or (output[-1] if output else "srun printed nothing"))
+    if result.returncode != 0:
+        lines = tail.last_text(log, LOG_CHARACTERS).strip().splitlines()
+        errors = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+        raise FillError("; ".join(errors[:3]) or (lines[-1] if lines else "srun printed nothing"))

@@ -1,7 +1,7 @@
-"""Starts the ranks of a job by srun: `node.py slurm-ranks RUN_DIR --pmi=NAME -- COMMAND`.
+"""Start the ranks of a job with srun: `node.py slurm-ranks RUN_DIR --pmi=NAME -- COMMAND`.
 
-The launcher `srun` of a run on node0. Nodes and their numbers of ranks come from layout.json, also
-when a restart has changed it. It becomes srun: one task for each rank, in the layout's order.
+This is the launcher `srun`, on node0. Nodes and their numbers of ranks come from layout.json, which a
+restart may have changed. The process becomes srun, with one task per rank in the layout's order.
 """
 
 from __future__ import annotations
@@ -16,59 +16,65 @@ from orch_node.agent.containers import read_spec
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.container import PYXIS
-from orch_node.slurm.words import STEP, VARIABLES
+from orch_node.slurm.step_options import STEP, VARIABLES
 
-# What the job has; srun takes it for --nodes, and the lines of its hosts say another number.
+# srun reads these variables of the job as --nodes, which contradicts the list of hosts.
 NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 HOSTS = "srun-hosts"  # a line for each rank
-# What tells ranks of each other, the first that the site has; without one, ranks that need MPI
-# cannot start, and all others can.
+# How ranks of MPI find each other, in the order of preference. Without it only ranks that do not
+# use MPI can start.
 PMI = ("pmi2", "pmix")
-TRIED = ("pmix",)  # listed also where the library that it needs is not installed
+UNRELIABLE_PMI = ("pmix",)  # listed even if the library that it needs is not installed
 
 
 def main(argv: list[str]) -> int:
+    """Replace this process with srun; return an exit code if the arguments are wrong."""
     if len(argv) < 4 or not argv[1].startswith("--pmi=") or argv[2] != "--":
         print("usage: node.py slurm-ranks RUN_DIR --pmi=NAME -- COMMAND", file=sys.stderr)
         return 2
-    run_dir, asked, command = Path(argv[0]), argv[1].partition("=")[2], argv[3:]
+    run_dir, requested_pmi, command = Path(argv[0]), argv[1].partition("=")[2], argv[3:]
     layout = layouts.parse((run_dir / files.LAYOUT).read_text())
-    whole_files.write(run_dir / HOSTS, "".join(f"{one.node}\n" for one in layout.ranks))
+    whole_files.write(run_dir / HOSTS, "".join(f"{placement.node}\n" for placement in layout.ranks))
     for name in (*VARIABLES, *NODES):
         os.environ.pop(name, None)
     os.environ["SLURM_HOSTFILE"] = str(run_dir / HOSTS)
-    words = [
+    srun = [
         *("srun", *STEP, f"--ntasks={layout.world_size}", "--distribution=arbitrary"),
         *("--unbuffered", "--job-name=orch-ranks"),
-        f"--mpi={pmi() if asked == 'auto' else asked}",
-        *in_image(run_dir),
+        f"--mpi={choose_pmi() if requested_pmi == 'auto' else requested_pmi}",
+        *pyxis_options(run_dir),
     ]
-    os.execvp("srun", [*words, *command])
+    os.execvp("srun", [*srun, *command])
     raise AssertionError
 
 
-def in_image(run_dir: Path) -> list[str]:
-    """The words of Pyxis, if it holds the ranks. A site without the plug-in is told."""
+def pyxis_options(run_dir: Path) -> list[str]:
+    """Return the options of srun for a container of Pyxis, or none if the run does not use one.
+
+    Raises:
+        SystemExit: if this site has no Pyxis.
+    """
     spec = read_spec(run_dir)
     if spec is None or spec.engine != PYXIS:
         return []
-    helped = subprocess.run(["srun", "--help"], capture_output=True, text=True)
-    if "--container-image" not in helped.stdout:
+    help_text = subprocess.run(["srun", "--help"], capture_output=True, text=True)
+    if "--container-image" not in help_text.stdout:
         sys.exit(
-            f"error: {spec.image} needs Pyxis, and srun here has no --container-image. Without "
-            "that plug-in take an image of Apptainer: --container IMAGE.sif"
+            f"error: {spec.image} needs Pyxis, but srun has no option --container-image here. "
+            "Use an image of Apptainer instead: --container IMAGE.sif"
         )
     return [f"--container-image={spec.image}", *spec.options]
 
 
-def pmi() -> str:
-    """What `srun --mpi=list` has, and what works."""
+def choose_pmi() -> str:
+    """Return the first plug-in that srun lists and that works, or none."""
     listed = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    known = [name for name in PMI if name in (listed.stdout + listed.stderr).split()]
-    return next((name for name in known if name not in TRIED or works(name)), "none")
+    listed_pmi = [name for name in PMI if name in (listed.stdout + listed.stderr).split()]
+    return next((name for name in listed_pmi if name not in UNRELIABLE_PMI or works(name)), "none")
 
 
 def works(name: str) -> bool:
-    trial = ["srun", *STEP, "--nodes=1", "--ntasks=1", f"--mpi={name}", "true"]
-    done = subprocess.run(trial, capture_output=True, stdin=subprocess.DEVNULL)
-    return done.returncode == 0
+    """Return whether srun can start a task with this plug-in."""
+    command = ["srun", *STEP, "--nodes=1", "--ntasks=1", f"--mpi={name}", "true"]
+    result = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL)
+    return result.returncode == 0

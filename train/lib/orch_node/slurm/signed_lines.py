@@ -1,8 +1,8 @@
 """Signed lines between the supervisor and the agents of a job.
 
 Another host cannot add, change, repeat or drop a line unnoticed: each carries an HMAC of its
-sender, its number and its content. The key of a connection is made of the job's key and of a random
-number from each end, so lines of another connection are not accepted. The lines are not encrypted.
+sender, its number and its content. The key of a connection is derived from the job's key and a random
+number of each end, so lines of another connection are not accepted. The lines are not encrypted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SIGNATURE_LENGTH = 64  # hexadecimal digits
 
 
 class SignatureError(ConnectionError):
-    """A line that the other end has not sent here, or not at this place."""
+    """A line that the other end has not sent on this connection, or not at this position."""
 
 
 class SignedLines:
-    """The signatures of one end of a connection, for the lines that it sends and receives."""
+    """The signatures of one end of a connection, for lines in both directions."""
 
     def __init__(self, key: bytes, *, sender: bytes, receiver: bytes) -> None:
         self.key = key
@@ -28,7 +28,7 @@ class SignedLines:
         self.sent = self.received = 0
 
     def seal(self, line: bytes) -> bytes:
-        """Return the line to send for this line."""
+        """Return the line with its signature, ready to be sent."""
         signature = sign(self.key, self.sender, self.sent, line)
         self.sent += 1
         return signature + b" " + line
@@ -47,14 +47,17 @@ class SignedLines:
 
 
 def sign(key: bytes, sender: bytes, number: int, line: bytes) -> bytes:
+    """Return the signature of the line with this number."""
     message = b"%s %d %s" % (sender, number, line)
     return hmac.new(key, message, DIGEST).hexdigest().encode()
 
 
 def nonce() -> str:
+    """Return a random number, used once."""
     return secrets.token_hex(16)
 
 
 def connection_key(job_key: str, supervisor_nonce: str, agent_nonce: str) -> bytes:
+    """Return the key that signs the lines of one connection."""
     message = f"orch {supervisor_nonce} {agent_nonce}"
     return hmac.new(job_key.encode(), message.encode(), DIGEST).digest()

@@ -1,1 +1,1 @@
-"""Watches one run on node0."""
+"""The supervisor of a run, on node0."""

@@ -1,4 +1,4 @@
-"""The supervisor's side of the agents: one channel to each node of the run."""
+"""Connect the supervisor to the agents: one channel to each node of the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,69 +29,72 @@ from orch_node.reach import there
 from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
-LOST_SECONDS = 15.0  # without an answer
+LOST_SECONDS = 15.0  # without a response
 CONNECT_SECONDS = 20.0
 SEND_SECONDS = 2.0
-# A longer pause between two looks means that this process stood still: its job was suspended, or
-# its machine was frozen. Then no answer could be read either.
+# A longer pause between two calls of watch() means that this process did not run, because its job was
+# suspended or its machine was frozen. No response could be read in that time either.
 STANDSTILL_SECONDS = 5.0
-LOG_BYTES = 1 << 20  # of a node's lines that are not answers, and of its standard error
+LOG_BYTES = 1 << 20  # of a node's lines that are not responses, and of its standard error
 LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
-SKEW_SECONDS = 5.0  # that a node's clock may be off; preflight has the same limit
-A = TypeVar("A", bound=Response)
+SKEW_SECONDS = 5.0  # tolerated error of a node's clock, as in preflight
+R = TypeVar("R", bound=Response)
 
 
 class Channel:
-    """One agent: a process on this node, or ssh to it on another one. `again`: whether it can be
-    opened anew once its connection has ended."""
+    """The channel to an agent: a process on this node, or ssh to another one."""
 
-    again = True
+    can_reopen = True  # once its connection has ended
 
     def __init__(self, node: str, command: list[str], log: Path) -> None:
         self.node = node
         self.command = command
         self.log = log
-        self.answers: dict[type[Request], Response] = {}
+        self.responses: dict[type[Request], Response] = {}
         self.claimed: Claim | None = None
-        self.asked = time.time()
-        self.logged = 0  # bytes of lines that are not answers
-        self.skew = 0.0  # seconds that the node's clock is outside the time in which it was asked
-        self.skew_told = False
+        self.requested_at = time.time()
+        self.logged = 0  # bytes of lines that are not responses
+        self.skew = 0.0  # seconds between the node's clock and the time of the request
+        self.skew_reported = False
         self.preempted = False  # whether its agent has received SIGTERM
 
     def open(self, pipes: Pipes) -> None:
+        """Start the agent, or the connection to it."""
         self.pipes = pipes
-        self.heard = time.monotonic()
-        self.answered = False
+        self.last_response = time.monotonic()
+        self.has_responded = False
         with open(self.log, "ab", opener=private) as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
-        os.set_blocking(self.stdin, False)  # a node that reads nothing must not hold us up
-        pipes.add(self.stdout, self.take)
+        os.set_blocking(self.stdin, False)  # a node that reads nothing must not block the supervisor
+        pipes.add(self.stdout, self.handle_line)
 
     @property
     def stdin(self) -> int:
+        """Descriptor for requests."""
         assert self.process.stdin is not None
         return self.process.stdin.fileno()
 
     @property
     def stdout(self) -> int:
+        """Descriptor for responses."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
-    def take(self, line: bytes) -> None:
-        self.heard = time.monotonic()
-        self.answered = True
+    def handle_line(self, line: bytes) -> None:
+        """Store a response; log any other line."""
+        self.last_response = time.monotonic()
+        self.has_responded = True
         try:
-            kind, answer = parse_response(line)
-        except ProtocolError:  # a login shell that greets
+            kind, response = parse_response(line)
+        except ProtocolError:  # a greeting of a login shell
             self.log_line(line)
             return
-        self.answers[kind] = answer
-        if isinstance(answer, Alive):
-            self.skew = outside(answer.time, self.asked, time.time())
-            self.preempted = self.preempted or answer.preempted
+        self.responses[kind] = response
+        if isinstance(response, Alive):
+            self.skew = clock_offset(response.time, self.requested_at, time.time())
+            self.preempted = self.preempted or response.preempted
 
     def log_line(self, line: bytes) -> None:
         """Append a line to the channel's log, up to a limit: a node must not fill node0's disk."""
@@ -109,173 +112,188 @@ class Channel:
         except OSError:  # there is none yet
             pass
 
-    def answer(self, kind: type[Request], wanted: type[A]) -> A | None:
-        """The answer to the last question of this kind, once it is here."""
-        found = self.answers.get(kind)
-        return found if isinstance(found, wanted) else None
+    def response(self, kind: type[Request], expected: type[R]) -> R | None:
+        """Return the response to the last request of this kind, or None until it arrives."""
+        response = self.responses.get(kind)
+        return response if isinstance(response, expected) else None
 
-    def ask(self, question: Request) -> None:
-        """Send a question. One that cannot be sent is not answered, and the silence tells."""
-        self.answers.pop(type(question), None)
-        self.asked = time.time()
-        if isinstance(question, (TakeClaim, ReleaseClaim)):
-            self.claimed = question.claim if isinstance(question, TakeClaim) else None
-        rest = self.seal(render_request(question))
+    def request(self, request: Request) -> None:
+        """Send a request. If it cannot be sent, the missing response shows that the node is lost."""
+        self.responses.pop(type(request), None)
+        self.requested_at = time.time()
+        if isinstance(request, (TakeClaim, ReleaseClaim)):
+            self.claimed = request.claim if isinstance(request, TakeClaim) else None
+        data = self.seal(render_request(request))
         deadline = time.monotonic() + SEND_SECONDS
         try:
-            while rest and time.monotonic() < deadline:
+            while data and time.monotonic() < deadline:
                 if select.select([], [self.stdin], [], SEND_SECONDS)[1]:
-                    rest = rest[os.write(self.stdin, rest) :]
+                    data = data[os.write(self.stdin, data) :]
         except (BlockingIOError, ConnectionError):
             pass
 
     def seal(self, line: bytes) -> bytes:
-        """Return a line as it is sent: ssh and pipes protect it."""
+        """Return a line as it is sent. ssh and pipes need no signature."""
         return line
 
     @property
     def connected(self) -> bool:
+        """Whether the agent can still respond."""
         return self.pipes.open(self.stdout)
 
     def close(self) -> None:
+        """Close the connection."""
         self.pipes.drop(self.stdout)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
 
     def kill(self) -> None:
+        """Close the connection and kill its process."""
         self.close()
         self.process.kill()
         self.process.wait()
 
     def end(self, seconds: float) -> None:
-        """Wait so long for a closed one to end."""
+        """Wait for the process of a closed channel to end, then kill it."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
 
     def problem(self) -> str:
-        """What ssh said, for a node that cannot be reached."""
+        """Return the last line that ssh or the agent has printed."""
         output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
         return output[-1] if output else "no answer"
 
 
 class Agents:
-    """The agents of all nodes. A node is lost when its agent is silent for too long."""
+    """The agents of all nodes.
+
+    Attributes:
+        lost: nodes whose agent has not responded for too long, with the reason.
+        news: messages about connections that are to be recorded: node, text.
+    """
 
     def __init__(self, run_dir: Path, nodes: list[str], claims: str, pipes: Pipes) -> None:
         folder = run_dir / "nodes"
         folder.mkdir(mode=0o700, exist_ok=True)
         self.run_dir, self.node0, self.claims = run_dir, nodes[0], claims
         self.pipes = pipes
-        self.lost: dict[str, str] = {}  # node -> why
-        self.news: list[tuple[str, str]] = []  # (node, what happened to its connection)
-        self.pinged = 0.0
-        self.watched = time.monotonic()
+        self.lost: dict[str, str] = {}
+        self.news: list[tuple[str, str]] = []
+        self.last_ping = 0.0
+        self.last_watch = time.monotonic()
         self.channels = {node: self.channel(node, folder / f"{node}.log") for node in nodes}
         for channel in self.channels.values():
             channel.open(pipes)
 
     def channel(self, node: str, log: Path) -> Channel:
-        here = node == self.node0 and not node0_away()
-        return Channel(node, agent_command(self.run_dir, node, self.claims, here=here), log)
+        """Return the channel to a node, not yet open."""
+        is_local = node == self.node0 and not is_supervisor_separate()
+        return Channel(node, agent_command(self.run_dir, node, self.claims, is_local=is_local), log)
 
     @property
     def preempted(self) -> bool:
+        """Whether an agent has received SIGTERM."""
         return any(channel.preempted for channel in self.channels.values())
 
     @property
     def living(self) -> list[Channel]:
-        return [one for node, one in self.channels.items() if node not in self.lost]
+        """Channels to nodes that are not lost."""
+        return [channel for node, channel in self.channels.items() if node not in self.lost]
 
     def watch(self) -> float:
-        """Ask for a sign of life, and note nodes that have given none for too long.
+        """Ping the agents, and mark nodes that have not responded for too long as lost.
 
         Returns:
-            Seconds for which this process has stood still since the last look, mostly 0.
+            Seconds for which this process did not run since the last call; usually 0.
         """
         now = time.monotonic()
-        standstill, self.watched = now - self.watched, now
+        standstill, self.last_watch = now - self.last_watch, now
         if standstill < STANDSTILL_SECONDS:
             standstill = 0.0
         else:
-            words = f"stood still for {standstill:.0f} s: suspended, or a frozen machine"
-            self.news.append((self.node0, f"{words}; the run continues"))
+            text = f"did not run for {standstill:.0f} s: suspended, or a frozen machine; the run continues"
+            self.news.append((self.node0, text))
             for channel in self.living:
-                channel.heard += standstill
-        if now - self.pinged >= PING_SECONDS:
-            self.pinged = now
+                channel.last_response += standstill
+        if now - self.last_ping >= PING_SECONDS:
+            self.last_ping = now
             for channel in self.living:
-                channel.ask(Ping())
+                channel.request(Ping())
                 channel.shorten_log()
         for channel in self.living:
-            if now - channel.heard > (LOST_SECONDS if channel.answered else CONNECT_SECONDS):
-                self.lose(channel, f"no answer for {now - channel.heard:.0f} s")
+            if now - channel.last_response > (LOST_SECONDS if channel.has_responded else CONNECT_SECONDS):
+                self.lose(channel, f"no answer for {now - channel.last_response:.0f} s")
             elif not channel.connected:
                 self.reconnect(channel)
-            elif abs(channel.skew) > SKEW_SECONDS and not channel.skew_told:
-                channel.skew_told = True
-                words = f"its clock is {channel.skew:+.0f} s off node0's; times of its events are"
-                self.news.append((channel.node, f"{words} too"))
+            elif abs(channel.skew) > SKEW_SECONDS and not channel.skew_reported:
+                channel.skew_reported = True
+                text = f"its clock is {channel.skew:+.0f} s off node0's, and so are the times of its events"
+                self.news.append((channel.node, text))
         return standstill
 
     def reconnect(self, channel: Channel) -> None:
-        """A connection that ended: once more, then the node counts as lost."""
-        if not (channel.answered and channel.again):
+        """Open a connection again that has ended, or mark the node as lost."""
+        if not (channel.has_responded and channel.can_reopen):
             self.lose(channel, channel.problem())
             return
         self.news.append((channel.node, "the connection to its agent ended; connecting again"))
         channel.kill()
         channel.open(self.pipes)
         if channel.claimed:
-            channel.ask(TakeClaim(channel.claimed))
+            channel.request(TakeClaim(channel.claimed))
 
-    def lose(self, channel: Channel, why: str) -> None:
-        self.lost[channel.node] = why
+    def lose(self, channel: Channel, reason: str) -> None:
+        """Mark a node as lost, and close its channel."""
+        self.lost[channel.node] = reason
         channel.kill()
 
-    def ask(self, question: Request, wanted: type[A], *, seconds: float) -> dict[str, A]:
-        """Ask all living agents; -> node -> answer, of those that answered in time."""
-        return self.ask_each({one.node: question for one in self.living}, wanted, seconds=seconds)
+    def request(self, request: Request, expected: type[R], *, seconds: float) -> dict[str, R]:
+        """Send a request to all agents; return the responses in time, by node."""
+        return self.request_each({channel.node: request for channel in self.living}, expected, seconds=seconds)
 
-    def ask_each(self, questions: Mapping[str, Request], wanted: type[A], *, seconds: float) -> dict[str, A]:
-        """`questions`: by node, all of one kind. `wanted`: the kind of their answer."""
-        channels = {one: type(questions[one.node]) for one in self.living if one.node in questions}
-        for channel in channels:
-            channel.ask(questions[channel.node])
+    def request_each(self, requests: Mapping[str, Request], expected: type[R], *, seconds: float) -> dict[str, R]:
+        """Send a request to each of some nodes; return the responses in time, by node.
+
+        Args:
+            requests: by node, all of the same kind.
+            expected: the kind of their responses.
+            seconds: how long to wait.
+        """
+        kinds = {channel: type(requests[channel.node]) for channel in self.living if channel.node in requests}
+        for channel in kinds:
+            channel.request(requests[channel.node])
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(
-            kind not in one.answers and one.connected for one, kind in channels.items()
+            kind not in channel.responses and channel.connected for channel, kind in kinds.items()
         ):
             self.pipes.pump(0.05)
-        found = {one.node: one.answer(kind, wanted) for one, kind in channels.items()}
-        return {node: answer for node, answer in found.items() if answer is not None}
+        responses = {channel.node: channel.response(kind, expected) for channel, kind in kinds.items()}
+        return {node: response for node, response in responses.items() if response is not None}
 
     def leave(self) -> None:
-        """Let the agents go: they give their claims back."""
-        self.ask(Leave(), Response, seconds=2.0)
+        """Let the agents release their claims and end."""
+        self.request(Leave(), Response, seconds=2.0)
         deadline = time.monotonic() + 2.0
         for channel in self.living:
             channel.close()
             channel.end(max(0.0, deadline - time.monotonic()))
 
-    def nodes(self) -> Iterable[str]:
-        return self.channels
 
-
-def outside(moment: float, begin: float, end: float) -> float:
-    """How far a moment lies before (negative) or after a time; 0 inside."""
+def clock_offset(moment: float, begin: float, end: float) -> float:
+    """Return the seconds that a moment lies before (negative) or after a period; 0 inside."""
     return min(moment - begin, 0.0) + max(moment - end, 0.0)
 
 
-def node0_away() -> bool:
-    """Whether the supervisor has a machine of its own, as in a launcher pod of Kubernetes."""
+def is_supervisor_separate() -> bool:
+    """Return whether no rank runs on the supervisor's machine, as in a launcher pod of Kubernetes."""
     return bool(os.environ.get("ORCH_NODE0_AWAY"))
 
 
-def agent_command(run_dir: Path, node: str, claims: str, *, here: bool) -> list[str]:
-    """The stack has the same path on all nodes, so this interpreter's is that of the others."""
+def agent_command(run_dir: Path, node: str, claims: str, *, is_local: bool) -> list[str]:
+    """Return the command that starts an agent. All nodes have the interpreter at the same path."""
     command = program.command("agent", str(run_dir), node, claims)
-    # No -q, as hydra has it: what ssh says is the reason why a node cannot be reached.
-    return command if here else there(node, command)
+    # Unlike hydra, do not use ssh -q: its output is the reason why a node cannot be reached.
+    return command if is_local else there(node, command)

@@ -1,4 +1,4 @@
-"""Before the start: every node of the run answers, and its cores are the run's."""
+"""Reserve the cores of a run on all of its nodes before it starts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ QUEUE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """How an attempt ended. `state`: done, failed, stopped or refused."""
+    """How an attempt ended."""
 
-    state: str
-    problem: str | None = None
+    state: str  # done, failed, stopped, refused or preempted
+    problem: str | None = None  # what no single rank is to blame for
     failure: Failure | None = None
     launcher_code: int | None = None
 
 
 class CoreReservation:
-    """The claims of one run. Nodes are asked in one order by all runs, so of two that ask at the
-    same time one gets them all."""
+    """The claims of a run on the cores of its nodes.
+
+    All runs ask the nodes in the same order, so of two runs that start together one gets all nodes.
+    """
 
     def __init__(self, run_dir: Path, layout: RunLayout, agents: Agents, stopped: Callable[[], bool]) -> None:
         self.run_dir = run_dir
@@ -38,44 +40,51 @@ class CoreReservation:
         self.agents = agents
         self.stopped = stopped
 
-    def claim(self, *, queue: bool, tell: Callable[[Event], None]) -> AttemptResult | None:
-        """None once all cores are claimed; with `queue` it waits for those that are taken."""
+    def claim(self, *, queue: bool, record: Callable[[Event], None]) -> AttemptResult | None:
+        """Claim all cores; return why that failed, or None.
+
+        Args:
+            queue: wait for cores that another run has claimed.
+            record: called with the event that the run waits.
+        """
         waiting = False
-        while (refusal := self.claim_once()) is not None:
-            self.agents.ask(ReleaseClaim(), Response, seconds=2.0)
+        while (refusal := self.try_to_claim()) is not None:
+            self.agents.request(ReleaseClaim(), Response, seconds=2.0)
             if refusal.state != REFUSED or not queue:
                 return refusal
             if not waiting:
-                tell(Waiting(text=refusal.problem or ""))
+                record(Waiting(text=refusal.problem or ""))
             waiting = True
             self.pump(QUEUE_SECONDS)
         return None
 
-    def claim_once(self) -> AttemptResult | None:
+    def try_to_claim(self) -> AttemptResult | None:
+        """Ask all nodes once; return why a node refuses, or None."""
         for node in sorted([*self.layout.node_names, *self.layout.spare_hosts]):
             claim = layouts.claim_of(str(self.run_dir), self.layout, node)
-            answer = self.answer(node, claim)
+            response = self.request_claim(node, claim)
             if self.stopped():
                 return AttemptResult(STOPPED)
-            if answer is None:
+            if response is None:
                 return AttemptResult(FAILED, f"{node} cannot be reached: {self.agents.lost[node]}")
-            if answer.taken:
-                return AttemptResult(REFUSED, layouts.taken_words(node, answer.taken))
+            if response.taken:
+                return AttemptResult(REFUSED, layouts.describe_conflicts(node, response.taken))
         return None
 
-    def answer(self, node: str, claim: Claim) -> ClaimConflicts | None:
-        """A node's answer; None once it counts as lost. Connecting may take its time."""
+    def request_claim(self, node: str, claim: Claim) -> ClaimConflicts | None:
+        """Return a node's response, or None once the node is lost. Connecting may take a while."""
         channel = self.agents.channels[node]
         if node not in self.agents.lost:
-            channel.ask(TakeClaim(claim))
+            channel.request(TakeClaim(claim))
         while node not in self.agents.lost and not self.stopped():
-            if answer := channel.answer(TakeClaim, ClaimConflicts):
-                return answer
+            if response := channel.response(TakeClaim, ClaimConflicts):
+                return response
             self.pump(TICK_SECONDS)
         return None
 
     def pump(self, seconds: float) -> None:
+        """Handle messages of the agents for some time, or until the run is stopped."""
         deadline = time.monotonic() + seconds
-        while not self.stopped() and (left := deadline - time.monotonic()) > 0:
-            self.agents.pipes.pump(min(left, TICK_SECONDS))
+        while not self.stopped() and (remaining := deadline - time.monotonic()) > 0:
+            self.agents.pipes.pump(min(remaining, TICK_SECONDS))
             self.agents.watch()

@@ -1,4 +1,4 @@
-"""What the supervisor writes down: events.jsonl, the stack traces of ranks, outcome.json."""
+"""Write the files of a run: events.jsonl, the stack traces of ranks, and outcome.json."""
 
 from __future__ import annotations
 
@@ -16,67 +16,77 @@ from orch_node.protocol.agent import RankStack
 from orch_node.protocol.events import Event, Finished, UnreadableEvent, UnreadableEvents
 from orch_node.protocol.outcome import Outcome
 
-NOT_READ = b"orch: not read: "
-LONGEST = 4096  # bytes of a line that could not be read
-MOST_LINES = 1000  # of them that are kept
-RESERVED = ".outcome-room"
-# Of outcome.json, and for each node of it.
-ROOM, ROOM_OF_A_NODE = 1 << 16, 1 << 10
+UNREADABLE_PREFIX = b"orch: not read: "
+MAX_LINE_BYTES = 4096
+MAX_UNREADABLE_LINES = 1000
+RESERVED_NAME = ".outcome-room"
+# Space that is reserved for outcome.json, and how much of it for each node.
+OUTCOME_BYTES, OUTCOME_BYTES_PER_NODE = 1 << 16, 1 << 10
 
 
 class EventLog:
-    """events.jsonl holds the ranks' events and, as those of rank -1, the supervisor's own.
+    """The events of a run's ranks and, as those of rank -1, of its supervisor.
 
-    Whatever becomes of the disk, the reason of the end is kept: outcome.json has its room from the
-    beginning. Raises OSError where there is none.
+    The space for outcome.json is reserved at the start, so that the reason for the end can be
+    recorded even on a full disk.
     """
 
     def __init__(self, run_dir: Path, nodes: Sequence[str]) -> None:
+        """Open the files.
+
+        Raises:
+            OSError: if they cannot be written, or there is no space for outcome.json.
+        """
         self.run_dir = run_dir
         self.node0 = nodes[0]
-        self.outcome = Reserve(run_dir / RESERVED, ROOM + ROOM_OF_A_NODE * len(nodes))
+        self.outcome = Reserve(run_dir / RESERVED_NAME, OUTCOME_BYTES + OUTCOME_BYTES_PER_NODE * len(nodes))
         self.events = Appender(run_dir / files.EVENTS)
-        self.words = Appender(run_dir / files.LAUNCHER_LOG)
-        self.left_out = UnreadableEvents()
-        self.not_read = 0
+        self.launcher_output = Appender(run_dir / files.LAUNCHER_LOG)
+        self.unreadable = UnreadableEvents()
+        self.unreadable_lines = 0
 
     def problem(self) -> str:
-        """Why the run cannot be told of any more, or nothing."""
-        found = self.events.problem or self.words.problem
-        return trouble(self.node0, self.run_dir, found) if found else ""
+        """Return why events can no longer be written, or ''."""
+        error = self.events.problem or self.launcher_output.problem
+        return trouble(self.node0, self.run_dir, error) if error else ""
 
-    def tell(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
+        """Write an event of the supervisor, with the current time."""
         self.events.write(events.render(replace(event, time=round(time.time(), 3))))
 
-    def leave_out(self, left: UnreadableEvent, line: bytes) -> None:
-        """An event that could not be read: its line goes to the launcher's words, marked, so that
-        nobody takes it for an event there; that it was left out is told once, at the end."""
-        self.left_out.add(left)
-        self.not_read += 1
-        if self.not_read > MOST_LINES:
-            return
-        self.words.write(NOT_READ + line[:LONGEST].rstrip(b"\n") + b"\n")
+    def record_unreadable(self, event: UnreadableEvent, line: bytes) -> None:
+        """Count an event that could not be read, and keep its line in the launcher's log.
 
-    def keep_stack_traces(self, answers: Mapping[int, RankStack]) -> dict[str, str]:
-        """A file for each rank; -> rank -> where it stands, in one line."""
+        The line has a prefix, so that nobody reads it as an event. The counts are recorded at the
+        end of the run.
+        """
+        self.unreadable.add(event)
+        self.unreadable_lines += 1
+        if self.unreadable_lines > MAX_UNREADABLE_LINES:
+            return
+        self.launcher_output.write(UNREADABLE_PREFIX + line[:MAX_LINE_BYTES].rstrip(b"\n") + b"\n")
+
+    def save_stack_traces(self, stacks: Mapping[int, RankStack]) -> dict[str, str]:
+        """Write a file for each rank; return each rank's position in one line."""
         folder = self.run_dir / files.STACK_TRACES
-        for rank, answer in answers.items():
-            kernel = "".join(f"{name}: {text}\n" for name, text in answer.kernel.items())
-            text = f"{answer.stack}\n{kernel}".encode(errors="backslashreplace")
-            with contextlib.suppress(OSError):  # a full disk; that is told elsewhere
+        for rank, stack in stacks.items():
+            kernel = "".join(f"{name}: {text}\n" for name, text in stack.kernel.items())
+            text = f"{stack.stack}\n{kernel}".encode(errors="backslashreplace")
+            with contextlib.suppress(OSError):  # on a full disk, which problem() reports
                 folder.mkdir(mode=0o700, exist_ok=True)
                 whole_files.write(folder / f"rank-{rank}.txt", text)
-        return {str(rank): where(answer) for rank, answer in sorted(answers.items())}
+        return {str(rank): where(stack) for rank, stack in sorted(stacks.items())}
 
     def end(self, ending: Outcome) -> None:
-        for left in self.left_out.events():
-            self.tell(left)
-        self.tell(Finished(state=ending.state))
+        """Record the end of the run, and write outcome.json."""
+        for event in self.unreadable.events():
+            self.record(event)
+        self.record(Finished(state=ending.state))
         self.events.close()
-        self.words.close()
+        self.launcher_output.close()
         try:
             self.write(ending)
-        except OSError:  # more than its room: without what each node says
+        except OSError:  # larger than the reserved space
             self.write(replace(ending, nodes={}))
 
     def write(self, ending: Outcome) -> None:

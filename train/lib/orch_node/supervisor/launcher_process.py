@@ -1,4 +1,4 @@
-"""The launcher of one attempt: mpiexec.hydra in a session of its own, its lines, and its end."""
+"""Run the launcher of an attempt, such as mpiexec.hydra, in its own session."""
 
 from __future__ import annotations
 
@@ -16,42 +16,54 @@ from orch_node.whole_files import private
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A grandchild may hold the pipe open for longer than the launcher lives.
 DRAIN_SECONDS = 1.0
-# Open MPI refuses to run as root without both words: its --allow-run-as-root.
+# Without both variables, Open MPI refuses to run as root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class Launcher:
-    """Raises OSError if the program cannot be started."""
+    """A running launcher."""
 
     def __init__(
-        self, argv: list[str], environment: dict[str, str], log: Path, pipes: Pipes, take: Callable[[bytes], None]
+        self,
+        argv: list[str],
+        environment: dict[str, str],
+        log: Path,
+        pipes: Pipes,
+        handle_line: Callable[[bytes], None],
     ) -> None:
+        """Start the launcher.
+
+        Raises:
+            OSError: if the program cannot be started.
+        """
         self.pipes = pipes
         self.ended: float | None = None
-        with open(log, "ab", opener=private) as words:
+        with open(log, "ab", opener=private) as log_file:
             self.process = subprocess.Popen(
                 argv,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=words,
+                stderr=log_file,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
         assert self.process.stdout is not None
         self.stdout = self.process.stdout.fileno()
-        pipes.add(self.stdout, take, LONGEST_OF_LAUNCHER)
+        pipes.add(self.stdout, handle_line, LONGEST_OF_LAUNCHER)
 
     def running(self) -> bool:
-        """Until it has ended and its last line has been read."""
+        """Return whether the launcher runs, or its last line has not been read yet."""
         if self.process.poll() is None:
             return True
         self.ended = self.ended or time.monotonic()
         return self.pipes.open(self.stdout) and time.monotonic() - self.ended < DRAIN_SECONDS
 
     def kill(self) -> None:
-        """SIGKILL: with a node lost, mpiexec.hydra ignores SIGTERM for a quarter of an hour. One
-        that has ended is left alone: its number may be another's. Agents end what it has left."""
+        """Kill the launcher if it still runs; agents end the processes that it leaves.
+
+        mpiexec.hydra ignores SIGTERM for a quarter of an hour after a node is lost.
+        """
         if self.process.poll() is not None:
             return
         try:
@@ -61,7 +73,7 @@ class Launcher:
         self.process.wait()
 
     def close(self) -> int:
-        """-> its exit code, as a shell gives it."""
+        """Wait for the end; return the exit code as a shell does."""
         self.pipes.drop(self.stdout)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -70,12 +82,18 @@ class Launcher:
 
 
 def die_with_parent() -> None:
-    """Without its supervisor nobody would watch the ranks."""
+    """Have the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def launcher_environment(folder: str, run_dir: Path, attempt: int) -> dict[str, str]:
-    """`folder`: the launcher's own. hydra looks for its proxy in PATH, not beside itself."""
+    """Return the launcher's environment.
+
+    Args:
+        folder: comes first in PATH, where hydra looks for its proxy.
+        run_dir: the run's folder.
+        attempt: counts from 1.
+    """
     return {
         **os.environ,
         **(AS_ROOT if os.getuid() == 0 else {}),

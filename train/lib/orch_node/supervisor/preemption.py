@@ -1,4 +1,4 @@
-"""An attempt that has to make room: its ranks are told, and have some time for a checkpoint."""
+"""Preempt an attempt: ask its ranks for a checkpoint, and wait for it for a limited time."""
 
 from __future__ import annotations
 
@@ -18,81 +18,86 @@ from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.core_reservation import AttemptResult
 from orch_node.supervisor.rank_tracker import RankTracker
 
-VARIABLE = "ORCH_PREEMPT_SECONDS"
-SECONDS = 120.0  # for the checkpoint, where the variable says nothing else
-TOLD_SECONDS = 3.0
-ENDED_BY = ("SIGTERM", "SIGKILL")  # as the ranks end when their cores are taken away
+SECONDS_VARIABLE = "ORCH_PREEMPT_SECONDS"
+DEFAULT_SECONDS = 120.0  # for the checkpoint, unless the variable is set
+RESPONSE_SECONDS = 3.0
+ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which ranks end when a batch system takes their cores
 
 
 class PreemptionMonitor:
-    """`asked`: whether the run has been told to make room. A rank may have been told by others,
-    and end by itself."""
+    """The preemption of an attempt, requested from the supervisor or directly from a rank."""
 
-    def __init__(self, run_dir: Path, agents: Agents, asked: Callable[[], bool], tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self, run_dir: Path, agents: Agents, is_requested: Callable[[], bool], record: Callable[[Event], None]
+    ) -> None:
         self.agents = agents
-        self.asked = asked
-        self.tell = tell
-        self.seconds = seconds_of(environment(run_dir))
-        self.began: float | None = None
+        self.is_requested = is_requested
+        self.record = record
+        self.seconds = checkpoint_seconds(environment(run_dir))
+        self.requested_at: float | None = None
         self.problem = ""
 
-    def look(self, tracker: RankTracker) -> AttemptResult | None:
-        """How the attempt ends, if it is not its ranks that end it."""
-        if self.began is None and (self.asked() or tracker.any_preempted()):
-            self.begin(tracker)
-        if self.began is not None and time.monotonic() - self.began > self.seconds:
+    def poll(self, tracker: RankTracker) -> AttemptResult | None:
+        """Ask the ranks for a checkpoint when requested; return the result once they are too late."""
+        if self.requested_at is None and (self.is_requested() or tracker.any_preempted()):
+            self.request_checkpoints(tracker)
+        if self.requested_at is not None and time.monotonic() - self.requested_at > self.seconds:
             self.problem = f"none was written within {self.seconds:.0f} s"
-        return AttemptResult(PREEMPTED, self.words(tracker)) if self.problem else None
+        return AttemptResult(PREEMPTED, self.describe(tracker)) if self.problem else None
 
-    def begin(self, tracker: RankTracker) -> None:
-        self.began = time.monotonic()
-        self.tell(Stopping(text="told to make room: the ranks write a checkpoint and end"))
-        answers = self.agents.ask(PreemptRanks(), PreemptedRanks, seconds=TOLD_SECONDS)
-        if not answers and not tracker.any_preempted():
-            self.problem = "no agent of its nodes answers"
-        elif not any(one.ranks for one in answers.values()) and not tracker.any_preempted():
-            self.problem = "the script does not ask for it, or does not train yet"
+    def request_checkpoints(self, tracker: RankTracker) -> None:
+        """Ask all ranks to write a checkpoint and end."""
+        self.requested_at = time.monotonic()
+        self.record(Stopping(text="preempted: the ranks write a checkpoint and end"))
+        responses = self.agents.request(PreemptRanks(), PreemptedRanks, seconds=RESPONSE_SECONDS)
+        if not responses and not tracker.any_preempted():
+            self.problem = "no agent of its nodes responds"
+        elif not any(response.ranks for response in responses.values()) and not tracker.any_preempted():
+            self.problem = "the script does not support preemption, or does not train yet"
 
-    def words(self, tracker: RankTracker) -> str:
+    def describe(self, tracker: RankTracker) -> str:
+        """Return which checkpoint the ranks wrote, or why there is none."""
         if tracker.checkpoints:
             return f"checkpoint at step {max(tracker.checkpoints.values())}"
         if tracker.any_preempted():
-            return "the ranks ended for it, and told no step"
-        return f"without a checkpoint: {self.problem or 'the ranks were ended before it'}"
+            return "the ranks ended after a checkpoint but reported no step"
+        return f"without a checkpoint: {self.problem or 'the ranks were ended before they wrote one'}"
 
-    def judge(self, ending: AttemptResult, tracker: RankTracker) -> AttemptResult:
-        """What the end of an attempt comes to that was to make room: a rank that failed by itself
-        meanwhile is a failure still."""
+    def adjust_result(self, ending: AttemptResult, tracker: RankTracker) -> AttemptResult:
+        """Return the end of an attempt as preempted unless a rank failed for another reason."""
         failure = ending.failure
-        own = failure is not None and (failure.oom or failure.signal not in ENDED_BY)
-        left = tracker.any_preempted() and ending.state == DONE
-        taken = ending.state == FAILED and not own and (self.began or tracker.any_preempted())
-        if not (left or taken):
+        has_other_cause = failure is not None and (failure.oom or failure.signal not in ENDING_SIGNALS)
+        ended_itself = tracker.any_preempted() and ending.state == DONE
+        was_requested = self.requested_at or tracker.any_preempted()
+        was_ended = ending.state == FAILED and not has_other_cause and was_requested
+        if not (ended_itself or was_ended):
             return ending
-        return replace(ending, state=PREEMPTED, problem=self.words(tracker), failure=None)
+        return replace(ending, state=PREEMPTED, problem=self.describe(tracker), failure=None)
 
 
 def environment(run_dir: Path) -> dict[str, str]:
-    """What the run is told: by its plan, by what `orch provision` has laid on this node, and by
-    this program's own environment, which counts most."""
+    """Return the variables of a run.
+
+    This process' environment overrides the plan, which overrides what `orch provision` has stored.
+    """
     try:
         planned = read_env_file(run_dir / files.ENVIRONMENT)
         return {**provisioned_environment(), **planned, **os.environ}
-    except (OSError, ValueError):  # the ranks say what is wrong with them
+    except (OSError, ValueError):  # the ranks report what is wrong with the files
         return dict(os.environ)
 
 
-def seconds_of(environ: Mapping[str, str]) -> float:
-    """What is no number is not taken."""
+def checkpoint_seconds(environ: Mapping[str, str]) -> float:
+    """Return the seconds that ranks have for a checkpoint; ignore a value that is not a number."""
     try:
-        return float(environ.get(VARIABLE, SECONDS))
+        return float(environ.get(SECONDS_VARIABLE, DEFAULT_SECONDS))
     except ValueError:
-        return SECONDS
+        return DEFAULT_SECONDS
 
 
-def preempt_signal(run_dir: Path) -> int:
-    """The one besides SIGTERM."""
+def preemption_signal(run_dir: Path) -> int:
+    """Return the signal that requests a preemption, in addition to SIGTERM; 0 if there is none."""
     try:
         return stack_signal.chosen(environment(run_dir), stack_signal.PREEMPT)
-    except ValueError:  # the ranks say so
+    except ValueError:  # the ranks report it
         return 0

@@ -1,4 +1,4 @@
-"""What is known of the ranks of one attempt: who joined, who is behind, who failed first."""
+"""Track the ranks of an attempt: which have joined, are behind, have failed first."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.outcome import Failure
 from orch_node.protocol.record import number_ranges
 
-TRACES_SECONDS = 5.0  # in which the log of a rank grows by the stack traces it was asked for
-MOST_STANDS = 3  # ranks whose place is reported
+TRACE_LOG_SECONDS = 5.0  # in which the log of a rank grows by requested stack traces
+MAX_POSITIONS = 3  # ranks whose position is reported
 
 
 class RankTracker:
-    """The ranks of a layout, and what their events have told. Times are of the caller's clock."""
+    """The ranks of a layout, as their events describe them. Times are those of the caller's clock."""
 
     def __init__(self, layout: RunLayout, now: float) -> None:
         self.nodes = {placement.rank: placement.node for placement in layout.ranks}
-        self.heard = now
-        self.traces_asked = -TRACES_SECONDS
+        self.last_progress = now
+        self.traces_requested = -TRACE_LOG_SECONDS
         self.started: dict[int, Started] = {}
         self.joined: set[int] = set()
         self.exits: dict[int, Exited] = {}
-        self.ends: dict[int, RankEnd] = {}  # of ranks that failed, in the order of getting known
+        self.ends: dict[int, RankEnd] = {}  # of ranks that failed, in the order of their reports
         self.heartbeats: dict[int, Heartbeat] = {}
         self.progress: dict[int, Progress] = {}
         self.script_ends: dict[int, ScriptEnded] = {}
-        self.checkpoints: dict[int, int] = {}  # steps of ranks that make room
-        self.unanswered: set[int] = set()  # ranks that must not be asked for stack traces
+        self.checkpoints: dict[int, int] = {}  # steps of preempted ranks
+        self.unanswered: set[int] = set()  # ranks that cannot write stack traces
 
     def knows(self, rank: int) -> bool:
-        """Whether it is one of these ranks, or what tells of one that never learnt its number."""
+        """Return whether events may have this rank; NO_RANK is one that never learnt its number."""
         return rank == NO_RANK or rank in self.nodes
 
     def take(self, event: Event, now: float) -> None:
+        """Update the ranks with an event."""
         if isinstance(event, SIGNS) and not self.is_log_of_traces(event, now):
-            self.heard = now
+            self.last_progress = now
         failures.take(self.ends, event)
         if isinstance(event, Started):
             self.started[event.rank] = event
@@ -70,43 +71,50 @@ class RankTracker:
             self.exits[event.rank] = event
 
     def is_log_of_traces(self, event: Event, now: float) -> bool:
-        """Return whether only the log has grown, by the stack traces that were just asked for."""
-        if not isinstance(event, Heartbeat) or now - self.traces_asked > TRACES_SECONDS:
+        """Return whether only the log has grown, by stack traces that were just requested."""
+        if not isinstance(event, Heartbeat) or now - self.traces_requested > TRACE_LOG_SECONDS:
             return False
         last = self.heartbeats.get(event.rank, Heartbeat())
         return (event.collectives, event.steps) == (last.collectives, last.steps)
 
     @property
     def failed(self) -> list[int]:
-        """In the order in which it became known."""
+        """Ranks that failed, in the order of their reports."""
         return list(self.ends)
 
     def first_failure(self) -> Failure | None:
+        """Return the failure that caused the others, or None."""
         return failures.first_failure(self.ends, self.nodes)
 
     def undecided(self) -> bool:
-        """Whether more may become known of the first failure: its exit code, or who caused it."""
+        """Return whether the first failure still lacks its exit code or its cause."""
         first = failures.culprit(self.ends.values())
         return first is not None and (first.exited is None or first.is_consequence)
 
     def unfinished(self) -> list[int]:
+        """Return the ranks that have not ended."""
         return sorted(set(self.nodes) - set(self.exits))
 
     def any_preempted(self) -> bool:
-        """Whether a rank has ended to make room."""
-        return any(one.preempted for one in self.exits.values())
+        """Return whether a rank has ended because of a preemption."""
+        return any(end.preempted for end in self.exits.values())
 
     def waiting_to_join(self) -> bool:
+        """Return whether a rank has not joined the process group."""
         return len(self.joined) < len(self.nodes)
 
     def waiting_in_vain(self) -> dict[int, int]:
-        """Return the ranks that are in a collective in which another rank will never take part,
-        because its script has ended, and the number of that collective."""
+        """Return the ranks in a collective that cannot complete, with its number.
+
+        Another rank never takes part in it, because its script has ended.
+        """
         return self.counts_beyond_ended_scripts(set(self.unfinished()) - set(self.script_ends))
 
     def counts_beyond_ended_scripts(self, ranks: Iterable[int]) -> dict[int, int]:
-        """Return those of the ranks that began more collectives than a rank whose script has ended,
-        with the number of the last one."""
+        """Return the ranks that began more collectives than one whose script has ended.
+
+        The value is the number of the last collective.
+        """
         last = min((end.world_collectives for end in self.script_ends.values()), default=None)
         if last is None:
             return {}
@@ -121,14 +129,14 @@ class RankTracker:
         early = sorted(rank for rank, count in ends.items() if count < furthest)
         last = min(ends[rank] for rank in early)
         return (
-            f"{self.name(early)} ended the script after {last} collectives, but "
-            f"{self.name(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in collective "
+            f"{self.format_ranks(early)} ended the script after {last} collectives, but "
+            f"{self.format_ranks(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in collective "
             f"{furthest}, which needs all ranks"
         )
 
-    def quiet(self, now: float) -> float:
-        """Seconds since the last sign of life of any rank."""
-        return now - self.heard
+    def seconds_since_progress(self, now: float) -> float:
+        """Return the seconds since the last progress of any rank."""
+        return now - self.last_progress
 
     def collectives(self) -> dict[int, int]:
         """Return the number of collectives that each rank has begun whose script has not ended."""
@@ -144,46 +152,47 @@ class RankTracker:
         furthest = max(counts.values(), default=0)
         return [rank for rank, count in counts.items() if count < furthest]
 
-    def absent(self) -> str:
-        """Who is missing or behind, in one line."""
+    def describe_missing_ranks(self) -> str:
+        """Return in one line which ranks are missing or behind."""
         missing = sorted(set(self.nodes) - self.joined)
         if missing:
-            words = f"{len(self.joined)} of {len(self.nodes)} ranks joined"
-            return f"{words}; missing: {self.name(missing)}"
+            return f"{len(self.joined)} of {len(self.nodes)} ranks joined; missing: {self.format_ranks(missing)}"
         waiting = self.waiting()
         counts = self.collectives()
         furthest = max(counts.values(), default=0)
         behind = self.behind()
         ended = len(self.nodes) - len(waiting)
-        told = [f"{ended} of {len(self.nodes)} ranks have ended"] if ended else []
+        parts = [f"{ended} of {len(self.nodes)} ranks have ended"] if ended else []
         if behind:
             ahead = len(waiting) - len(behind)
-            told.append(f"{ahead} of {len(self.nodes)} ranks wait in collective {furthest}")
-            if begun := [rank for rank in behind if counts[rank]]:
-                told.append(f"behind: {self.name(begun, counts)}")
-            if never := [rank for rank in behind if not counts[rank]]:
-                told.append(f"{self.name(never)} never reached the first collective")
+            parts.append(f"{ahead} of {len(self.nodes)} ranks wait in collective {furthest}")
+            if active := [rank for rank in behind if counts[rank]]:
+                parts.append(f"behind: {self.format_ranks(active, counts)}")
+            if inactive := [rank for rank in behind if not counts[rank]]:
+                parts.append(f"{self.format_ranks(inactive)} never reached the first collective")
         elif furthest:
-            told.append(f"all of {self.name(waiting)} stand at collective {furthest}")
+            parts.append(
+                f"{self.format_ranks(waiting)} {'are all' if len(waiting) > 1 else 'is'} at collective {furthest}"
+            )
         else:
-            told.append(f"silent: {self.name(waiting)}")
-        return "; ".join(told)
+            parts.append(f"no progress of {self.format_ranks(waiting)}")
+        return "; ".join(parts)
 
-    def name(self, ranks: Iterable[int], counts: dict[int, int] | None = None) -> str:
-        """Ranks with their nodes: `node3 ranks 12-14, node5 rank 20 (at 17)`."""
+    def format_ranks(self, ranks: Iterable[int], counts: dict[int, int] | None = None) -> str:
+        """Return ranks with their nodes: `node3 ranks 12-14, node5 rank 20 (at 17)`."""
         by_node: dict[str, list[int]] = {}
         for rank in ranks:
             by_node.setdefault(self.nodes[rank], []).append(rank)
         parts = []
-        for node, own in by_node.items():
-            at = f" (at {', '.join(str(counts[rank]) for rank in own)})" if counts else ""
-            parts.append(f"{node} rank{'s' * (len(own) > 1)} {number_ranges(own)}{at}")
+        for node, local in by_node.items():
+            at = f" (at {', '.join(str(counts[rank]) for rank in local)})" if counts else ""
+            parts.append(f"{node} rank{'s' * (len(local) > 1)} {number_ranges(local)}{at}")
         return ", ".join(parts)
 
 
-def describe_stands(stands: Mapping[str, str], ranks: Sequence[int]) -> str:
+def describe_positions(positions: Mapping[str, str], ranks: Sequence[int]) -> str:
     """Return where these ranks are, `; it is at hang.py:6 main`, or where the first of them are."""
-    places = {rank: stands[str(rank)] for rank in ranks if str(rank) in stands}
-    if len(ranks) == 1 and places:
-        return f"; it is at {places[ranks[0]]}"
-    return "".join(f"; rank {rank} is at {places[rank]}" for rank in list(places)[:MOST_STANDS])
+    locations = {rank: positions[str(rank)] for rank in ranks if str(rank) in positions}
+    if len(ranks) == 1 and locations:
+        return f"; it is at {locations[ranks[0]]}"
+    return "".join(f"; rank {rank} is at {locations[rank]}" for rank in list(locations)[:MAX_POSITIONS])

@@ -1,4 +1,4 @@
-"""How a run goes on that has lost nodes: with spare ones in their place, or without them."""
+"""Plan the next attempt of a run that has lost nodes: with spare nodes, or without them."""
 
 from __future__ import annotations
 
@@ -23,57 +23,71 @@ class Recovery:
 
 def recover(
     run_dir: Path,
-    now: Recovery,
+    current: Recovery,
     *,
     lost: set[str],
-    gone: set[str],
+    unreachable: set[str],
     options: argparse.Namespace,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Recovery | None:
-    """None if the run needs the nodes that are `lost`. `gone`: all that cannot be reached, spare
-    ones too. Writes the hostfile, if the launcher has one."""
+    """Return the next attempt, or None if the run cannot continue; write its hostfile if it has one.
+
+    Args:
+        run_dir: the run's folder.
+        current: the attempt that has ended.
+        lost: its nodes that were lost.
+        unreachable: all nodes that cannot be reached, spare nodes included.
+        options: of the supervisor.
+        notify: called with each decision.
+    """
     hostfile = run_dir / files.HOSTFILE
     hosts = hostfile.read_text() if hostfile.exists() else ""
-    layout, argv = now.layout, now.argv
-    spares = [name for name in layout.spare_hosts if name not in gone]
+    layout, argv = current.layout, current.argv
+    spares = [name for name in layout.spare_hosts if name not in unreachable]
     stand_ins = dict(zip(sorted(lost), spares, strict=False))
     if stand_ins:
         for node, spare in stand_ins.items():
-            tell(f"{spare} takes the place of {node}")
-        hosts = layouts.hosts_replaced(hosts, layout, stand_ins) if hosts else ""
+            notify(f"{spare} replaces {node}")
+        hosts = layouts.replace_hosts(hosts, layout, stand_ins) if hosts else ""
         layout = layout.replaced(stand_ins)
     if missing := lost - set(stand_ins):
-        if words := needs(layout, missing, options):
-            tell(f"no restart: {words}")
+        if reason := describe_missing(layout, missing, options):
+            notify(f"no restart: {reason}")
             return None
-        hosts = layouts.hosts_without(hosts, layout, missing) if hosts else ""
+        hosts = layouts.remove_hosts(hosts, layout, missing) if hosts else ""
         layout = layout.without(missing)
-        tell(goes_on(layout, missing, keeps_batch=options.keeps_batch))
-        argv = layouts.resized(argv, layout, options.size_at, options.nodes_at)
+        notify(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
+        argv = layouts.resize_command(argv, layout, options.size_at, options.nodes_at)
     if hosts:
         whole_files.write(hostfile, hosts)
     return Recovery(layout, argv)
 
 
-def needs(layout: RunLayout, missing: set[str], options: argparse.Namespace) -> str:
-    """Why the run cannot go on without these nodes, or nothing."""
+def describe_missing(layout: RunLayout, missing: set[str], options: argparse.Namespace) -> str:
+    """Return why the run cannot continue without these nodes, or ''."""
     if not options.elastic:
         return (
-            "fewer ranks would train with another global batch; --spare-nodes has other nodes "
-            "stand in, --min-nodes allows it"
+            "fewer ranks would train with another global batch; use --spare-nodes to have other nodes "
+            "replace lost ones, or --min-nodes to allow it"
         )
     if len(layout.node_names) - len(missing) < options.min_nodes:
         return f"the run needs {options.min_nodes} nodes"
     return ""
 
 
-def goes_on(layout: RunLayout, missing: set[str], *, keeps_batch: bool) -> str:
-    """What a run without some of its nodes is, in words. `layout`: what is left."""
+def describe_continuation(layout: RunLayout, missing: set[str], *, keeps_batch: bool) -> str:
+    """Return how the run continues without some of its nodes.
+
+    Args:
+        layout: the remaining layout.
+        missing: the nodes that it no longer has.
+        keeps_batch: whether the recipe adapts to fewer ranks.
+    """
     planned = layout.planned_size
-    what = f"goes on without {', '.join(sorted(missing))}: {layout.world_size} of {planned} ranks"
+    text = f"continues without {', '.join(sorted(missing))}: {layout.world_size} of {planned} ranks"
     if keeps_batch:
-        return f"{what}; the recipe keeps its global batch, its order of data and its schedule"
+        return f"{text}; the recipe keeps its global batch, its order of data and its schedule"
     return (
-        f"{what}, as --min-nodes allows; unless the script takes ORCH_PLANNED_WORLD_SIZE={planned} "
-        "into account, its global batch is smaller from here on, and its schedule another one"
+        f"{text}, as --min-nodes allows; unless the script uses ORCH_PLANNED_WORLD_SIZE={planned}, "
+        "its global batch is smaller from here on and its schedule changes"
     )

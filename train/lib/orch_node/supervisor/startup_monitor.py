@@ -1,4 +1,4 @@
-"""A start of which nothing is heard: what is waited for is told, and where it cannot come."""
+"""Watch the start of an attempt: report what it waits for, and ranks that cannot start."""
 
 from __future__ import annotations
 
@@ -9,51 +9,62 @@ from orch_node.agent.processes import has_children
 from orch_node.supervisor.rank_tracker import RankTracker
 from orch_node.tail import last_text
 
-TELL_SECONDS = 20.0
-BARREN_SECONDS = 10.0
-LOOK_SECONDS = 1.0
-LAST_WORDS = 300  # characters
-LAST_CHARACTERS = 20_000  # of the log, in which the last line is searched
-# They start each rank by a process of their own: ssh, srun or a proxy.
+REPORT_SECONDS = 20.0
+NO_CHILDREN_SECONDS = 10.0
+CHECK_SECONDS = 1.0
+MAX_LINE_CHARACTERS = 300
+LOG_CHARACTERS = 20_000  # of the end of the log, in which the last line is searched
+# Launchers that start each rank by a child process: ssh, srun or a proxy.
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
 
 
 class StartupMonitor:
-    """Of one attempt. `launcher`: its pid, `program`: its first word, `log`: what it says."""
+    """The launcher of an attempt until all ranks have joined."""
 
     def __init__(self, launcher: int, program: str, log: Path) -> None:
+        """Watch a launcher.
+
+        Args:
+            launcher: its process number.
+            program: its path.
+            log: the file that holds its output.
+        """
         self.launcher = launcher
         self.program = os.path.basename(program)
         self.log = log
-        self.told = False
-        self.looked = 0.0
+        self.reported = False
+        self.checked_at = 0.0
 
     def news(self, tracker: RankTracker, now: float) -> str:
-        """What is waited for, once, where that takes longer than it should."""
-        quiet = tracker.quiet(now)
-        if self.told or quiet < TELL_SECONDS or not tracker.waiting_to_join():
+        """Return what the start waits for, once, if it takes longer than it should."""
+        seconds = tracker.seconds_since_progress(now)
+        if self.reported or seconds < REPORT_SECONDS or not tracker.waiting_to_join():
             return ""
-        self.told = True
-        begun = len(tracker.started)
-        missing = f"{begun} of {len(tracker.nodes)} ranks have started, {tracker.absent()}"
-        return f"nothing heard for {quiet:.0f} s: {missing}{self.last_words()}"
+        self.reported = True
+        missing = (
+            f"{len(tracker.started)} of {len(tracker.nodes)} ranks have started, {tracker.describe_missing_ranks()}"
+        )
+        return f"no progress for {seconds:.0f} s: {missing}{self.last_launcher_line()}"
 
     def problem(self, tracker: RankTracker, now: float) -> str:
-        """Why no rank can come any more. MPICH's hydra waits for ever for a proxy whose srun or ssh
-        has failed."""
-        if tracker.started or self.program not in PARENTS or tracker.quiet(now) < BARREN_SECONDS:
+        """Return why no rank can start any more, or ''.
+
+        MPICH's hydra waits for ever for a proxy whose srun or ssh has failed.
+        """
+        if tracker.started or self.program not in PARENTS or tracker.seconds_since_progress(now) < NO_CHILDREN_SECONDS:
             return ""
-        if now - self.looked < LOOK_SECONDS:
+        if now - self.checked_at < CHECK_SECONDS:
             return ""
-        self.looked = now
+        self.checked_at = now
         if has_children(self.launcher):
             return ""
-        why = f"{self.program} has no process left that could start a rank"
-        return f"{why}: none of {len(tracker.nodes)} has started{self.last_words()}"
+        reason = f"{self.program} has no process left that could start a rank"
+        return f"{reason}: none of {len(tracker.nodes)} has started{self.last_launcher_line()}"
 
-    def last_words(self) -> str:
+    def last_launcher_line(self) -> str:
+        """Return the last line of the launcher's log, to be added to a message, or ''."""
         try:
-            lines = last_text(self.log, LAST_CHARACTERS).strip().splitlines()
+            lines = last_text(self.log, LOG_CHARACTERS).strip().splitlines()
         except OSError:
             return ""
-        return f"; the launcher's last words: {lines[-1][:LAST_WORDS]}" if lines else ""
+        return f"; the launcher's last line: {lines[-1][:MAX_LINE_CHARACTERS]}" if lines else ""

@@ -1,12 +1,13 @@
-"""Runs a launcher and watches its ranks: `node.py supervise RUN_DIR -- mpiexec.hydra ...`.
+"""Run a launcher and watch its ranks: `node.py supervise RUN_DIR -- mpiexec.hydra ...`.
 
-It lives on node0, apart from whoever started it, with an agent on every node. The ranks' events
-arrive on the launcher's standard output. When a rank fails, a node is lost or nothing gets on any
-more, it names the culprit, asks the other ranks for their stack traces, ends what is left on all
-nodes, and starts again if it may. At SIGTERM, or the signal that ORCH_PREEMPT_SIGNAL names, the
-ranks write a checkpoint and make room. RUN_DIR/outcome.json says how it ended. Exit code: 0 if all
-ranks finished, 1 if not, 75 if they have made room, 130 if it was asked to stop (SIGINT, or SIGTERM
-and the file STOP).
+The supervisor runs on node0, independent of the program that started it, with an agent on every
+node. The ranks' events arrive on the launcher's standard output. When a rank fails, a node is lost or
+nothing makes progress any more, the supervisor reports the cause, collects stack traces of the other
+ranks, ends all processes on all nodes, and restarts the ranks if it may. At SIGTERM, or the signal
+in ORCH_PREEMPT_SIGNAL, the ranks write a checkpoint and end. RUN_DIR/outcome.json holds the result.
+
+The exit code is 0 if all ranks finished, 1 if not, 75 if they were preempted, and 130 if the run was
+stopped (SIGINT, or SIGTERM and the file STOP).
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ from orch_node.supervisor.core_reservation import AttemptResult, CoreReservation
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.folders import FolderLeases
 from orch_node.supervisor.launcher_process import launcher_environment
-from orch_node.supervisor.preemption import preempt_signal
+from orch_node.supervisor.preemption import preemption_signal
 from orch_node.supervisor.recovery import Recovery, recover
 
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
-BEFORE_IT_BEGAN = AttemptResult(PREEMPTED, "without a checkpoint: before it began")
+PREEMPTED_BEFORE_START = AttemptResult(PREEMPTED, "without a checkpoint: the run had not started")
 
 
 def main(argv: list[str]) -> int:
+    """Supervise a run; return its exit code."""
     if "--" not in argv:
         print("usage: node.py supervise RUN_DIR [OPTIONS] -- LAUNCHER [ARGS...]", file=sys.stderr)
         return 2
@@ -59,30 +61,40 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
+    """Return the options, and the launcher's command as `launcher`."""
     parser = argparse.ArgumentParser(prog="node.py supervise")
     parser.add_argument("run_dir")
-    parser.add_argument("--claims", help="the folder of all runs' claims on a node's cores")
-    parser.add_argument("--queue", action="store_true", help="wait for cores that are taken")
-    parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds; 0: for ever")
+    parser.add_argument("--claims", help="folder of all runs' claims on a node's cores")
+    parser.add_argument("--queue", action="store_true", help="wait for cores that another run has claimed")
+    parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds without progress; 0 for no limit")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--elastic", action="store_true", help="restart without lost nodes")
-    parser.add_argument("--keeps-batch", action="store_true", help="the recipe then keeps its global batch")
-    parser.add_argument("--min-nodes", type=int, default=1, help="the fewest for --elastic")
+    parser.add_argument("--keeps-batch", action="store_true", help="the recipe keeps its global batch with fewer ranks")
+    parser.add_argument("--min-nodes", type=int, default=1, help="fewest nodes for --elastic")
     parser.add_argument("--launcher-restarts", action="store_true", help="the launcher itself restarts ranks")
-    parser.add_argument("--path", help="a folder whose programs the launcher finds first")
-    parser.add_argument("--size-at", type=int, help="the word of it that is the number of ranks")
-    parser.add_argument("--nodes-at", type=int, help="the word of it that is the number of nodes")
-    ours, launcher = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
-    options = parser.parse_args(ours)
+    parser.add_argument("--path", help="folder that comes first in the launcher's PATH")
+    parser.add_argument("--size-at", type=int, help="index of the number of ranks in the launcher's command")
+    parser.add_argument("--nodes-at", type=int, help="index of the number of nodes in the launcher's command")
+    supervisor_argv, launcher = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
+    options = parser.parse_args(supervisor_argv)
     options.launcher = launcher
     return options
 
 
 class Supervisor:
-    """One run: its launcher, its nodes and what became of them. `open_agents`: how it gets at the
-    agents of its nodes."""
+    """The supervisor of a run: its launcher, its nodes and its attempts."""
 
     def __init__(self, run_dir: Path, options: argparse.Namespace, open_agents: OpenAgents = Agents) -> None:
+        """Open the files of a run, and handle signals from now on.
+
+        Args:
+            run_dir: the run's folder.
+            options: as parse() returns them.
+            open_agents: connects to the agents of the nodes.
+
+        Raises:
+            OSError: if the folder cannot be written.
+        """
         self.run_dir = run_dir
         self.options = options
         self.open_agents = open_agents
@@ -90,69 +102,74 @@ class Supervisor:
         self.layout = layouts.parse((run_dir / files.LAYOUT).read_text())
         self.started = time.time()
         self.attempts = 0
-        self.restarts = 0  # of ours and of those that the launcher itself does
+        self.restarts = 0  # by the supervisor or by the launcher itself
         self.stop_signal: int | None = None
         self.preempted = False
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.ask_to_stop)
-        if own := preempt_signal(run_dir):
-            signal.signal(own, self.ask_for_room)
+            signal.signal(number, self.handle_stop_signal)
+        if preempting := preemption_signal(run_dir):
+            signal.signal(preempting, self.handle_preemption_signal)
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.event_log = EventLog(run_dir, nodes)
-        # From here on a signal reaches it; before, only the file STOP does.
+        # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
         self.leases = FolderLeases(run_dir)
         process = outcome.SupervisorProcess(pid=os.getpid(), started=self.started, identity=machine.this_process())
         whole_files.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
-        self.nodes: dict[str, NodeEnd] = {}  # what the end left on each node
+        self.nodes: dict[str, NodeEnd] = {}  # the result of ending the processes of each node
 
     def run(self) -> int:
-        """-> exit code. A run that was stopped before it began touches no other node."""
+        """Run all attempts; return the exit code.
+
+        A run that was stopped before it began does not connect to any other node.
+        """
         if self.stop_signal:
             return self.finish(AttemptResult(STOPPED))
         if self.preempted:
-            return self.finish(BEFORE_IT_BEGAN)
+            return self.finish(PREEMPTED_BEFORE_START)
         try:
             return self.finish(self.supervise())
-        except OSError as error:  # its own files: a full disk, mostly
-            return self.finish(self.cut_short(error))
+        except OSError as error:  # mostly a full disk
+            return self.finish(self.end_after_disk_error(error))
 
-    def cut_short(self, error: OSError) -> AttemptResult:
-        """End what is left without a further word on the disk."""
+    def end_after_disk_error(self, error: OSError) -> AttemptResult:
+        """End all processes without writing to the disk; return the result."""
         path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
-        self.agents.ask(EndAll(), AllEnded, seconds=END_SECONDS)
+        self.agents.request(EndAll(), AllEnded, seconds=END_SECONDS)
         self.agents.leave()
         return AttemptResult(FAILED, trouble(self.layout.node_names[0], path, error))
 
     def supervise(self) -> AttemptResult:
+        """Reserve the nodes, and start attempts until one ends for good; return its result."""
         claims = self.options.claims or str(self.run_dir.parent / ".claims")
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
         self.agents = self.open_agents(self.run_dir, nodes, claims, Pipes())
-        if refusal := self.leases.acquire(self.is_to_end, self.tell_news):
+        if refusal := self.leases.acquire(self.is_to_end, self.record_news):
             self.agents.leave()
             return AttemptResult(REFUSED, refusal)
         start = CoreReservation(self.run_dir, self.layout, self.agents, self.is_to_end)
-        ending = start.claim(queue=self.options.queue, tell=self.event_log.tell)
+        ending = start.claim(queue=self.options.queue, record=self.event_log.record)
         if ending == AttemptResult(STOPPED) and not self.stop_signal:
-            ending = BEFORE_IT_BEGAN
+            ending = PREEMPTED_BEFORE_START
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
-        self.agents.leave()  # the cores are free before outcome.json says that it has ended
+        self.agents.leave()  # release the cores before outcome.json reports the end
         return ending
 
-    def ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        """`orch stop` has left its file, Ctrl-C is SIGINT; any other SIGTERM is of whoever wants
-        the cores."""
+    def handle_stop_signal(self, number: int, frame: FrameType | None) -> None:
+        """Stop at SIGINT (Ctrl-C) or after `orch stop`; any other SIGTERM is a preemption."""
         if number == signal.SIGINT or (self.run_dir / files.STOP).exists():
             self.stop_signal = number
         else:
             self.preempted = True
 
-    def ask_for_room(self, number: int, frame: FrameType | None) -> None:
+    def handle_preemption_signal(self, number: int, frame: FrameType | None) -> None:
+        """Have the ranks write a checkpoint and end."""
         self.preempted = True
 
     def is_to_end(self) -> bool:
+        """Return whether no further attempt may start."""
         return self.preempted or self.is_stopped() or bool(self.leases.problem())
 
     def is_stopped(self) -> bool:
@@ -162,14 +179,14 @@ class Supervisor:
         return self.stop_signal is not None
 
     def problem(self) -> str:
-        """Return why the run can write no more, or ''."""
+        """Return why the run can no longer write its files, or ''."""
         return self.leases.problem() or self.event_log.problem()
 
     def attempt(self) -> AttemptResult:
-        """Start the launcher once; -> how that ended."""
+        """Start the launcher once; return how that ended."""
         self.attempts += 1
         launched = Launched(attempt=self.attempts, ranks=self.layout.world_size, nodes=tuple(self.layout.node_names))
-        self.event_log.tell(launched)
+        self.event_log.record(launched)
         self.latest = Attempt(
             self.run_dir,
             self.layout,
@@ -177,7 +194,7 @@ class Supervisor:
             self.event_log,
             stopped=self.is_stopped,
             preempted=lambda: self.preempted or self.agents.preempted,
-            launcher_restarts=self.left_to_launcher,
+            launcher_restarts=self.launcher_will_restart,
             problem=self.problem,
             stall_timeout=self.options.stall_timeout,
         )
@@ -189,60 +206,62 @@ class Supervisor:
 
     # Restarts.
 
-    def left_to_launcher(self, ending: AttemptResult) -> bool:
-        """Whether the launcher itself starts all ranks again."""
+    def launcher_will_restart(self, ending: AttemptResult) -> bool:
+        """Return whether the launcher itself starts all ranks again; count it as a restart."""
         if not self.options.launcher_restarts or self.restarts >= self.options.max_restarts:
             return False
         self.restarts += 1
-        self.tell_restart(ending)
+        self.record_restart(ending)
         return True
 
-    def tell_restart(self, ending: AttemptResult) -> None:
+    def record_restart(self, ending: AttemptResult) -> None:
+        """Record that the next attempt starts, and why."""
         after = ending.problem or record(ending.failure)
-        again = Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after)
-        self.event_log.tell(again)
+        event = Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after)
+        self.event_log.record(event)
 
     def may_restart(self, ending: AttemptResult) -> bool:
-        """Whether to try again; if so, everything is ready for it."""
+        """Return whether to start another attempt, after preparing it."""
         if ending.state != FAILED or self.is_to_end() or not self.attempts:
             return False
         if self.restarts >= self.options.max_restarts:
             return False
-        if left := [node for node, found in self.nodes.items() if found.left]:
-            self.tell_news(f"no restart: processes are left on {', '.join(left)}")
+        if leftover_nodes := [node for node, end in self.nodes.items() if end.left]:
+            self.record_news(f"no restart: processes could not be ended on {', '.join(leftover_nodes)}")
             return False
         lost = set(self.latest.lost())
         if lost and not self.recover(lost):
             return False
         self.restarts += 1
-        self.tell_restart(ending)
+        self.record_restart(ending)
         return True
 
     def recover(self, lost: set[str]) -> bool:
-        """Make ready for an attempt on other nodes; -> whether there can be one."""
+        """Prepare an attempt on other nodes; return whether there can be one."""
         recovery = recover(
             self.run_dir,
             Recovery(self.layout, self.launcher_argv),
             lost=lost,
-            gone=set(self.agents.lost),
+            unreachable=set(self.agents.lost),
             options=self.options,
-            tell=self.tell_news,
+            notify=self.record_news,
         )
         if recovery is None:
             return False
         self.layout, self.launcher_argv = recovery.layout, recovery.argv
-        written = WriteFile(name=files.LAYOUT, content=layouts.render(self.layout))
-        answers = self.agents.ask(written, Response, seconds=5.0)
-        return set(answers) >= set(self.layout.node_names)
+        request = WriteFile(name=files.LAYOUT, content=layouts.render(self.layout))
+        responses = self.agents.request(request, Response, seconds=5.0)
+        return set(responses) >= set(self.layout.node_names)
 
-    def tell_news(self, text: str) -> None:
-        self.event_log.tell(NodeNews(text=text))
+    def record_news(self, text: str) -> None:
+        """Record a message about the nodes of the run."""
+        self.event_log.record(NodeNews(text=text))
 
     def finish(self, ending: AttemptResult) -> int:
-        """Write outcome.json; -> exit code."""
+        """Write outcome.json; return the exit code."""
         if ending.state != DONE and (problem := self.leases.problem()):
             ending = replace(ending, state=FAILED, problem=problem)
-        ended = Outcome(
+        result = Outcome(
             state=ending.state,
             first_failure=ending.failure,
             problem=ending.problem,
@@ -256,6 +275,6 @@ class Supervisor:
             # Another supervisor writes this run's files now.
             print(f"error: {self.leases.problem()}", file=sys.stderr, flush=True)
             return EXIT_CODES[FAILED]
-        self.event_log.end(ended)
+        self.event_log.end(result)
         self.leases.release()
         return EXIT_CODES[ending.state]

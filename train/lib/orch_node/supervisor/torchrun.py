@@ -1,10 +1,11 @@
-"""Starts torchrun on every node of a run at once: `node.py torchrun RUN_DIR [OPTIONS] -- COMMAND`.
+"""Start torchrun on all nodes of a run: `node.py torchrun RUN_DIR [OPTIONS] -- COMMAND`.
 
-The launcher of a run on node0. Nodes and their numbers of ranks come from RUN_DIR/layout.json.
-Whole lines of all nodes go to standard output. It ends when all have ended, or as soon as one has
-ended badly: then the others are ended too. On each node it runs itself (`--here NODE`) above
-torchrun, which ends when the connection does, so nothing is left whatever becomes of node0. The
-first line of that connection is the key of the run's rendezvous (torchrun_agent.py).
+This is the launcher of a run, on node0. Nodes and their numbers of ranks come from
+RUN_DIR/layout.json. It writes whole lines of all nodes to standard output, and ends when all nodes
+have ended or one has failed; then it ends the others. On each node the same program
+(`--here NODE`) starts torchrun and ends it when the connection closes, so that nothing is left
+whatever happens to node0. The first line of the connection is the key of the run's rendezvous
+(torchrun_agent.py).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TICK_SECONDS = 0.2
 
 
 def main(argv: list[str]) -> int:
+    """Run torchrun on all nodes, or on this one; return the exit code."""
     if "--" not in argv:
         print("usage: node.py torchrun RUN_DIR --meet HOST:PORT [OPTIONS] -- COMMAND", file=sys.stderr)
         return 2
@@ -40,38 +42,38 @@ def main(argv: list[str]) -> int:
     options = parse(argv[:split])
     layout = layouts.parse((Path(options.run_dir) / files.LAYOUT).read_text())
     if options.here:
-        return here(torchrun(options, layout, argv[split + 1 :]), options.here)
-    return Spread(argv, options, layout.node_names).run()
+        return run_on_node(torchrun(options, layout, argv[split + 1 :]), options.here)
+    return TorchrunLauncher(argv, options, layout.node_names).run()
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="node.py torchrun")
     parser.add_argument("run_dir")
-    parser.add_argument("--meet", required=True, help="HOST:PORT of the rendezvous, on node0")
-    parser.add_argument("--max-restarts", type=int, default=0, help="passed on to torchrun")
-    parser.add_argument("--min-nodes", type=int, help="passed on: --nnodes MIN:MAX")
+    parser.add_argument("--meet", required=True, help="HOST:PORT of the rendezvous on node0")
+    parser.add_argument("--max-restarts", type=int, default=0, help="passed to torchrun")
+    parser.add_argument("--min-nodes", type=int, help="passed to torchrun as --nnodes MIN:MAX")
     parser.add_argument("--attempt", type=int, default=int(os.environ.get("ORCH_ATTEMPT", "1")))
-    parser.add_argument("--here", metavar="NODE", help="start torchrun for this node, here")
+    parser.add_argument("--here", metavar="NODE", help="start torchrun on this machine, for this node")
     return parser.parse_args(argv)
 
 
 def torchrun(options: argparse.Namespace, layout: RunLayout, command: list[str]) -> list[str]:
-    """The command of one node. Names with underscores are those that all versions know."""
+    """Return torchrun's command for a node. All versions of torch know options with underscores."""
     nodes = layout.node_names
-    fewest = min(options.min_nodes or len(nodes), len(nodes))
+    min_nodes = min(options.min_nodes or len(nodes), len(nodes))
     host, _, port = options.meet.rpartition(":")
     return [
         *program.command("torchrun-agent"),
-        f"--nnodes={fewest}:{len(nodes)}",
+        f"--nnodes={min_nodes}:{len(nodes)}",
         f"--nproc_per_node={len(layout.on(options.here))}",
         f"--rdzv_backend={RENDEZVOUS}",
-        # Another one for each attempt: the last one's may still be held.
+        # Each attempt has its own port, because the previous one may still be in use.
         f"--rdzv_endpoint={host}:{int(port) + options.attempt - 1}",
         f"--rdzv_id={Path(options.run_dir).name}-{options.attempt}",
         f"--rdzv_conf=is_host={int(options.here == nodes[0])}",
         f"--max_restarts={options.max_restarts}",
         "--no_python",
-        "--",  # else its argparse finds abbreviations of its own options in the script's
+        "--",  # otherwise argparse takes options of the script for abbreviations of its options
         *command,
     ]
 
@@ -79,13 +81,13 @@ def torchrun(options: argparse.Namespace, layout: RunLayout, command: list[str])
 # On each node.
 
 
-def here(command: list[str], node: str) -> int:
-    """Run torchrun until it ends, or until nobody listens any more; -> its exit code."""
+def run_on_node(command: list[str], node: str) -> int:
+    """Run torchrun until it ends or the connection closes; return its exit code."""
     environment = {
         **os.environ,
         "ORCH_NODE": node,
-        "OMP_NUM_THREADS": "1",  # a rank's own comes later
-        # Else a second store for the ranks, which have one of their own.
+        "OMP_NUM_THREADS": "1",  # the wrapper of each rank sets another value
+        # Otherwise torchrun starts a second store for the ranks, which start one themselves.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     key = read_key()
@@ -101,30 +103,32 @@ def here(command: list[str], node: str) -> int:
         pipes.pump(TICK_SECONDS)
         if not pipes.open(0):
             end(child)
-    return code_of(child)
+    return exit_code(child)
 
 
 def read_key() -> bytes:
-    """Byte by byte: what follows the line is the connection's end."""
+    """Return the first line of standard input, and read nothing behind it."""
     key = b""
     while not key.endswith(b"\n"):
-        one = os.read(0, 1)
-        if not one:
+        byte = os.read(0, 1)
+        if not byte:
             raise SystemExit(128 + signal.SIGHUP)
-        key += one
+        key += byte
     return key
 
 
 def end(child: subprocess.Popen[bytes]) -> NoReturn:
+    """End torchrun, and exit with its exit code."""
     child.send_signal(signal.SIGTERM)
     try:
         child.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         child.kill()
-    raise SystemExit(code_of(child))
+    raise SystemExit(exit_code(child))
 
 
-def code_of(child: subprocess.Popen[bytes]) -> int:
+def exit_code(child: subprocess.Popen[bytes]) -> int:
+    """Return a child's exit code as a shell does."""
     code = child.wait()
     return code if code >= 0 else 128 - code
 
@@ -132,12 +136,13 @@ def code_of(child: subprocess.Popen[bytes]) -> int:
 # On node0.
 
 
-class Spread:
-    """All nodes' torchruns, started at the same time."""
+class TorchrunLauncher:
+    """The torchruns of all nodes."""
 
     def __init__(self, argv: list[str], options: argparse.Namespace, nodes: list[str]) -> None:
+        """Start torchrun on all nodes."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self.ask_to_stop)
+            signal.signal(number, self.handle_stop_signal)
         self.stopped = False
         self.pipes = Pipes()
         self.children: dict[str, subprocess.Popen[bytes]] = {}
@@ -147,55 +152,60 @@ class Spread:
             child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             assert child.stdin is not None
             assert child.stdout is not None
-            os.write(child.stdin.fileno(), key)  # a pipe has room for it
-            self.pipes.add(child.stdout.fileno(), pass_on, LONGEST_OF_LAUNCHER)
+            os.write(child.stdin.fileno(), key)  # it fits into the pipe's buffer
+            self.pipes.add(child.stdout.fileno(), write_line, LONGEST_OF_LAUNCHER)
             self.children[node] = child
 
-    def ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+    def handle_stop_signal(self, number: int, frame: FrameType | None) -> None:
+        """Remember that the run has to stop."""
         self.stopped = True
 
     def run(self) -> int:
-        """-> 0 if all nodes ended well, else the exit code of the first that did not."""
+        """Wait for the end; return 0, or the exit code of the first node that failed."""
         code = 0
-        while not code and not self.stopped and any(self.running()):
+        while not code and not self.stopped and any(self.running_nodes()):
             self.pipes.pump(TICK_SECONDS)
             for node, child in self.children.items():
                 if child.poll():
-                    code = code_of(child)
+                    code = exit_code(child)
                     print(f"torchrun on {node} ended with {code}", file=sys.stderr, flush=True)
                     break
-        self.finish()
+        self.close()
         return code or (128 + signal.SIGTERM if self.stopped else 0)
 
-    def running(self) -> list[str]:
+    def running_nodes(self) -> list[str]:
+        """Return the nodes whose torchrun has not ended."""
         return [node for node, child in self.children.items() if child.poll() is None]
 
-    def finish(self) -> None:
-        """Let go of the nodes, which ends those that still run, and pass on their last lines."""
+    def close(self) -> None:
+        """Close all connections, which ends torchrun everywhere, and write the last lines."""
         for child in self.children.values():
             assert child.stdin is not None
             child.stdin.close()
         deadline = time.monotonic() + END_SECONDS + 2.0
-        while any(self.open()) and time.monotonic() < deadline:
+        while any(self.open_outputs()) and time.monotonic() < deadline:
             self.pipes.pump(TICK_SECONDS)
         for child in self.children.values():
             child.kill()
             child.wait()
 
-    def open(self) -> list[str]:
-        found = self.children.items()
-        return [name for name, one in found if one.stdout and self.pipes.open(one.stdout.fileno())]
+    def open_outputs(self) -> list[str]:
+        """Return the nodes whose output has not ended."""
+        return [
+            node for node, child in self.children.items() if child.stdout and self.pipes.open(child.stdout.fileno())
+        ]
 
 
-def pass_on(line: bytes) -> None:
+def write_line(line: bytes) -> None:
+    """Write a line of a node to standard output."""
     os.write(1, line)
 
 
 def node_command(argv: list[str], options: argparse.Namespace, node: str, *, first: bool) -> list[str]:
-    """This program on the node."""
+    """Return the command that starts this program on a node."""
     split = argv.index("--")
-    own = [*argv[:split], f"--attempt={options.attempt}", f"--here={node}", *argv[split:]]
-    command = program.command("torchrun", *own)
+    arguments = [*argv[:split], f"--attempt={options.attempt}", f"--here={node}", *argv[split:]]
+    command = program.command("torchrun", *arguments)
     if first:
         return command
     carried = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]

@@ -1,9 +1,9 @@
-"""torchrun of one node, with a rendezvous that obeys nobody but the run's own nodes.
+"""Run torchrun on a node, with a rendezvous that accepts only the nodes of the run.
 
-`node.py torchrun-agent ARGUMENTS OF TORCHRUN`; the run's key comes on standard input. torch keeps
-the state of its c10d rendezvous as a pickle in a TCPStore, which asks nobody who he is: whoever
-reached that port had each node run what he liked. Here the store listens at its own address alone,
-and a state counts only if it is signed with the key. The rest is torch's own.
+`node.py torchrun-agent ARGUMENTS OF TORCHRUN` reads the run's key from standard input. torch keeps
+the state of its c10d rendezvous as a pickle in a TCPStore without authentication, so that anybody
+who reaches that port can run code on every node. Here the store listens at one address only, and a
+state is used only if it is signed with the key. Everything else is torch's implementation.
 """
 
 from __future__ import annotations
@@ -26,53 +26,65 @@ State = tuple[bytes, Any]
 
 
 def main(argv: list[str]) -> int:
+    """Run torchrun; return 0 if it ends well."""
     key = sys.stdin.buffer.read()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks inherit it
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks inherit standard input
     registry = importlib.import_module(f"{ELASTIC}").rendezvous_handler_registry
     registry.register(RENDEZVOUS, lambda parameters: handler(parameters, key))
     run = importlib.import_module("torch.distributed.run").main
-    # Else each run leaves a folder of torchrun's own in the node's /tmp, for good.
+    # Otherwise torchrun leaves a folder in the node's /tmp after each run.
     with tempfile.TemporaryDirectory(prefix="orch-torchrun-") as folder:
         run([f"--log_dir={folder}", *argv])
     return 0
 
 
 def handler(parameters: Any, key: bytes) -> Any:
-    """A handler of torch's for these parameters, as its own backend c10d makes one."""
+    """Return torch's rendezvous handler for these parameters, with a signed c10d backend."""
     c10d = importlib.import_module(f"{ELASTIC}.c10d_rendezvous_backend")
     dynamic = importlib.import_module(f"{ELASTIC}.dynamic_rendezvous")
     bound_store.bind_stores(c10d)
     backend, store = c10d.create_backend(parameters)
     failure = importlib.import_module(f"{ELASTIC}.api").RendezvousStateError
-    return dynamic.create_handler(store, Signed(backend, key, failure), parameters)
+    return dynamic.create_handler(store, SignedBackend(backend, key, failure), parameters)
 
 
-class Signed:
-    """A backend of torch's whose states are signed. `failure`: raised for one that is not."""
+class SignedBackend:
+    """A rendezvous backend of torch whose states are signed."""
 
     name = RENDEZVOUS
 
     def __init__(self, backend: Any, key: bytes, failure: type[Exception]) -> None:
+        """Wrap a backend.
+
+        Args:
+            backend: the backend of torch.
+            key: signs the states.
+            failure: raised for a state without the right signature.
+        """
         self.backend = backend
         self.key = key
         self.failure = failure
 
     def get_state(self) -> State | None:
-        found = self.backend.get_state()
-        return found and (self.opened(found[0]), found[1])
+        """Return the stored state and its token, or None."""
+        stored = self.backend.get_state()
+        return stored and (self.verify(stored[0]), stored[1])
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
-        found = self.backend.set_state(signature(self.key, state) + state, token)
-        return found and (self.opened(found[0]), *found[1:])
+        """Store a state; return the stored one, its token, and whether it is this one."""
+        stored = self.backend.set_state(signature(self.key, state) + state, token)
+        return stored and (self.verify(stored[0]), *stored[1:])
 
-    def opened(self, signed: bytes) -> bytes:
+    def verify(self, signed: bytes) -> bytes:
+        """Return the state without its signature; raise `failure` if the signature is wrong."""
         state = signed[SIZE:]
         if not hmac.compare_digest(signed[:SIZE], signature(self.key, state)):
             raise self.failure(
-                "somebody who is not a node of this run has written into its rendezvous; nothing of it was used"
+                "a host that is not a node of this run has written to its rendezvous; the data was ignored"
             )
         return state
 
 
 def signature(key: bytes, state: bytes) -> bytes:
+    """Return the signature of a state."""
     return hmac.new(key, state, DIGEST).digest()

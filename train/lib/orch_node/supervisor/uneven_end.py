@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from orch_node.supervisor.rank_tracker import RankTracker
 
-# For a backend that reports the lost peer by itself, and a script that does not need the result.
+# Time for a backend that reports the lost peer itself, or a script that does not need the result.
 GRACE_SECONDS = 10.0
 
 
 class UnevenEnd:
-    """The ranks of one attempt that wait in vain, and since when."""
+    """The ranks of an attempt that wait in vain, and since when."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, int] = {}
@@ -24,14 +24,14 @@ class UnevenEnd:
     def news(self, tracker: RankTracker, now: float) -> str:
         """Return a line to report as soon as ranks wait in vain, and then an empty one."""
         waiting = tracker.waiting_in_vain()
-        if waiting != self.waiting:  # a rank that still gets on does not wait
+        if waiting != self.waiting:  # a rank that makes progress does not wait
             self.waiting, self.since = waiting, now
             self.description = tracker.describe_uneven_end(waiting) if waiting else ""
         if not waiting or self.reported:
             return ""
         self.reported = True
-        return f"{self.description}; the run ends in {GRACE_SECONDS:.0f} s if it stays so"
+        return f"{self.description}; the run ends in {GRACE_SECONDS:.0f} s unless that changes"
 
     def problem(self, now: float) -> str:
-        """Return why the run cannot go on, once the ranks have waited long enough."""
+        """Return why the run cannot continue, once the ranks have waited long enough."""
         return self.description if self.waiting and now - self.since > GRACE_SECONDS else ""

@@ -1,5 +1,8 @@
-"""How steps of a job are started: beside the one that holds the agents, on all its cores, and such
-that Slurm ends no rank by itself: which one has failed first is told before the others end."""
+"""Options of the steps of a job.
+
+Steps share all cores with the step that holds the agents. Slurm must not end any rank by itself,
+so that orch can report which rank has failed first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 STEP = ("--overlap", "--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL")
-# The same for steps that hydra starts.
+# The same options as environment variables, for steps that hydra starts.
 VARIABLES = {
     "SLURM_OVERLAP": "1",
     "SLURM_CPU_BIND": "none",

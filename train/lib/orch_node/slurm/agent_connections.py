@@ -1,4 +1,4 @@
-"""The agents of a job: one step of Slurm starts them all, and each connects to the supervisor."""
+"""Start the agents of a job as one step of Slurm, and accept their connections."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from orch_node.protocol.slurm import Hello
 from orch_node.protocol.values import ProtocolError
 from orch_node.slurm.agent import KEY
 from orch_node.slurm.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key, nonce
-from orch_node.slurm.words import STEP, one_task_each
+from orch_node.slurm.step_options import STEP, one_task_each
 from orch_node.whole_files import private
 
 GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one after another
 HELLO_SECONDS = 10.0  # for the first line of a connection
 TICK_SECONDS = 0.2
 MAX_HELLO_BYTES = 1 << 20
-MAX_STRANGERS = 64  # open connections without a first line, in addition to one for each node
+MAX_EXTRA_PENDING = 64  # open connections without a first line, in addition to one for each node
 STEP_LOG = "agents.log"
 LOG_CHARACTERS = 4000  # of the end of the log, in which the reason of a failure is looked for
 LOOPBACK = "127.0.0.1"
 NODE_ADDRESS = re.compile(r"\bNodeAddr=(\S+)")
 
 
-class GatherError(Exception):
-    """Why the nodes of the job did not come together, in one sentence."""
+class AgentConnectionError(Exception):
+    """An agent of the job that has not connected, with the reason."""
 
 
 def address_towards(peers: Sequence[str]) -> str:
-    """Return this node's address on the way to the first of the other nodes. No packet is sent.
+    """Return this node's address as the first of the other nodes reaches it. No packet is sent.
 
     Raises:
-        GatherError: if there is no way to that node.
+        AgentConnectionError: if there is no route to that node.
     """
     if not peers:
         return LOOPBACK
@@ -52,37 +52,43 @@ def address_towards(peers: Sequence[str]) -> str:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise GatherError(f"node0 finds no way to {peers[0]}: {error}") from None
+        raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
 
 
 def resolve(node: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """Return the family and address of a node: Slurm's names need not be names of hosts.
+    """Return the address family and address of a node. Slurm's names need not be host names.
 
     Raises:
         OSError: if neither the node's name nor its address in Slurm can be resolved.
     """
     try:
-        found = socket.getaddrinfo(node, 9, type=socket.SOCK_DGRAM)[0]
+        result = socket.getaddrinfo(node, 9, type=socket.SOCK_DGRAM)[0]
     except socket.gaierror:
         address = slurm_address(node)
         if not address:
             raise
-        found = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
-    return found[0], found[4]
+        result = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+    return result[0], result[4]
 
 
 def slurm_address(node: str) -> str:
     """Return the address by which Slurm itself reaches a node, or ''."""
-    shown = subprocess.run(
+    result = subprocess.run(
         ["scontrol", "show", "node", "--oneliner", node], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
-    match = NODE_ADDRESS.search(shown.stdout)
+    match = NODE_ADDRESS.search(result.stdout)
     return match[1] if match else ""
 
 
 @dataclass
-class Newcomer:
-    """A connection that has not said yet which node it is."""
+class PendingConnection:
+    """A connection that has not introduced itself yet.
+
+    Attributes:
+        deadline: the time (monotonic) at which it is dropped.
+        nonce: the number that it has to sign.
+        received: its first line as far as it has arrived.
+    """
 
     connection: socket.socket
     deadline: float
@@ -90,12 +96,12 @@ class Newcomer:
     received: bytes = b""
 
 
-class Gathering:
-    """The step of a job that starts its agents, and their connections.
+class AgentConnections:
+    """The connections to the agents of a job, and the step of Slurm that holds the agents.
 
     Attributes:
         nodes: the names of all nodes of the job, node0 first.
-        hellos: what each node is, once it has connected.
+        hellos: what each node reports, once its agent has connected.
         connections: the connection of each node's agent, with the signatures of its lines.
         step: the process of Slurm that holds the agents.
     """
@@ -109,14 +115,15 @@ class Gathering:
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         self.server = socket.create_server((self.address, 0), family=family, backlog=len(nodes))
         self.server.setblocking(False)
-        self.newcomers: dict[int, Newcomer] = {}
+        self.pending: dict[int, PendingConnection] = {}
         self.hellos: dict[str, Hello] = {}
         self.connections: dict[str, tuple[socket.socket, SignedLines]] = {}
         self.step = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        where = f"{self.address}:{self.server.getsockname()[1]}"
-        agent = program.command("slurm-agent", str(self.run_dir), where)
+        """Start the agents of all nodes."""
+        address = f"{self.address}:{self.server.getsockname()[1]}"
+        agent = program.command("slurm-agent", str(self.run_dir), address)
         with open(self.log, "ab", opener=private) as log:
             return subprocess.Popen(
                 ["srun", *STEP, *one_task_each(self.nodes), "--job-name=orch-agents", *agent],
@@ -127,38 +134,43 @@ class Gathering:
                 start_new_session=True,
             )
 
-    def all(self, seconds: float = GATHER_SECONDS) -> None:
+    def accept_all(self, seconds: float = GATHER_SECONDS) -> None:
         """Wait until every node has connected, whatever else connects meanwhile.
 
         Raises:
-            GatherError: if nodes are missing at the end of the time; it names them.
+            AgentConnectionError: if nodes are missing at the end of the time; it names them.
         """
         with selectors.DefaultSelector() as selector, self.server:
             selector.register(self.server, selectors.EVENT_READ)
             try:
                 self.accept_nodes(selector, time.monotonic() + seconds)
             finally:
-                for descriptor in [*self.newcomers]:
+                for descriptor in [*self.pending]:
                     self.drop(selector, descriptor)
 
     def accept_nodes(self, selector: selectors.BaseSelector, deadline: float) -> None:
+        """Accept connections until all nodes have one.
+
+        Raises:
+            AgentConnectionError: if the step ends or the deadline passes before.
+        """
         while missing := [node for node in self.nodes if node not in self.hellos]:
             if self.step.poll() is not None or time.monotonic() > deadline:
-                raise GatherError(self.why(missing))
+                raise AgentConnectionError(self.describe_missing(missing))
             for key, _ in selector.select(TICK_SECONDS):
                 if key.fileobj is self.server:
                     self.accept(selector)
                 else:
                     self.read(selector, key.fd)
-            self.drop_late(selector)
-            self.limit_newcomers(selector)
+            self.drop_expired(selector)
+            self.limit_pending(selector)
 
-    def limit_newcomers(self, selector: selectors.BaseSelector) -> None:
+    def limit_pending(self, selector: selectors.BaseSelector) -> None:
         """Accept no more connections while too many have not introduced themselves.
 
         The kernel holds further connections until some of the open ones are dropped for being late.
         """
-        is_full = len(self.newcomers) >= len(self.nodes) + MAX_STRANGERS
+        is_full = len(self.pending) >= len(self.nodes) + MAX_EXTRA_PENDING
         if is_full and self.server in selector.get_map():
             selector.unregister(self.server)
         elif not is_full and self.server not in selector.get_map():
@@ -168,70 +180,73 @@ class Gathering:
         """Accept a connection and send it a number to sign."""
         try:
             connection, _ = self.server.accept()
-        except OSError:  # it has left already
+        except OSError:  # the other end has closed it already
             return
         connection.setblocking(False)
-        newcomer = Newcomer(connection, time.monotonic() + HELLO_SECONDS)
-        self.newcomers[connection.fileno()] = newcomer
+        pending_connection = PendingConnection(connection, time.monotonic() + HELLO_SECONDS)
+        self.pending[connection.fileno()] = pending_connection
         selector.register(connection, selectors.EVENT_READ)
         try:
-            connection.send(newcomer.nonce.encode() + b"\n")
+            connection.send(pending_connection.nonce.encode() + b"\n")
         except OSError:
             self.drop(selector, connection.fileno())
 
     def read(self, selector: selectors.BaseSelector, descriptor: int) -> None:
-        """Read what a newcomer has sent; take it in or drop it once its first line is there."""
-        newcomer = self.newcomers.get(descriptor)
-        if newcomer is None:
+        """Read from a pending connection; authenticate or close it once its first line is there."""
+        pending_connection = self.pending.get(descriptor)
+        if pending_connection is None:
             return
         try:
-            piece = newcomer.connection.recv(1 << 16)
+            piece = pending_connection.connection.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
             piece = b""
-        newcomer.received += piece
-        if piece and not piece.endswith(b"\n") and len(newcomer.received) <= MAX_HELLO_BYTES:
+        pending_connection.received += piece
+        if piece and not piece.endswith(b"\n") and len(pending_connection.received) <= MAX_HELLO_BYTES:
             return
-        selector.unregister(newcomer.connection)
-        del self.newcomers[descriptor]
-        if not self.welcome(newcomer):
-            newcomer.connection.close()
+        selector.unregister(pending_connection.connection)
+        del self.pending[descriptor]
+        if not self.authenticate(pending_connection):
+            pending_connection.connection.close()
 
-    def welcome(self, newcomer: Newcomer) -> bool:
-        """Take a node in; return False for whoever does not know the key."""
-        agent_nonce, _, sealed = newcomer.received.partition(b" ")
+    def authenticate(self, pending_connection: PendingConnection) -> bool:
+        """Add the connection of a node; return False if it does not know the key."""
+        agent_nonce, _, sealed = pending_connection.received.partition(b" ")
         try:
-            key = connection_key(self.key, newcomer.nonce, agent_nonce.decode("ascii"))
+            key = connection_key(self.key, pending_connection.nonce, agent_nonce.decode("ascii"))
             lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
             hello = slurm.parse_hello(lines.open(sealed))
         except (UnicodeDecodeError, SignatureError, ProtocolError):
             return False
         if hello.node not in self.nodes or hello.node in self.hellos:
             return False
-        newcomer.connection.setblocking(True)
+        pending_connection.connection.setblocking(True)
         self.hellos[hello.node] = hello
-        self.connections[hello.node] = newcomer.connection, lines
+        self.connections[hello.node] = pending_connection.connection, lines
         return True
 
-    def drop_late(self, selector: selectors.BaseSelector) -> None:
+    def drop_expired(self, selector: selectors.BaseSelector) -> None:
+        """Close connections that have not introduced themselves in time."""
         now = time.monotonic()
-        for descriptor in [at for at, one in self.newcomers.items() if one.deadline < now]:
+        for descriptor in [key for key, pending in self.pending.items() if pending.deadline < now]:
             self.drop(selector, descriptor)
 
     def drop(self, selector: selectors.BaseSelector, descriptor: int) -> None:
-        newcomer = self.newcomers.pop(descriptor, None)
-        if newcomer is not None:
-            selector.unregister(newcomer.connection)
-            newcomer.connection.close()
+        """Close a pending connection."""
+        pending_connection = self.pending.pop(descriptor, None)
+        if pending_connection is not None:
+            selector.unregister(pending_connection.connection)
+            pending_connection.connection.close()
 
-    def why(self, missing: Sequence[str]) -> str:
+    def describe_missing(self, missing: Sequence[str]) -> str:
+        """Return which agents have not connected, with the last line of the step's log."""
         output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
         names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if missing[8:] else "")
-        return f"no agent came from {names}: {output[-1] if output else 'srun printed nothing'}"
+        return f"no agent has connected from {names}: {output[-1] if output else 'srun printed nothing'}"
 
     def end(self) -> None:
-        """The agents have left, or are told to."""
+        """Close all connections, and end the step if it still runs."""
         self.server.close()
         for connection, _ in self.connections.values():
             connection.close()

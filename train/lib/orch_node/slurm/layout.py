@@ -1,0 +1,123 @@
+"""Assign the ranks of a job to the cores that its nodes report. Nothing here has side effects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from orch_node.protocol import files, mpirun
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.cores import split
+from orch_node.protocol.environment import held_to, local_numbers, preloaded
+from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
+from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags, describe_lack
+from orch_node.protocol.slurm import NODE0, Hello, JobConfig
+
+REPAIR = "`orch provision --on slurm` for a root= folder, else `orch setup` where orch is installed"
+
+
+class LayoutError(Exception):
+    """The nodes of the job cannot run it. The text says why, and what to do."""
+
+
+def check_nodes(config: JobConfig, hellos: Sequence[Hello]) -> None:
+    """Check that all nodes have enough cores, plausible CPU flags and the instructions required.
+
+    Raises:
+        LayoutError: for the first node that cannot run its ranks.
+    """
+    for hello in hellos:
+        if len(hello.cores) < config.ppn:
+            raise LayoutError(
+                f"{hello.node} gives this job {len(hello.cores)} cores, but --ppn is {config.ppn}. "
+                "Request more cores: --slurm cpus-per-task=N or --slurm exclusive, or start fewer ranks."
+            )
+        try:
+            check_flags(hello.flags)
+        except ValueError as error:
+            raise LayoutError(f"{hello.node} reports wrong CPU flags: {error}. {FLAGS_HINT}") from None
+        if config.needs_bf16 and not bf16_flag(hello.flags):
+            raise LayoutError(
+                f"Precision bf16: {describe_lack(hello.node)}. Use --precision fp32, "
+                "--allow-slow-bf16, or --slurm constraint=FEATURE for nodes that have them."
+            )
+
+
+def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
+    """Return the layout of the run.
+
+    Args:
+        config: what was planned.
+        hellos: what the nodes report, in the order of their ranks, spare nodes last.
+    """
+    ranked, spares = hellos[: config.nodes], hellos[config.nodes :]
+    return RunLayout(
+        world_size=config.nodes * config.ppn,
+        backend=config.backend,
+        backend_module=config.backend_module,
+        timeout_seconds=config.timeout_seconds,
+        setvars=config.setvars,
+        precision=config.precision,
+        spares_without_bf16=tuple(spare.node for spare in spares if not bf16_flag(spare.flags)),
+        spares=tuple(Spare(node=spare.node, host=spare.node) for spare in spares),
+        nodes=tuple(node_entry(config, hello, is_single_node=len(hellos) == 1) for hello in hellos),
+        ranks=tuple(
+            rank_placement(config, hello, rank=number * config.ppn + local, local=local)
+            for number, hello in enumerate(ranked)
+            for local in range(config.ppn)
+        ),
+    )
+
+
+def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> NodeEntry:
+    """Return the entry of a node; a single node needs no address and listens on loopback."""
+    return NodeEntry(
+        name=hello.node,
+        host=hello.host,
+        torch=config.torch,
+        address=None if is_single_node else hello.address,
+        interface=None if is_single_node else hello.interface,
+        env=held_to(hello.interface) if is_single_node else {**held_to(hello.interface), "FI_PROVIDER": "tcp"},
+        repair=REPAIR,
+        recorded=False,
+    )
+
+
+def rank_placement(config: JobConfig, hello: Hello, *, rank: int, local: int) -> Placement:
+    cores = split(hello.cores, config.ppn)[local]
+    return Placement(
+        rank=rank,
+        node=hello.node,
+        local_rank=local,
+        local_world_size=config.ppn,
+        cpus=tuple(core.cpus[0] for core in cores),
+        worker_cpus=(),
+        threads=len(cores),
+        env=local_numbers(config.env, local, config.ppn),
+    )
+
+
+def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of the run's folder by name.
+
+    Args:
+        config: what was planned.
+        hellos: what the nodes report.
+        libraries: path by name of what node0 has for LD_PRELOAD.
+    """
+    node0 = hellos[0].address
+    preload = [libraries[name] for name in config.preload if name in libraries]
+    rendezvous = {"MASTER_ADDR": node0, "MASTER_PORT": str(config.port)}
+    pairs = ((hello.node, config.ppn) for hello in hellos[: config.nodes])  # srun's names
+    planned = {name: text.replace(NODE0, node0) for name, text in config.files.items()}
+    return {
+        **planned,
+        files.LAYOUT: layouts.render(create_layout(config, hellos)),
+        files.ENVIRONMENT: json.dumps({**config.env, **preloaded(preload), **rendezvous}, indent=1),
+        **({files.HOSTFILE: mpirun.hostfile(config.mpi, pairs)} if config.mpi else {}),
+    }
+
+
+def launcher_command(config: JobConfig, node0: str) -> list[str]:
+    """Return the launcher's command with node0's address in it."""
+    return [word.replace(NODE0, node0) for word in config.launcher]
