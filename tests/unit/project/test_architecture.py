@@ -133,6 +133,11 @@ def test_each_package_has_a_layer() -> None:
     assert packages - {"__init__"} == set(LAYERS)
 
 
+def test_contributing_lists_the_layers() -> None:
+    text = " ".join((ROOT.parent / "CONTRIBUTING.md").read_text().split())
+    assert f"below it: {', '.join(LAYERS)}." in text
+
+
 def test_imports_go_down_the_layers() -> None:
     assert violations(FILES, imports_of_upper_layers) == {}
 
