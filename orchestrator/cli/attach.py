@@ -53,20 +53,18 @@ def stop(
     Without an ID, the newest run that has not ended is stopped.
     """
     from orchestrator.operations import runs as operation
-    from orchestrator.operations.find import find
     from orchestrator.report import cleanup
     from orchestrator.runs import store
 
-    live = operation.live_runs(runs_dir, inventory) if run == "last" else ()
-    handle = find(runs_dir, live[-1] if live else run, inventory, complain)
+    handle, others = operation.find_live(runs_dir, run, inventory, complain)
     before = store.load(handle.folder).state
     done = handle.stop()
     if as_json:
-        say(cleanup.as_json("stop", done))
+        say(cleanup.as_json("stop", done, not_stopped=others))
     else:
         after = store.load(handle.folder).state
         say(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
-        if others := live[:-1]:
+        if others:
             say(f"Not stopped: {', '.join(others)}. `orch stop ID` stops one.")
     raise typer.Exit(done.exit_code)
 

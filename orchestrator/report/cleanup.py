@@ -14,9 +14,9 @@ from orchestrator.runs.cleanup import CleanupReport
 LIVING = ("planned", "running")
 
 
-def as_json(kind: str, cleanup: CleanupReport) -> str:
+def as_json(kind: str, cleanup: CleanupReport, **fields: object) -> str:
     head = {"schema": SCHEMA, "kind": kind, "exit_code": cleanup.exit_code}
-    return json.dumps({**head, **asdict(cleanup)}, indent=1)
+    return json.dumps({**head, **asdict(cleanup), **fields}, indent=1)
 
 
 def text(cleanup: CleanupReport) -> str:

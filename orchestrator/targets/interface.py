@@ -38,12 +38,18 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Runs that are known, oldest first; hosts that were silent, and runs that cannot be read or
-    followed, in words."""
+    """Runs that are known, oldest first.
+
+    Attributes:
+        silent: The hosts that did not answer, with the reason.
+        warnings: Runs that cannot be read or followed, with the reason.
+        open: What `Target.find` does, without another query of the hosts.
+    """
 
     rows: tuple[RunRow, ...]
     silent: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    open: Callable[[Path, str, Tell], RunHandle] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,3 +24,6 @@ def test_stop_takes_the_newest_run_that_has_not_ended_and_names_the_others(orch:
     stopped = orch("stop")
     assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
     assert f"Not stopped: {planned.name}." in stopped.stdout
+    assert orch("stop", live).returncode == 0
+    again = json.loads(orch("stop", "--json").stdout)
+    assert (again["run_id"], again["not_stopped"]) == (planned.name, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
@@ -40,7 +41,12 @@ class SshTarget:
         )
 
     def list_runs(self, where: str) -> Listed:
-        return find.list_runs(where)
+        asked = find.ask_inventory(where)
+
+        def open_run(base: Path, name: str, tell: Tell) -> RunHandle:
+            return SshHandle(*find.find(base, name, where, tell, asked=asked))
+
+        return replace(find.list_runs(asked), open=open_run)
 
     def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
         return cleanup.clean(where, base, look=look)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.operations.runs import live_runs
-from orchestrator.runs import store
-from tests.recorded import ended, make_run, write
+import pytest
+from orch_node.protocol.record import RunRecord
 
-FIRST, SECOND, THIRD = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3))
+from orchestrator.operations.runs import find_live
+from orchestrator.runs import store
+from orchestrator.runs.rows import row_of
+from orchestrator.targets import registry
+from orchestrator.targets.interface import Listed, silent
+from tests.recorded import ended, make_run, write
+from tests.unit.runs.test_record import RECORD
+
+OLDEST, FIRST, SECOND, THIRD = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4))
 
 
 def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
@@ -19,9 +27,44 @@ def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     assert store.find(tmp_path, SECOND).id == SECOND
 
 
-def test_live_runs_are_those_that_have_not_ended(tmp_path: Path) -> None:
-    for second, run in enumerate((FIRST, SECOND, THIRD)):
-        folder = make_run(tmp_path, run, created=float(second))
+class Handle:
+    """A run elsewhere that has ended, as its node reports when it is asked."""
+
+    def __init__(self, record: RunRecord, folder: Path) -> None:
+        self.record, self.folder, self.tell = record, folder, silent
+
+    def finish(self) -> None:
+        if self.record.run_id == SECOND:
+            write(self.folder / "outcome.json", ended())
+
+
+class Target:
+    """A target whose nodes know one run, which `open` finds without another query."""
+
+    def handle(self, record: RunRecord, folder: Path) -> Handle:
+        return Handle(record, folder)
+
+    def list_runs(self, where: str) -> Listed:
+        row = row_of(RECORD, state="running", nodes=(), progress="", folder="")
+        return Listed(rows=(row,), open=lambda base, name, tell: Handle(replace(RECORD, run_id=name), base))  # type: ignore[arg-type, return-value]
+
+
+def test_the_newest_live_run_is_found_after_runs_elsewhere_were_refreshed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = {"node": "far", "via": ["ssh", "far"]}
+    for second, run in enumerate((OLDEST, FIRST, SECOND, THIRD)):
+        changes = {"node0": far} if run in (SECOND, THIRD) else {}
+        folder = make_run(tmp_path, run, created=float(second), **changes)
         if run != THIRD:
             (folder / "outcome.json").unlink()
-    assert live_runs(tmp_path, None) == (FIRST, SECOND)
+    monkeypatch.setattr(registry, "of_record", lambda record: Target())
+    handle, others = find_live(tmp_path, "last", None, silent)
+    assert (handle.record.run_id, others) == (FIRST, (OLDEST,))
+    assert store.load(tmp_path / SECOND).state == "done"
+
+
+def test_the_nodes_of_an_inventory_are_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "at", lambda inventory: Target())
+    handle, others = find_live(tmp_path, "last", "lab", silent)
+    assert (handle.record.run_id, others) == (RECORD.run_id, ())
