@@ -39,7 +39,7 @@ test-all: export ORCH_SUITE_ALL = 1
 test-all: .venv/.dev    ## run all tests, also those that CI leaves out (hours)
 	nice $(BIN)/python -m tests.apiserver.build
 	$(MAKE) test
-	ORCH_LARGE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/bindings/test_others.py -k more_than_an_int
+	ORCH_LARGE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/bindings/test_collectives.py -k more_than_an_int
 
 test-unit: .venv/.dev    ## run the tests of single modules (some minutes)
 	@tests/prepare unit

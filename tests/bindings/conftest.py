@@ -1,4 +1,4 @@
-"""Starts real ranks, through hydra, torchrun or bare processes, and never waits for ever."""
+"""Start real ranks by hydra, by torchrun or as bare processes, with time limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.ports import free_port
 from tests.warm import BINDINGS
 
-PORTS = 4  # in a row: a program may serve one store after another
+PORTS = 4  # consecutive ports, because a program may serve several stores
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.executable).parent
 SET_BY_LAUNCHERS = ("PMI_", "PMIX_", "MPI_", "I_MPI_", "HYDI_", "HYDRA_", "TORCHELASTIC_", "CCL_", "FI_")
@@ -24,10 +24,10 @@ SET_FOR_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    code: int
+    code: int  # of the first process that failed, or 0
     text: str
     seconds: float
-    codes: tuple[int, ...] = ()
+    codes: tuple[int, ...] = ()  # of all processes that the test started
 
 
 def clean_environment(extra: dict[str, str]) -> dict[str, str]:
@@ -40,83 +40,94 @@ def clean_environment(extra: dict[str, str]) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port(PORTS)),
         "OMP_NUM_THREADS": "1",
-        "ORCH_CCL_SHARED_MEMORY": "0",  # through oneCCL, unless a test asks for shared memory
+        "ORCH_CCL_SHARED_MEMORY": "0",  # use oneCCL, unless a test requests shared memory
     }
     return env | {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "PYTHONUNBUFFERED": "1"} | extra
 
 
 def commands(
-    by: str, ranks: int, program: list[str], env: dict[str, str], warm: bool = False
+    launcher: str, ranks: int, program: list[str], env: dict[str, str], warm: bool = False
 ) -> list[tuple[list[str], dict[str, str]]]:
-    """One (command, environment) per process that the test itself starts."""
-    asked = [*(BINDINGS.command() if warm else [sys.executable]), *program]
-    if by == "mpi":
-        return [([str(BIN / "mpiexec.hydra"), "-n", str(ranks), *asked], env)]
-    if by == "torchrun":
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-        return [([*launcher, "--master-port", env["MASTER_PORT"], "--no-python", *asked], env)]
+    """Return the command and the environment of each process that the test itself starts."""
+    command = [*(BINDINGS.command() if warm else [sys.executable]), *program]
+    if launcher == "mpi":
+        return [([str(BIN / "mpiexec.hydra"), "-n", str(ranks), *command], env)]
+    if launcher == "torchrun":
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+        return [([*torchrun, "--master-port", env["MASTER_PORT"], "--no-python", *command], env)]
     local = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    return [(asked, env | local | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+    return [(command, env | local | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+
+
+def start(command: list[str], log: Path, **options: object) -> subprocess.Popen:
+    """Start a process in a new session and append its output to a log."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, **options
+        )
+
+
+def kill_sessions(processes: list[subprocess.Popen]) -> None:
+    for process in processes:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
 
 
 def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:
-    until = time.monotonic() + timeout
-    late = False
+    """Wait for all processes; after the timeout kill them and return an error message."""
+    deadline = time.monotonic() + timeout
     for process in processes:
         try:
-            process.wait(max(0.1, until - time.monotonic()))
+            process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            late = True
-            break
-    for process in processes:
-        if process.poll() is None or late:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            process.wait()
-    return f"still running after {timeout} s" if late else ""
+            kill_sessions(processes)
+            return f"still running after {timeout} s"
+    return ""
 
 
 @pytest.fixture
 def launch(tmp_path):
-    """launch("program.py", *args, ranks=2, by="mpi"|"torchrun"|"bare") -> Outcome.
+    """Return launch("program.py", *args, ranks=2, launcher="mpi"|"torchrun"|"bare") -> Outcome.
 
-    `warm`: see tests/warm.py; else each rank is a Python of its own."""
+    With `warm` the ranks are forked from a process that has imported torch; see tests/warm.py.
+    """
 
     def run(
         program: str,
         *args: str,
         ranks: int = 2,
-        by: str = "mpi",
+        launcher: str = "mpi",
         timeout: float = 60,
         env: dict[str, str] | None = None,
         warm: bool = True,
     ) -> Outcome:
         full = clean_environment(env or {})
-        asked = commands(by, ranks, [str(PROGRAMS / program), *args], full, warm)
-        begun = time.monotonic()
-        started = []
-        logs = []
-        for number, (command, variables) in enumerate(asked):
-            logs.append(tmp_path / f"{program}-{len(list(tmp_path.iterdir()))}-{number}.log")
-            with logs[-1].open("wb") as log:
-                started.append(
-                    subprocess.Popen(
-                        command,
-                        env=variables,
-                        cwd=tmp_path,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-        late = wait_all(started, timeout)
+        start_time = time.monotonic()
+        processes, logs = [], []
+        for command, variables in commands(launcher, ranks, [str(PROGRAMS / program), *args], full, warm):
+            logs.append(tmp_path / f"{program}-{len(list(tmp_path.iterdir()))}.log")
+            processes.append(start(command, logs[-1], env=variables, cwd=tmp_path))
+        error = wait_all(processes, timeout)
         text = "".join(log.read_text(errors="replace") for log in logs)
-        assert not late, f"{program} {' '.join(args)}: {late}\n{text}"
-        codes = tuple(process.returncode for process in started)
+        assert not error, f"{program} {' '.join(args)}: {error}\n{text}"
+        codes = tuple(process.returncode for process in processes)
         first_failure = next((code for code in codes if code), 0)
-        return Outcome(code=first_failure, text=text, seconds=time.monotonic() - begun, codes=codes)
+        return Outcome(code=first_failure, text=text, seconds=time.monotonic() - start_time, codes=codes)
+
+    return run
+
+
+@pytest.fixture
+def run_ranks(launch):
+    """Return a function like launch() that checks that all ranks succeed and print `expected`."""
+
+    def run(program: str, *args: str, expected: str = "fine", count: int = 0, ranks: int = 2, **options) -> Outcome:
+        outcome = launch(program, *args, ranks=ranks, **options)
+        assert outcome.code == 0, outcome.text
+        assert outcome.text.count(expected) == (count or ranks), outcome.text
+        return outcome
 
     return run

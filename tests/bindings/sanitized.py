@@ -1,4 +1,4 @@
-"""The extension under a sanitizer of the compiler's: built apart, run by bare ranks."""
+"""Build the extension with one of the compiler's sanitizers and run it by bare ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.provisioning.bindings_wheel import sources_digest
-from tests.bindings.conftest import PROGRAMS, clean_environment, commands, wait_all
+from tests.bindings.conftest import PROGRAMS, clean_environment, commands, start, wait_all
 
 CHECKOUT = Path(__file__).parents[2]
 BINDINGS = CHECKOUT / "bindings"
@@ -21,15 +21,14 @@ SUPPRESSIONS = Path(__file__).parent / "tsan.txt"
 
 
 def build(kind: str) -> Path:
-    """-> the folder to put on PYTHONPATH. Made anew where the sources are others than last time;
-    of several tests at once the first one makes it."""
+    """Build the extension, if its sources have changed, and return the folder for PYTHONPATH."""
     BUILT.mkdir(parents=True, exist_ok=True)
     with (BUILT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return built(kind)
+        return build_if_changed(kind)
 
 
-def built(kind: str) -> Path:
+def build_if_changed(kind: str) -> Path:
     folder, stamp = BUILT / kind, BUILT / f"{kind}.of"
     digest = sources_digest()
     if stamp.exists() and stamp.read_text() == digest:
@@ -52,14 +51,17 @@ def built(kind: str) -> Path:
 
 def runtime(kind: str) -> str:
     compiler = os.environ.get("CXX", "g++").split()
-    asked = [*compiler, f"-print-file-name={RUNTIMES[kind]}"]
-    found = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-    return f"{found} libstdc++.so.6"  # whose exceptions it must find when it is loaded itself
+    command = [*compiler, f"-print-file-name={RUNTIMES[kind]}"]
+    library = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return f"{library} libstdc++.so.6"  # the runtime looks up its exceptions when it is loaded
 
 
 def environment(kind: str, logs: Path) -> dict[str, str]:
-    """Only what the extension itself does is looked at: not torch, MPI and Python, which are not
-    built for it. A report alone fails no rank, which would hide those of the others."""
+    """Return the environment of the ranks.
+
+    The sanitizer ignores torch, MPI and Python, which are not built for it. A report does not end the
+    rank, because that would hide the reports of other ranks.
+    """
     common = f"log_path={logs}/report exitcode=0"
     return clean_environment(
         {
@@ -68,7 +70,7 @@ def environment(kind: str, logs: Path) -> dict[str, str]:
             "LD_PRELOAD": runtime(kind),
             "CCL_ATL_TRANSPORT": "ofi",
             "FI_PROVIDER": "tcp",
-            "FI_TCP_IFACE": "lo",  # groups made without init_process_group() do not choose an interface
+            "FI_TCP_IFACE": "lo",  # groups that are created without init_process_group() do not choose an interface
             "TSAN_OPTIONS": f"{common} ignore_noninstrumented_modules=1 report_signal_unsafe=0 "
             f"suppressions={SUPPRESSIONS}",
             "ASAN_OPTIONS": f"{common} detect_leaks=0",
@@ -77,26 +79,16 @@ def environment(kind: str, logs: Path) -> dict[str, str]:
 
 
 def reports(
-    kind: str, program: str, *args: str, ranks: int, logs: Path, also: Mapping[str, str]
+    kind: str, program: str, *args: str, ranks: int, logs: Path, extra_env: Mapping[str, str]
 ) -> tuple[str, list[str]]:
-    """`also`: for the ranks' environment. -> (what they printed, what the sanitizer found)."""
-    env, output = environment(kind, logs) | also, logs / "output"
-    processes = []
-    # Its shadow memory belongs where address space randomisation may have put something.
-    for command, variables in commands("bare", ranks, [str(PROGRAMS / program), *args], env):
-        with output.open("ab") as file:
-            processes.append(
-                subprocess.Popen(
-                    ["setarch", "--addr-no-randomize", *command],
-                    env=variables,
-                    cwd=logs,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                )
-            )
-    late = wait_all(processes, 300)
+    """Run a program and return its output and the reports of the sanitizer."""
+    env, output = environment(kind, logs) | extra_env, logs / "output"
+    # The sanitizer's shadow memory needs fixed addresses.
+    processes = [
+        start(["setarch", "--addr-no-randomize", *command], output, env=variables, cwd=logs)
+        for command, variables in commands("bare", ranks, [str(PROGRAMS / program), *args], env)
+    ]
+    error = wait_all(processes, 300)
     text = output.read_text(errors="replace")
-    assert not late, f"{late}\n{text}"
+    assert not error, f"{error}\n{text}"
     return text, [path.read_text(errors="replace") for path in logs.glob("report.*")]

@@ -1,85 +1,81 @@
-"""Work objects, groups, forks, stress, models: each in real ranks."""
+"""Work objects, groups, forks, stress and models, each in real ranks."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import pytest
 
 
-@pytest.mark.parametrize("by", ["mpi", "torchrun"])
-def test_work_objects_groups_and_refusals(launch, by):
-    outcome = launch("work_objects.py", by=by, timeout=60)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("fine") == 2
+@pytest.mark.parametrize("launcher", ["mpi", "torchrun"])
+def test_work_objects_groups_and_unsupported_calls(run_ranks, launcher):
+    run_ranks("work_objects.py", launcher=launcher)
 
 
-@pytest.mark.parametrize("by", ["mpi", "torchrun"])
-def test_init_and_destroy_again_and_again(launch, by):
-    outcome = launch("again_and_again.py", by=by, ranks=3, timeout=60)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("fine") == 3
+@pytest.mark.parametrize("launcher", ["mpi", "torchrun"])
+def test_init_and_destroy_can_be_repeated(run_ranks, launcher):
+    run_ranks("again_and_again.py", launcher=launcher, ranks=3)
 
 
-def test_forked_workers(launch):
-    outcome = launch("forks.py", timeout=60)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("fine") == 2
+def test_dataloader_workers_can_be_forked_while_a_group_exists(run_ranks):
+    run_ranks("forks.py")
 
 
 @pytest.mark.parametrize("shared", ["0", "1"], ids=["oneccl", "shared"])
-@pytest.mark.parametrize("act", ["destroy", "destroy-one", "drop", "abort", "query", "communicate"])
-def test_a_forked_child_can_neither_crash_nor_hang_nor_disturb(launch, act, shared):
-    env = {"ORCH_CCL_SHARED_MEMORY": shared}
-    outcome = launch("forked_child.py", act, by="bare", timeout=100, env=env)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("fine") == 2
+@pytest.mark.parametrize("action", ["destroy", "destroy-one", "drop", "abort", "query", "communicate"])
+def test_a_forked_child_does_not_crash_hang_or_disturb_its_parent(run_ranks, action, shared):
+    run_ranks("forked_child.py", action, launcher="bare", timeout=100, env={"ORCH_CCL_SHARED_MEMORY": shared})
+
+
+@pytest.mark.parametrize(("ranks", "shared"), [(2, "0"), (3, "0"), (3, "1")], ids=["2-oneccl", "3-oneccl", "3-shared"])
+def test_a_thousand_mixed_rounds_on_two_groups(run_ranks, ranks, shared):
+    run_ranks("stress.py", ranks=ranks, timeout=120, env={"ORCH_CCL_SHARED_MEMORY": shared})
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_thousand_mixed_rounds_on_two_groups(launch, ranks):
-    outcome = launch("stress.py", ranks=ranks, timeout=120)
-    assert outcome.code == 0, outcome.text
+def test_models_train_as_on_gloo(run_ranks, ranks, tmp_path):
+    expected = "functional collectives are right"
+    run_ranks("models.py", str(tmp_path / "checkpoint"), ranks=ranks, timeout=120, expected=expected)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_models_train_as_on_gloo(launch, ranks, tmp_path):
-    outcome = launch("models.py", str(tmp_path / "checkpoint"), ranks=ranks, timeout=120)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("functional collectives are right") == ranks
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_trainer_uses_the_existing_group(run_ranks, tmp_path):
+    run_ranks("trainer.py", str(tmp_path / "out"), timeout=120, expected="trained on ccl")
 
 
-def test_setting_up_a_group_names_who_is_absent(launch):
+def test_setup_of_a_group_names_an_absent_rank(launch):
     outcome = launch("absent.py", timeout=40)
     assert outcome.code != 0
     assert "timed out after 5000 ms: no sign of rank 1" in outcome.text
 
 
-@pytest.mark.parametrize("silent", [["1"], ["0", "kept"]], ids=["at-first", "before-connecting"])
-def test_setting_up_a_group_names_who_stops_half_way(launch, silent):
+@pytest.mark.parametrize("arguments", [["1"], ["0", "kept"]], ids=["at-first", "before-connecting"])
+def test_setup_of_a_group_names_a_rank_that_stops_responding(launch, arguments):
     env = {"CCL_ATL_TRANSPORT": "ofi"}
-    outcome = launch("half_way.py", *silent, by="bare", ranks=1, timeout=40, env=env)
-    rank = silent[0]
+    outcome = launch("half_way.py", *arguments, launcher="bare", ranks=1, timeout=40, env=env)
     assert outcome.code == 0, outcome.text
-    assert f"timed out after 2000 ms: rank {rank} (node7, pid 4711) had started but stopped responding" in outcome.text
-    assert "see its output for the reason" in outcome.text
+    rank = f"rank {arguments[0]} (node7, pid 4711)"
+    assert f"timed out after 2000 ms: {rank} had started but stopped responding" in outcome.text
 
 
-def test_oneccl_waits_in_the_store_for_a_late_rank(launch):
-    outcome = launch("store_calls.py", by="bare", ranks=3, timeout=60)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("fine") == 3
+def test_oneccl_waits_in_the_store_for_a_late_rank(run_ranks):
+    run_ranks("store_calls.py", launcher="bare", ranks=3)
 
 
-@pytest.mark.parametrize("env", [{}, {"ORCH_CCL_SHARED_MEMORY": "1"}], ids=["oneccl", "shared"])
-def test_collectives_in_the_background_give_way_to_the_computation(launch, env):
-    outcome = launch("polite.py", "together", by="bare", warm=False, env=env)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("nice 10\n") == 2
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes pid namespaces")
-def test_between_hosts_they_do_not(launch):
-    outcome = launch("polite.py", "apart", by="bare", warm=False)
-    assert outcome.code == 0, outcome.text
-    assert outcome.text.count("nice 0\n") == 2
+@pytest.mark.parametrize(
+    ("hosts", "env", "nice"),
+    [
+        pytest.param("together", {}, 10, id="oneccl"),
+        pytest.param("together", {"ORCH_CCL_SHARED_MEMORY": "1"}, 10, id="shared"),
+        pytest.param(
+            "apart",
+            {},
+            0,
+            id="two-hosts",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root creates pid namespaces"),
+        ),
+    ],
+)
+def test_the_communication_thread_has_a_low_priority_on_one_host(run_ranks, hosts, env, nice):
+    run_ranks("polite.py", hosts, launcher="bare", warm=False, env=env, expected=f"nice {nice}\n")

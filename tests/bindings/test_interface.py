@@ -1,4 +1,4 @@
-"""Without MPI: the interface that ranks take, and a backend that nobody has imported."""
+"""Check the choice of the network interface without MPI, and the backend without an import."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ ROUTE = (
 
 
 @pytest.mark.parametrize("master", ["127.0.0.1", "localhost", "::1"])
-def test_nobody_else_reaches_a_loopback(master: str) -> None:
+def test_a_loopback_master_selects_the_loopback(master: str) -> None:
     assert interface_to_ranks({"MASTER_ADDR": master}) == "lo"
 
 
-def test_ranks_that_are_all_here_take_the_loopback() -> None:
-    here = {"MASTER_ADDR": "192.0.2.200", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-    assert interface_to_ranks(here) == "lo"
+def test_ranks_on_one_host_use_the_loopback() -> None:
+    local_env = {"MASTER_ADDR": "192.0.2.200", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    assert interface_to_ranks(local_env) == "lo"
 
 
-@pytest.mark.skipif(not ROUTE, reason="no network: NOTHING is known of ways to other hosts")
-def test_ranks_of_several_hosts_take_the_way_to_the_master() -> None:
+@pytest.mark.skipif(not ROUTE, reason="no network: the route to other hosts is NOT tested")
+def test_ranks_on_several_hosts_use_the_route_to_the_master() -> None:
     name, address = ROUTE[1], ROUTE[3].partition("/")[0]
-    asked = {"MASTER_ADDR": address, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    env = {"MASTER_ADDR": address, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     assert interface_of(address) == name
-    # An address of this host is looked up as that of its interface, not of the loopback.
-    assert interface_to_ranks(asked) == name
+    # An address of this host selects its interface, although its route is the loopback.
+    assert interface_to_ranks(env) == name
 
 
 @pytest.mark.parametrize("master", ["", "no-such-host.invalid"])
-def test_nothing_is_guessed(master: str) -> None:
+def test_an_unknown_master_selects_no_interface(master: str) -> None:
     assert interface_to_ranks({"MASTER_ADDR": master}) is None
 
 
-@pytest.mark.parametrize("by", ["bare", "torchrun"])
-def test_ccl_is_known_without_an_import(launch, by: str) -> None:
-    done = launch("no_import.py", by=by, warm=False)
-    assert done.code == 0, done.text
-    assert done.text.count("ccl by lo") == 2, done.text
+@pytest.mark.parametrize("launcher", ["bare", "torchrun"])
+def test_ccl_is_available_without_an_import(launch, launcher: str) -> None:
+    outcome = launch("no_import.py", launcher=launcher, warm=False)
+    assert outcome.code == 0, outcome.text
+    assert outcome.text.count("ccl by lo") == 2, outcome.text
 
 
-def test_who_asks_for_gloo_loads_no_ccl() -> None:
+def test_a_gloo_group_does_not_load_ccl() -> None:
     code = (
         "import sys, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
         "assert dist.is_backend_available('ccl')\n"
         "assert not [name for name in sys.modules if name.startswith('oneccl_bindings')]\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert outcome.returncode == 0, outcome.stderr

@@ -1,4 +1,4 @@
-"""The bindings on a torch before and one after `current`'s: Debian's own, built and run there."""
+"""Build and run the bindings with an older and a newer torch than `current`: those of Debian."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.torches.debian import RELEASES, Debian, ImageUnavailable, image
 from tests.torches.suite import SHORT, Program
 
 BUILT: dict[str, Debian] = {}
-# One after the other: each would compile the same, and computes on all cores.
+# One test after the other: each would compile the same sources, and uses all cores.
 pytestmark = pytest.mark.xdist_group("other torches")
 
 
@@ -24,35 +24,35 @@ def debian(request) -> Debian:
 
 
 def image_or_skip(suite: str) -> str:
-    """Where it cannot be had a skip says so; in CI that is a failure."""
+    """Return the image of a Debian release; skip the test without it, or fail in CI."""
     try:
         if not shutil.which("docker"):
             raise ImageUnavailable("no docker on this machine")
         return image(suite)
     except ImageUnavailable as error:
-        words = f"Debian {suite}: {error}: NOTHING is tested on torch {RELEASES[suite]}"
+        message = f"Debian {suite}: {error}: NOTHING is tested on torch {RELEASES[suite]}"
         if "CI" in os.environ:
-            pytest.fail(words)
-        pytest.skip(words)
+            pytest.fail(message)
+        pytest.skip(message)
 
 
 @pytest.mark.parametrize("program", SHORT, ids=str)
-def test_what_holds_on_current_holds_there(debian: Debian, program: Program):
+def test_the_programs_succeed_on_another_torch(debian: Debian, program: Program):
     assert debian.run(program)
 
 
-def test_the_build_tells_its_torch(debian: Debian):
+def test_the_version_contains_that_of_torch(debian: Debian):
     code = "import oneccl_bindings_for_pytorch as o, torch; print(o.__version__, torch.__version__)"
-    built, there = debian.python(code).split()[-2:]
-    assert built.startswith(there.split("+")[0] + "+orch.")
-    assert there.startswith(RELEASES[debian.suite])
+    built, installed = debian.python(code).split()[-2:]
+    assert built.startswith(installed.split("+")[0] + "+orch.")
+    assert installed.startswith(RELEASES[debian.suite])
 
 
-def test_it_is_refused_by_another_torch(debian: Debian):
+def test_the_bindings_are_rejected_with_another_torch(debian: Debian):
     code = (
         "import importlib.metadata as m; m.version = lambda name: '2.13.0+cpu'\n"
         "try: import oneccl_bindings_for_pytorch\n"
         "except ImportError as error: print(error)"
     )
-    said = debian.python(code)
-    assert f"was built for torch {RELEASES[debian.suite]}, but torch 2.13 is installed" in said
+    output = debian.python(code)
+    assert f"was built for torch {RELEASES[debian.suite]}, but torch 2.13 is installed" in output

@@ -1,4 +1,4 @@
-"""What the wheel promises besides collectives: drop-in names, setvars.sh, words for symbols."""
+"""Check the package besides collectives: compatible names, setvars.sh, builds, and import errors."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def test_names_and_version():
         "assert o.__version__.startswith(torch.__version__.split('+')[0] + '+orch.');"
         "print(o.__version__, o.oneccl_version)"
     )
-    done = python(code)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[0] == version("oneccl_bind_pt")
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[0] == version("oneccl_bind_pt")
 
 
 @pytest.mark.parametrize(
-    ("torch_version", "words"),
+    ("torch_version", "message"),
     [
         ("2.14.0", "but torch 2.14 is installed. Install both from one stack: `orch setup`"),
         ("2.7.1+cpu", "but torch 2.7 is installed. Install both from one stack: `orch setup`"),
     ],
 )
-def test_another_torch_is_refused_in_words(tmp_path, torch_version, words):
+def test_another_torch_is_rejected_with_a_hint(tmp_path, torch_version, message):
     info = tmp_path / f"torch-{torch_version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch_version}\n")
-    done = python("import oneccl_bindings_for_pytorch", tmp_path)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
+    result = python("import oneccl_bindings_for_pytorch", tmp_path)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: oneccl_bind_pt was built for torch ")
-    assert words in last
+    assert message in last
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
@@ -72,19 +72,19 @@ def test_setvars_is_safe_to_source(tmp_path, shell):
         "VIRTUAL_ENV": str(tmp_path / "venv"),
         "SETVARS": str(PACKAGE / "env" / "setvars.sh"),
     }
-    done = subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(bin_folder / "mpiexec.hydra")
+    result = subprocess.run([shell, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == str(bin_folder / "mpiexec.hydra")
     del env["VIRTUAL_ENV"]
     plain = 'set -eu; . "$SETVARS"; . "$SETVARS"; echo "$PATH"'
-    done = subprocess.run([shell, "-c", plain], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "/usr/bin:/bin")
+    result = subprocess.run([shell, "-c", plain], env=env, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, "/usr/bin:/bin")
 
 
-def test_a_missing_compiler_is_named(tmp_path):
+def test_a_missing_compiler_is_reported(tmp_path):
     source = Path(__file__).parents[2] / "bindings"
     copied = shutil.copytree(source, tmp_path / "bindings", ignore=shutil.ignore_patterns("build"))
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "setup.py", "bdist_wheel"],
         cwd=copied,
         env={"PATH": str(tmp_path)},
@@ -92,22 +92,22 @@ def test_a_missing_compiler_is_named(tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert "`apt install g++`" in done.stderr
+    assert result.returncode == 1
+    assert "`apt install g++`" in result.stderr
 
 
-def test_pip_builds_for_the_torch_that_is_there_and_fetches_none():
-    """Its own build environment has setuptools and pip: the metadata is as far as this goes."""
+def test_pip_builds_for_the_installed_torch_without_downloading_one():
+    """Check the metadata that pip builds; a dry run compiles nothing."""
     source = Path(__file__).parents[2] / "bindings"
     pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps"]
-    asked = [*pip, "--ignore-installed", str(source)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"Would install oneccl_bind_pt-{version('torch').split('+')[0]}+orch." in done.stdout
-    assert "Collecting torch" not in done.stdout
+    command = [*pip, "--ignore-installed", str(source)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"Would install oneccl_bind_pt-{version('torch').split('+')[0]}+orch." in result.stdout
+    assert "Collecting torch" not in result.stdout
 
 
-def test_without_torch_there_are_words(tmp_path):
+def test_a_build_without_torch_reports_what_to_install(tmp_path):
     code = (
         "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; "
         "sys.argv = ['setup.py', 'egg_info']; import runpy; runpy.run_path('setup.py')"
@@ -121,16 +121,16 @@ def test_without_torch_there_are_words(tmp_path):
         ).strip()
     )
     (tmp_path / "setuptools").symlink_to(setuptools)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
         cwd=copied,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert "torch is not installed in this environment" in done.stderr
-    assert "--no-build-isolation" in done.stderr
+    assert result.returncode == 1
+    assert "torch is not installed in this environment" in result.stderr
+    assert "--no-build-isolation" in result.stderr
 
 
 def environment_defaults(env: dict[str, str]) -> dict[str, str]:
@@ -160,7 +160,7 @@ def test_defaults_under_hydra_and_under_torchrun():
     }
 
 
-def test_what_the_user_set_stays():
+def test_variables_of_the_user_take_precedence():
     env = {"PMI_RANK": "0", "CCL_ATL_TRANSPORT": "ofi", "FI_PROVIDER": "verbs", "CCL_WORKER_AFFINITY": "7,15"}
     assert environment_defaults(env | {"DDP_DISABLE_COMM_MEM": "1"}) == {"CCL_WORKER_OFFLOAD": "1"}
     without = environment_defaults(env | {"ORCH_CCL_SHARED_MEMORY": "0"})

@@ -1,6 +1,6 @@
-"""No data race and no bad memory access in the extension, as far as the compiler's sanitizers see.
+"""Check the extension for data races and invalid memory accesses with the compiler's sanitizers.
 
-CI runs the first rows; `make sanitize` all.
+CI runs the cases of SHORT; `make sanitize` runs all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.bindings.sanitized import reports
 
-# kind, program, arguments, ranks, words that the ranks print
+# sanitizer, program, arguments, ranks, a part of the output
 SHORT = [("thread", "stress.py", ("60",), 2, "[0] fine"), ("thread", "aborts.py", (), 2, "[0] fine")]
 LONG = [
     ("thread", "endings.py", ("late-twice", "3"), 3, "missing: rank 1 ("),
@@ -30,9 +30,9 @@ LONG = [
     ("address", "endings.py", ("kill",), 3, "its process has ended"),
     ("address", "endings.py", ("pending",), 2, "leaves work pending"),
     *(
-        (kind, *of_shared_memory, 2, "[1] fine")
+        (kind, *shared_memory_case, 2, "[1] fine")
         for kind in ("thread", "address")
-        for of_shared_memory in (
+        for shared_memory_case in (
             ("shared.py", ("same-bits",)),
             ("heap.py", ("collectives",)),
             ("heap.py", ("ddp",)),
@@ -44,18 +44,18 @@ LONG = [
     ("address", "hostile.py", ("too-long",), 2, "[1] fine"),
 ]
 USE_SHARED_MEMORY = ("shared.py", "heap.py", "hostile.py")
-ROWS = SHORT + (LONG if "ORCH_SANITIZE_ALL" in os.environ else [])
+CASES = SHORT + (LONG if "ORCH_SANITIZE_ALL" in os.environ else [])
 
 
 @pytest.mark.parametrize(
-    ("kind", "program", "args", "ranks", "words"),
-    ROWS,
-    ids=["-".join((row[0], row[1].removesuffix(".py"), *row[2])) for row in ROWS],
+    ("kind", "program", "args", "ranks", "message"),
+    CASES,
+    ids=["-".join((case[0], case[1].removesuffix(".py"), *case[2])) for case in CASES],
 )
 def test_the_extension_under_a_sanitizer(
-    kind: str, program: str, args: tuple[str, ...], ranks: int, words: str, tmp_path: Path
+    kind: str, program: str, args: tuple[str, ...], ranks: int, message: str, tmp_path: Path
 ) -> None:
     shared = {"ORCH_CCL_SHARED_MEMORY": str(int(program in USE_SHARED_MEMORY))}
-    text, found = reports(kind, program, *args, ranks=ranks, logs=tmp_path, also=shared)
-    assert not found, found[0]
-    assert words in text
+    text, errors = reports(kind, program, *args, ranks=ranks, logs=tmp_path, also=shared)
+    assert not errors, errors[0]
+    assert message in text

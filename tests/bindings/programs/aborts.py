@@ -1,4 +1,4 @@
-"""One rank gives up, at any moment, what the other never joins, while the monitor looks at it."""
+"""Abort operations that the other rank never joins, at random times, while the monitor runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from start import RANK, init, say
+from start import RANK, init, print_line
 
 init(60)
 chance = random.Random(RANK)
@@ -16,9 +16,9 @@ for _ in range(12):
     group = dist.new_group([0, 1])
     if RANK == 0:
         work = dist.all_reduce(torch.ones(10), group=group, async_op=True)
-        time.sleep(1 + 0.15 * chance.random())  # after a second it tells that it waits
+        time.sleep(1 + 0.15 * chance.random())  # after a second the monitor announces the operation
         group._get_backend(torch.device("cpu")).abort()
         with contextlib.suppress(dist.DistBackendError):
             work.wait()
 dist.barrier()
-say("fine")
+print_line("fine")

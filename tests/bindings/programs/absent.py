@@ -1,4 +1,4 @@
-"""One rank never comes to new_group."""
+"""Create a group with new_group on one rank only."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from start import RANK, init
 init()
 if RANK == 1:
     time.sleep(20)
-# Without a timeout of its own a new group has torch's default, not the one of init_process_group.
+# By default a new group has torch's timeout, not that of init_process_group.
 dist.new_group([0, 1], timeout=timedelta(seconds=5))

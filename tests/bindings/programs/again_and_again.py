@@ -1,4 +1,4 @@
-"""init and destroy several times in one process, with subgroups made and dropped in a loop."""
+"""Call init and destroy several times in one process, with subgroups in a loop."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
 port = int(os.environ["MASTER_PORT"])
 step = 0 if "TORCHELASTIC_RUN_ID" in os.environ else 1
 for round_number in range(4):
-    # Under hydra rank 0 serves the store itself; a new port each round keeps the others from
-    # finding the old server. Under torchrun it is one and the same store, with all its old keys.
+    # Under hydra rank 0 serves the store; with a new port per round the other ranks cannot connect to the old
+    # server. Under torchrun all rounds use the same store, with all old keys.
     os.environ["MASTER_PORT"] = str(port + step * round_number)
     init(30)
     for _ in range(5):
@@ -28,4 +28,4 @@ for round_number in range(4):
     assert data[0] == round_number * SIZE
     dist.destroy_process_group()
     gc.collect()
-say("fine")
+print_line("fine")

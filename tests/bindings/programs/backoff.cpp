@@ -1,4 +1,4 @@
-// What a thread that polls does between two polls, by a simulated clock.
+// Checks by a simulated clock what a thread does between two polls.
 #include "backoff.h"
 
 #include <cstdio>
@@ -8,7 +8,7 @@ using namespace orch_ccl;
 
 namespace {
 
-long now_ns = 1'000'000'000; // of all clocks but the thread's
+long now_ns = 1'000'000'000; // of all clocks except that of the thread
 long used_ns = 0; // processor time of the thread
 long yield_ns = 1'000; // until a yield returns
 int yields = 0;
@@ -39,7 +39,7 @@ void poll_for(Backoff& backoff, long ns) {
 
 } // namespace
 
-// The linker takes these in place of the C library's.
+// The linker uses these functions instead of those of the C library.
 extern "C" int clock_gettime(clockid_t clock, timespec* time) {
   const long ns = clock == CLOCK_THREAD_CPUTIME_ID ? used_ns : now_ns;
   *time = {ns / 1'000'000'000, ns % 1'000'000'000};

@@ -1,35 +1,19 @@
-"""Sums of bfloat16 between ranks have the bits of float32 sums that are rounded once."""
+"""Check that bfloat16 sums of ranks have the bits of float32 sums that are rounded once."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
-SPECIAL = (
-    0x0000,
-    0x0001,
-    0x007F,
-    0x0080,
-    0x3B80,
-    0x3C00,
-    0x3F80,
-    0x3F81,
-    0x7F7F,
-    0x7F80,
-    0x7F81,
-    0x7FC0,
-    0x7FFF,
-    0x8000,
-    0x8001,
-    0xBF80,
-    0xFF7F,
-    0xFF80,
-    0xFFC1,
-)
+# Zeros, the smallest and largest numbers, ones, infinities, NaNs, and ties in rounding.
+SPECIAL = [
+    *(0x0000, 0x0001, 0x007F, 0x0080, 0x3B80, 0x3C00, 0x3F80, 0x3F81, 0x7F7F, 0x7F80),
+    *(0x7F81, 0x7FC0, 0x7FFF, 0x8000, 0x8001, 0xBF80, 0xFF7F, 0xFF80, 0xFFC1),
+]
 NAN = 0x7FC0
 LENGTHS = (1, 7, 17, 1001, 70_001)
-SHIFTS = (0, 1, 5)  # elements: starts that are not at a vector's boundary
+SHIFTS = (0, 1, 5)  # elements, for starts that are not aligned to vectors
 
 
 def random_bits(rank: int, length: int) -> torch.Tensor:
@@ -41,19 +25,19 @@ def random_bits(rank: int, length: int) -> torch.Tensor:
 def special_pairs(rank: int) -> torch.Tensor:
     """Return for rank 0 and 1 all pairs of special numbers, for other ranks zeros."""
     bits = torch.tensor(SPECIAL, dtype=torch.int32).to(torch.int16)
-    pairs = torch.cartesian_prod(bits, bits).T.contiguous()
-    return (pairs[rank] if rank < 2 else torch.zeros_like(pairs[0])).view(torch.bfloat16)
+    combinations = torch.cartesian_prod(bits, bits).T.contiguous()
+    return (combinations[rank] if rank < 2 else torch.zeros_like(combinations[0])).view(torch.bfloat16)
 
 
 def check_sum(parts: list[torch.Tensor], shift: int) -> None:
-    mine = torch.zeros(parts[0].numel() + shift, dtype=torch.bfloat16)[shift:]
-    mine.copy_(parts[RANK])
-    dist.all_reduce(mine)
+    data = torch.zeros(parts[0].numel() + shift, dtype=torch.bfloat16)[shift:]
+    data.copy_(parts[RANK])
+    dist.all_reduce(data)
     expected = sum((part.float() for part in parts[1:]), parts[0].float()).bfloat16()
     bits = expected.view(torch.int16)
-    bits[expected.isnan()] = NAN  # torch has several
-    different = mine.view(torch.int16) != bits
-    assert not different.any(), (shift, mine[different][:4], expected[different][:4])
+    bits[expected.isnan()] = NAN  # torch has several NaNs
+    different = data.view(torch.int16) != bits
+    assert not different.any(), (shift, data[different][:4], expected[different][:4])
 
 
 def main() -> None:
@@ -63,7 +47,7 @@ def main() -> None:
     for length in LENGTHS:
         for shift in SHIFTS:
             check_sum([random_bits(rank, length) for rank in range(SIZE)], shift)
-    say("fine")
+    print_line("fine")
     dist.destroy_process_group()
 
 

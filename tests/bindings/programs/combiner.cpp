@@ -1,4 +1,4 @@
-// Compares the bits that each kind of vector instructions of this processor gives with those of the scalar loop.
+// Compares the results of all vector instructions of this processor with those of scalar arithmetic, bit by bit.
 #include "combiner.h"
 
 #include <cstdio>
@@ -90,7 +90,7 @@ void compare_all(SimdLevel simd_level) {
 
 } // namespace
 
-// Prints the vector instructions that a combiner uses by default, after all that this processor has were compared.
+// Compares all vector instructions of this processor, then prints those that a combiner uses by default.
 int main() {
   const SimdLevel usable = usable_simd_level();
   for (int simd_level = 0; simd_level <= static_cast<int>(usable); ++simd_level)

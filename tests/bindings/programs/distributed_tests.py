@@ -1,9 +1,9 @@
-"""Runs tests of PyTorch's own suite of process groups, one after the other, in this rank.
+"""Run tests of PyTorch's suite of process groups, one after the other, in this rank.
 
     distributed_tests.py BACKEND FOLDER NAME...
 
-One line tells of each test that it begins and one how it ended. A rank whose test failed ends at
-once: what the others then wait for never comes.
+Prints a line when a test begins and one with its result. A rank exits after its first failure,
+because the other ranks would wait for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 from datetime import timedelta
 from pathlib import Path
 
-from start import RANK, SIZE, say
+from start import RANK, SIZE, print_line
 
 BACKEND, FOLDER, NAMES = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
 SECONDS = 60
@@ -44,7 +44,7 @@ def names() -> list[str]:
     return sorted(name for name in dir(Suite) if name.startswith("test_"))
 
 
-def prepared(name: str) -> Suite:
+def make_suite(name: str) -> Suite:
     folder = FOLDER / name
     for part in ("barrier", "test_dir", "init_dir"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -67,8 +67,8 @@ def run(suite: Suite, name: str) -> None:
     dist.destroy_process_group()
 
 
-def left_out(name: str) -> str:
-    """Why the suite does not run it on gloo. On ccl also those run that are for gloo alone."""
+def skip_reason(name: str) -> str:
+    """Return why gloo skips a test. On ccl, tests that are only for gloo run as well."""
     test = getattr(Suite, name)
     if BACKEND == "gloo" and getattr(test, "__unittest_skip__", False):
         return f"skipped {test.__unittest_skip_why__}"
@@ -100,9 +100,9 @@ if __name__ == "__main__":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             faulthandler.dump_traceback_later(SECONDS + 30, exit=True)
-            say("begins", name)
-            ended = left_out(name) or outcome(prepared(name), name)
-            say("ends", name, " ".join(ended.split()))
-            if ended.startswith("failed"):
+            print_line("begins", name)
+            result = skip_reason(name) or outcome(make_suite(name), name)
+            print_line("ends", name, " ".join(result.split()))
+            if result.startswith("failed"):
                 os._exit(1)
     faulthandler.cancel_dump_traceback_later()

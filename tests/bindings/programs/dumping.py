@@ -1,4 +1,4 @@
-"""Rank 1 dies and writes a core dump that takes long; rank 0 waits for it in a collective."""
+"""Let rank 1 write a core dump that takes long while rank 0 waits for it in a collective."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from start import RANK, init, say
+from start import RANK, init, print_line
 
 LENGTH = 2 << 40  # bytes
 NO_CORE_FILE = 3  # exit code of rank 0
 
 
-def reserve_what_dumps_slowly() -> int:
-    """Map two tebibytes of which one page is used; a dump looks at every page of it."""
+def reserve_memory_that_dumps_slowly() -> int:
+    """Map two tebibytes and use one page; a dump visits every page."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -41,7 +41,7 @@ def main() -> None:
     init(60)
     if RANK == 1:
         resource.setrlimit(resource.RLIMIT_CORE, [resource.getrlimit(resource.RLIMIT_CORE)[1]] * 2)
-        reserve_what_dumps_slowly()
+        reserve_memory_that_dumps_slowly()
     pids: list[int] = [0, 0]
     dist.all_gather_object(pids, os.getpid())
     if RANK == 1:
@@ -58,8 +58,8 @@ def main() -> None:
     try:
         work.wait()
     except dist.DistBackendError as error:
-        say(error)
-    say("while it dumps" if dumping else "after it has ended")
+        print_line(error)
+    print_line("while it dumps" if dumping else "after it has ended")
     os._exit(0 if dumped else NO_CORE_FILE)
 
 

@@ -1,4 +1,4 @@
-// How often a driver overtakes a thread that waits for the same mutex.
+// Counts how often a driver overtakes a thread that waits for the same mutex.
 #include "fair_mutex.h"
 
 #include <chrono>
@@ -36,7 +36,7 @@ int main() {
     while (!done) {
       const DriverLock lock(mutex);
       ++holders;
-      overtaken += mutex.waiters() > 0; // came between the driver's look and its lock
+      overtaken += mutex.waiters() > 0; // began to wait between the driver's check and its lock
       work();
     }
   });

@@ -1,6 +1,6 @@
-"""A forked child drops, ends and asks everything that its parent has: forked_child.py ACT.
+"""Use, drop and query all objects of a parent in a forked child: forked_child.py ACTION.
 
-The child must end by itself with exit code 0, and the parent must communicate as before.
+The child must end with exit code 0, and the parent must be able to communicate as before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
 LENGTH = 50_000
 CHILD_LIMIT = 60  # seconds
@@ -34,7 +34,7 @@ class Parent:
         if self.backend.supports_tensor_alloc(CPU):
             self.tensor = self.backend.allocate_tensor(LENGTH, dtype=torch.float32, device=CPU)
             self.tensor.fill_(1)
-        # The other rank begins it later, so it is in flight here when the child is forked.
+        # The other rank starts it later, so it is pending when the child is forked.
         if RANK == 0:
             self.pending = [
                 dist.all_reduce(self.tensor, group=self.group, async_op=True),
@@ -51,12 +51,12 @@ def destroy_one(parent: Parent) -> None:
 
 
 def drop(parent: Parent) -> None:
-    """Forget everything; what was mapped since must not be unmapped with it."""
+    """Drop everything; memory that was mapped later must not be unmapped."""
     dist.destroy_process_group()
-    rooms = [torch.ones(1_000_000) for _ in range(20)]
+    tensors = [torch.ones(1_000_000) for _ in range(20)]
     parent.__dict__.clear()
     gc.collect()
-    assert all((room == 1).all() for room in rooms)
+    assert all((tensor == 1).all() for tensor in tensors)
 
 
 def abort(parent: Parent) -> None:
@@ -65,7 +65,7 @@ def abort(parent: Parent) -> None:
 
 
 def query(parent: Parent) -> None:
-    """Call whatever answers without the network."""
+    """Call the methods that do not use the network."""
     parent.backend._set_default_timeout(timedelta(seconds=5))
     assert parent.backend.rank() == RANK
     assert parent.backend.size() == SIZE
@@ -86,7 +86,7 @@ def error_of(call: Callable[[], object]) -> str:
 
 
 def communicate(parent: Parent) -> None:
-    """Check that every operation is refused at once."""
+    """Check that every operation raises an error at once."""
     tensor, group = torch.ones(10), parent.group
     parts = [torch.ones(10) for _ in range(SIZE)]
     calls: list[Callable[[], object]] = [
@@ -106,7 +106,7 @@ def communicate(parent: Parent) -> None:
         assert "forked" in error, error
 
 
-ACTS = {
+ACTIONS = {
     "destroy": destroy,
     "destroy-one": destroy_one,
     "drop": drop,
@@ -116,14 +116,14 @@ ACTS = {
 }
 
 
-def run_in_child(act: Callable[[Parent], None], parent: Parent) -> int:
-    """Return the exit code of a child that does it and ends as any Python does."""
+def run_in_child(action: Callable[[Parent], None], parent: Parent) -> int:
+    """Return the exit code of a child that runs this and exits normally."""
     child = os.fork()
     if child == 0:
         try:
-            act(parent)
+            action(parent)
         except BaseException as error:
-            say(type(error).__name__, error)
+            print_line(type(error).__name__, error)
             sys.exit(7)
         sys.exit(0)
     deadline = time.monotonic() + CHILD_LIMIT
@@ -139,9 +139,9 @@ def run_in_child(act: Callable[[Parent], None], parent: Parent) -> int:
 
 init(60)
 parent = Parent()
-code = run_in_child(ACTS[sys.argv[1]], parent)
+code = run_in_child(ACTIONS[sys.argv[1]], parent)
 if code != 0:
-    say("the child ended with", code)
+    print_line("the child ended with", code)
     os._exit(1)
 if RANK == 1:
     dist.all_reduce(parent.tensor, group=parent.group)
@@ -152,4 +152,4 @@ else:
 assert (parent.tensor == SIZE).all()
 dist.barrier()
 dist.destroy_process_group()
-say("fine")
+print_line("fine")

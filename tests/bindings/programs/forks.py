@@ -1,4 +1,4 @@
-"""DataLoader workers are forked while a group is alive; they must neither hang nor disturb it."""
+"""Fork DataLoader workers while a group exists; they must neither hang nor disturb it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 from torch.utils.data import DataLoader, TensorDataset
 
 init(30)
@@ -27,7 +27,7 @@ if child == 0:
     try:
         dist.all_reduce(data)
     except RuntimeError as error:
-        sys.exit(5 if "forked" in str(error) else 7)  # with all handlers, unlike os._exit
+        sys.exit(5 if "forked" in str(error) else 7)  # unlike os._exit, this runs all exit handlers
     sys.exit(6)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 5, status
@@ -35,4 +35,4 @@ check = torch.ones(1)
 dist.all_reduce(check)
 assert check.item() == SIZE
 dist.destroy_process_group()
-say("fine", RANK)
+print_line("fine", RANK)

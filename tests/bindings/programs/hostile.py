@@ -1,7 +1,7 @@
-"""Values in the store and in shared memory that no rank of ours writes: hostile.py CASE.
+"""Forge values in the store and in shared memory: hostile.py CASE.
 
-Rank 0 is the intruder, rank 1 the victim. The cases of FILES replace what the victim reads of the
-file of rank 0; the cases of FORGED_OFFSETS replace where rank 0's tensor is, after rank 0 has
+Rank 0 is the attacker, rank 1 the victim. The cases of FILES replace the id of rank 0's file that
+the victim reads; the cases of FORGED_OFFSETS replace the offset of rank 0's tensor after rank 0 has
 announced it.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from heap import error_of, is_in_heap
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
 CASE = sys.argv[1]
 PAGE = 4096
@@ -88,7 +88,7 @@ FILES: dict[str, Callable[[], str]] = {
     "one-more-word": lambda: file_id(memory_file()) + " 1",
     "empty": lambda: "",
 }
-# Each beyond the heap, or such that adding to it wraps around.
+# Offsets that lie outside the heap, or overflow when a length is added.
 FORGED_OFFSETS: dict[str, int] = {
     "offset-in-the-header": 0,
     "offset-at-the-end": -PAGE,
@@ -106,7 +106,7 @@ def heap_bytes() -> int:
 
 
 class Rewriting(dist.Store):
-    """A store in which one value is another one."""
+    """A store that replaces one value."""
 
     def __init__(self, store: dist.Store, suffix: str, value: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Rewriting(dist.Store):
 
 
 def replace_file(store: dist.Store) -> None:
-    """Give the victim an id that is not the group's, once for the segment and once for the heap."""
+    """Forge the id of a file for the victim, once for the segment and once for the heap."""
     if RANK == 0:
         store.set("forged", FILES[CASE]())
     forged = store.get("forged").decode()
@@ -143,7 +143,7 @@ def replace_file(store: dist.Store) -> None:
         group.allreduce([tensor]).wait()
         assert (tensor == SIZE).all()
         assert not group.supports_tensor_alloc(torch.device("cpu"))
-    say("fine")
+    print_line("fine")
 
 
 def mappings() -> Iterator[tuple[int, int]]:
@@ -164,7 +164,7 @@ def announced_offsets(offset: int) -> list[ctypes.c_uint64]:
     return variables
 
 
-# Each with the tensor that the others read where it is.
+# begin(group, tensor in the heap, part) starts an operation that reads the tensor in place.
 OPERATIONS: dict[str, Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], dist.Work]] = {
     "all_reduce": lambda group, tensor, part: group.allreduce([tensor]),
     "reduce_scatter": lambda group, tensor, part: group._reduce_scatter_base(part, tensor),
@@ -172,8 +172,8 @@ OPERATIONS: dict[str, Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], 
 }
 
 
-def replace_place() -> None:
-    """Announce a place outside the heap in each operation that reads tensors where they are."""
+def replace_offset() -> None:
+    """Announce an offset outside the heap in each operation that reads tensors in place."""
     store = dist.distributed_c10d._get_default_store()
     for name, begin in OPERATIONS.items():
         group = dist.new_group()
@@ -197,16 +197,16 @@ def replace_place() -> None:
             error = error_of(lambda: begin(group, tensor, part).wait())  # noqa: B023
             assert "announced a tensor outside its shared memory" in error, (name, error)
             store.set(f"{name}/seen", "1")
-    say("fine")
+    print_line("fine")
     os._exit(0)
 
 
 def main() -> None:
     if CASE in FORGED_OFFSETS:
         init(30)
-        return replace_place()
+        return replace_offset()
     if CASE == "another-user" and os.geteuid() != 0:
-        return say("fine; this cannot be tried without being root")
+        return print_line("fine; this cannot be tried without root")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     replace_file(dist.TCPStore(address, port, SIZE, is_master=RANK == 0))
 

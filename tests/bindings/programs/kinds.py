@@ -1,9 +1,9 @@
-"""One kind of trouble, met by one operation after the other in the same ranks.
+"""Test one operation after the other with one kind of failure, in the same ranks.
 
     kinds.py KIND sync|async OPERATION...
 
-Each operation gets a group of its own, because a group that failed stays failed. A rank says
-"right" for each that behaved, and raises for the first that did not.
+Each operation has a separate group, because a failed group stays broken. A rank prints "right" for
+each operation that behaves as expected and raises an exception for the first that does not.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
-KIND, ASYNC, CHOSEN = sys.argv[1], sys.argv[2] == "async", sys.argv[3:]
+KIND, ASYNC, SELECTED = sys.argv[1], sys.argv[2] == "async", sys.argv[3:]
 SHORT = timedelta(seconds=1)
 LONG = timedelta(seconds=60)
-OTHER = 1 - RANK
+PEER = 1 - RANK
 Group = dist.ProcessGroup
-# begins the operation on tensors of so many elements, with this root: -> Work
+# begin(group, elements per tensor, root) starts an operation and returns its Work.
 Begin = Callable[[Group, int, int], dist.Work]
 
 
-def ones(size: int) -> torch.Tensor:
+def filled(size: int) -> torch.Tensor:
     return torch.ones(size)
 
 
 def parts(size: int) -> list[torch.Tensor]:
-    return [ones(size) for _ in range(SIZE)]
+    return [filled(size) for _ in range(SIZE)]
 
 
 def at_root(root: int, size: int) -> list[list[torch.Tensor]]:
@@ -45,63 +45,65 @@ def rooted(kind: type, root: int):
     return options
 
 
-# On the group itself: torch.distributed's functions check a root before the backend sees it.
+# These are methods of the group, because torch.distributed's functions check the root first.
 OPERATIONS: dict[str, Begin] = {
-    "all_reduce": lambda group, size, root: group.allreduce([ones(size)]),
-    "all_reduce_coalesced": lambda group, size, root: group.allreduce_coalesced([ones(size)]),
-    "reduce": lambda group, size, root: group.reduce([ones(size)], rooted(dist.ReduceOptions, root)),
-    "reduce_scatter": lambda group, size, root: group.reduce_scatter([ones(size)], [parts(size)]),
-    "reduce_scatter_single": lambda group, size, root: group._reduce_scatter_base(ones(size), ones(size * SIZE)),
-    "broadcast": lambda group, size, root: group.broadcast([ones(size)], rooted(dist.BroadcastOptions, root)),
-    "all_gather": lambda group, size, root: group.allgather([parts(size)], [ones(size)]),
-    "all_gather_single": lambda group, size, root: group._allgather_base(ones(size * SIZE), ones(size)),
+    "all_reduce": lambda group, size, root: group.allreduce([filled(size)]),
+    "all_reduce_coalesced": lambda group, size, root: group.allreduce_coalesced([filled(size)]),
+    "reduce": lambda group, size, root: group.reduce([filled(size)], rooted(dist.ReduceOptions, root)),
+    "reduce_scatter": lambda group, size, root: group.reduce_scatter([filled(size)], [parts(size)]),
+    "reduce_scatter_single": lambda group, size, root: group._reduce_scatter_base(filled(size), filled(size * SIZE)),
+    "broadcast": lambda group, size, root: group.broadcast([filled(size)], rooted(dist.BroadcastOptions, root)),
+    "all_gather": lambda group, size, root: group.allgather([parts(size)], [filled(size)]),
+    "all_gather_single": lambda group, size, root: group._allgather_base(filled(size * SIZE), filled(size)),
     "gather": lambda group, size, root: group.gather(
-        at_root(root, size), [ones(size)], rooted(dist.GatherOptions, root)
+        at_root(root, size), [filled(size)], rooted(dist.GatherOptions, root)
     ),
     "scatter": lambda group, size, root: group.scatter(
-        [ones(size)], at_root(root, size), rooted(dist.ScatterOptions, root)
+        [filled(size)], at_root(root, size), rooted(dist.ScatterOptions, root)
     ),
     "all_to_all": lambda group, size, root: group.alltoall(parts(size), parts(size)),
-    "all_to_all_single": lambda group, size, root: group.alltoall_base(ones(size * SIZE), ones(size * SIZE), [], []),
+    "all_to_all_single": lambda group, size, root: group.alltoall_base(
+        filled(size * SIZE), filled(size * SIZE), [], []
+    ),
     "barrier": lambda group, size, root: group.barrier(),
     "send_recv": lambda group, size, root: (
-        group.send([ones(size)], root, 3) if root != RANK else group.recv([ones(size)], OTHER, 3)
+        group.send([filled(size)], root, 3) if root != RANK else group.recv([filled(size)], PEER, 3)
     ),
     "recv_any": lambda group, size, root: (
-        group.send([ones(size)], root, 3) if root != RANK else group.recv_anysource([ones(size)], 3)
+        group.send([filled(size)], root, 3) if root != RANK else group.recv_anysource([filled(size)], 3)
     ),
 }
 ROOTED = ("reduce", "broadcast", "gather", "scatter", "send_recv", "recv_any")
-FROM_ROOT = ("broadcast", "scatter")  # where the root itself need not wait
+FROM_ROOT = ("broadcast", "scatter")  # whose root does not need to wait
 UNSIZED = ("barrier",)
 
 
-def done(work: dist.Work) -> None:
-    """As a caller would wait that began it with async_op=True, or without."""
+def wait_for(work: dist.Work) -> None:
+    """Wait as a caller with async_op=True or without it does."""
     if ASYNC:
         while not work.is_completed():
             time.sleep(0.001)
     work.wait()
 
 
-def error_of(call: Callable[[], object]) -> str:
+def error_of(callback: Callable[[], object]) -> str:
     try:
-        call()
+        callback()
     except (dist.DistBackendError, ValueError, RuntimeError) as error:
         return str(error)
     return "no error"
 
 
-def raises(words: str, call: Callable[[], object], within: float = 30) -> None:
+def raises(message: str, callback: Callable[[], object], within: float = 30) -> None:
     begun = time.monotonic()
-    error = error_of(call)
-    assert words in error, f"not {words!r}: {error}"
+    error = error_of(callback)
+    assert message in error, f"not {message!r}: {error}"
     assert time.monotonic() - begun < within, f"only after {time.monotonic() - begun:.1f} s"
 
 
-def alone(words: str, end: Callable[[], None]) -> None:
-    """All operations at once, each in a group of its own, while the other rank does not come."""
-    groups = {name: dist.new_group(timeout=LONG) for name in CHOSEN or OPERATIONS}
+def run_without_peer(message: str, end: Callable[[], None]) -> None:
+    """Start all operations at once, each in a separate group, while the other rank takes part in none."""
+    groups = {name: dist.new_group(timeout=LONG) for name in SELECTED or OPERATIONS}
     dist.barrier()
     if RANK == 1:
         return end()
@@ -110,16 +112,16 @@ def alone(words: str, end: Callable[[], None]) -> None:
         group._get_backend(torch.device("cpu"))._set_default_timeout(seconds)
     works = {name: OPERATIONS[name](group, 10, int(name in FROM_ROOT)) for name, group in groups.items()}
     for name, work in works.items():
-        raises(words, lambda work=work: done(work))
-        say("right:", name)
+        raises(message, lambda work=work: wait_for(work))
+        print_line("right:", name)
 
 
 def timeout() -> None:
-    alone("timed out after 1000 ms", lambda: None)
+    run_without_peer("timed out after 1000 ms", lambda: None)
 
 
 def peer_dead() -> None:
-    alone("rank 1 (", lambda: os._exit(0))
+    run_without_peer("rank 1 (", lambda: os._exit(0))
 
 
 def wrong_root(begin: Begin, name: str) -> None:
@@ -127,74 +129,74 @@ def wrong_root(begin: Begin, name: str) -> None:
         if name in ROOTED and name not in ("send_recv", "recv_any"):
             raises(f"there is no rank {root}", lambda root=root: begin(dist.group.WORLD, 10, root))
         elif name == "send_recv":
-            raises("there is no rank", lambda root=root: dist.group.WORLD.send([ones(1)], root, 0))
-            raises("there is no rank", lambda root=root: dist.group.WORLD.recv([ones(1)], root, 0))
+            raises("there is no rank", lambda root=root: dist.group.WORLD.send([filled(1)], root, 0))
+            raises("there is no rank", lambda root=root: dist.group.WORLD.recv([filled(1)], root, 0))
 
 
 def wrong_size(begin: Begin, name: str) -> None:
-    """With ORCH_CCL_CHECK=1; what is sent tells its size always, and its receiver complains."""
-    group = dist.new_group(timeout=timedelta(seconds=60))  # nothing here waits for its end
+    """Check different sizes. A message contains its size; the others need ORCH_CCL_CHECK=1."""
+    group = dist.new_group(timeout=timedelta(seconds=60))  # no operation reaches this timeout
     if name in UNSIZED:
         return
     if name in ("send_recv", "recv_any"):
         if RANK == 0:
-            raises("sent 44 bytes, but this recv expects 40", lambda: done(begin(group, 10 + RANK, 0)))
+            raises("sent 44 bytes, but this recv expects 40", lambda: wait_for(begin(group, 10 + RANK, 0)))
         else:
             begin(group, 10 + RANK, 0).wait()
     else:
-        raises(f"rank {OTHER} (", lambda: done(begin(group, 10 + RANK, 0)))
+        raises(f"rank {PEER} (", lambda: wait_for(begin(group, 10 + RANK, 0)))
 
 
 def crosswise(begin: Begin, name: str) -> None:
-    """Each rank begins what belongs to another group first, and waits for it last."""
+    """Start the operations of two groups in opposite orders on the two ranks."""
     first, second = dist.new_group(timeout=LONG), dist.new_group(timeout=LONG)
     works = []
     for group in (first, second) if RANK == 0 else (second, first):
-        works += [begin(group, 50_000, 0), group.allreduce([ones(3)]), group.barrier()]
+        works += [begin(group, 50_000, 0), group.allreduce([filled(3)]), group.barrier()]
     for work in reversed(works):
-        done(work)
-    if not ASYNC:  # one rank waits where the other has only begun
+        wait_for(work)
+    if not ASYNC:  # one rank waits for an operation that the other has only started
         group = (first, second)[RANK]
         background = begin(group, 10, 0)
-        other = (second, first)[RANK]
-        pending = begin(other, 10, 0)
-        done(background)
-        done(pending)
+        second_group = (second, first)[RANK]
+        pending = begin(second_group, 10, 0)
+        wait_for(background)
+        wait_for(pending)
 
 
 def callback(begin: Begin, name: str) -> None:
-    """A callback communicates and waits for it, on the same group, and so does one of its own."""
+    """Check that a callback, also a nested one, may start an operation on its group and wait for it."""
     group = dist.new_group(timeout=LONG)
 
-    def again(depth: int):
-        def call(_: object) -> int:
+    def repeat(depth: int):
+        def callback(_: object) -> int:
             future = begin(group, 10, 0).get_future()
             if depth > 1:
-                return depth + future.then(again(depth - 1)).wait()
+                return depth + future.then(repeat(depth - 1)).wait()
             future.wait()
             return depth
 
-        return call
+        return callback
 
     work = begin(group, 10, 0)
-    then = work.get_future().then(again(3))
+    then = work.get_future().then(repeat(3))
     if not ASYNC:
         work.wait()
     assert then.wait() == 6
 
 
-AT_ONCE = {"timeout": timeout, "peer-dead": peer_dead}
-ONE_BY_ONE = {"wrong-root": wrong_root, "wrong-size": wrong_size, "crosswise": crosswise, "callback": callback}
+CONCURRENT_TESTS = {"timeout": timeout, "peer-dead": peer_dead}
+SEQUENTIAL_TESTS = {"wrong-root": wrong_root, "wrong-size": wrong_size, "crosswise": crosswise, "callback": callback}
 
 init(60)
-if KIND in AT_ONCE:
-    AT_ONCE[KIND]()
+if KIND in CONCURRENT_TESTS:
+    CONCURRENT_TESTS[KIND]()
 else:
-    for name in CHOSEN or OPERATIONS:
-        ONE_BY_ONE[KIND](OPERATIONS[name], name)
-        say("right:", name)
+    for name in SELECTED or OPERATIONS:
+        SEQUENTIAL_TESTS[KIND](OPERATIONS[name], name)
+        print_line("right:", name)
 if KIND == "peer-dead":
-    say("fine")
+    print_line("fine")
     os._exit(0)
 dist.barrier()
-say("fine")
+print_line("fine")

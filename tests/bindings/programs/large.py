@@ -1,8 +1,8 @@
-"""Operations on tensors of a given size: of more than 2 GiB, or small ones that travel in pieces.
+"""Check operations on tensors of more than 2 GiB, or on small ones that are sent in pieces.
 
     large.py BYTES OPERATION...
 
-Only a few elements are set and looked at: around every power of two, and at both ends.
+Only a few elements are set and checked: near every power of two, and at both ends.
 """
 
 from __future__ import annotations
@@ -11,122 +11,125 @@ import sys
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
 BYTES = int(sys.argv[1])
 ROOT = SIZE - 1
 
 
-def places(size: int) -> torch.Tensor:
-    near = {at + off for bit in range(64) for at in [1 << bit] for off in (-1, 0, 1)}
-    return torch.tensor(sorted({at for at in near | {0, size - 1} if at < size}))
+def checked_positions(size: int) -> torch.Tensor:
+    near = {positions + off for bit in range(64) for positions in [1 << bit] for off in (-1, 0, 1)}
+    return torch.tensor(sorted({positions for positions in near | {0, size - 1} if positions < size}))
 
 
-def values(at: torch.Tensor, rank: int) -> torch.Tensor:
-    return ((at % 7) + 10 * rank + 1).to(torch.int8)
+def values(positions: torch.Tensor, rank: int) -> torch.Tensor:
+    return ((positions % 7) + 10 * rank + 1).to(torch.int8)
 
 
-def given(rank: int = RANK, size: int = BYTES) -> torch.Tensor:
-    out = torch.zeros(size, dtype=torch.int8)  # pages that nobody writes take no memory
-    out[places(size)] = values(places(size), rank)
+def rank_data(rank: int = RANK, size: int = BYTES) -> torch.Tensor:
+    out = torch.zeros(size, dtype=torch.int8)  # pages that are never written need no memory
+    out[checked_positions(size)] = values(checked_positions(size), rank)
     return out
 
 
-def blank(size: int = BYTES) -> torch.Tensor:
+def zeros(size: int = BYTES) -> torch.Tensor:
     return torch.zeros(size, dtype=torch.int8)
 
 
-def same(got: torch.Tensor, rank: int) -> None:
-    at = places(got.numel())
-    assert torch.equal(got[at], values(at, rank)), (rank, at[got[at] != values(at, rank)])
+def check_equal(result: torch.Tensor, rank: int) -> None:
+    positions = checked_positions(result.numel())
+    assert torch.equal(result[positions], values(positions, rank)), (
+        rank,
+        positions[result[positions] != values(positions, rank)],
+    )
 
 
-def summed(got: torch.Tensor, at: torch.Tensor) -> None:
-    wanted = sum(values(at, rank) for rank in range(SIZE))
-    assert torch.equal(got, wanted), at[got != wanted]
+def check_sum(result: torch.Tensor, positions: torch.Tensor) -> None:
+    expected = sum(values(positions, rank) for rank in range(SIZE))
+    assert torch.equal(result, expected), positions[result != expected]
 
 
 def broadcast() -> None:
-    data = given() if RANK == ROOT else blank()
+    data = rank_data() if RANK == ROOT else zeros()
     dist.broadcast(data, ROOT)
-    same(data, ROOT)
+    check_equal(data, ROOT)
 
 
 def all_reduce() -> None:
-    data = given()
+    data = rank_data()
     dist.all_reduce(data)
-    summed(data[places(BYTES)], places(BYTES))
+    check_sum(data[checked_positions(BYTES)], checked_positions(BYTES))
 
 
 def reduce() -> None:
-    data = given()
+    data = rank_data()
     dist.reduce(data, ROOT)
     if RANK == ROOT:
-        summed(data[places(BYTES)], places(BYTES))
+        check_sum(data[checked_positions(BYTES)], checked_positions(BYTES))
 
 
 def reduce_scatter() -> None:
-    whole, out = given(size=BYTES * SIZE), blank()
-    dist.reduce_scatter_single(out, whole)
-    at = places(BYTES * SIZE)
-    at = at[(at >= BYTES * RANK) & (at < BYTES * (RANK + 1))]
-    summed(out[at - BYTES * RANK], at)
+    inputs, out = rank_data(size=BYTES * SIZE), zeros()
+    dist.reduce_scatter_single(out, inputs)
+    positions = checked_positions(BYTES * SIZE)
+    positions = positions[(positions >= BYTES * RANK) & (positions < BYTES * (RANK + 1))]
+    check_sum(out[positions - BYTES * RANK], positions)
 
 
 def all_gather() -> None:
-    out = blank(BYTES * SIZE)
-    dist.all_gather_single(out, given())
+    out = zeros(BYTES * SIZE)
+    dist.all_gather_single(out, rank_data())
     for rank in range(SIZE):
-        same(out[rank * BYTES : (rank + 1) * BYTES], rank)
+        check_equal(out[rank * BYTES : (rank + 1) * BYTES], rank)
 
 
 def all_gather_uneven() -> None:
     sizes = [BYTES if rank == ROOT else 3 + rank for rank in range(SIZE)]
-    out = [blank(size) for size in sizes]
-    dist.all_gather(out, given(size=sizes[RANK]))
+    out = [zeros(size) for size in sizes]
+    dist.all_gather(out, rank_data(size=sizes[RANK]))
     for rank in range(SIZE):
-        same(out[rank], rank)
+        check_equal(out[rank], rank)
 
 
 def gather() -> None:
-    out = [blank() for _ in range(SIZE)] if RANK == ROOT else None
-    dist.gather(given(), out, ROOT)
-    for rank, one in enumerate(out or []):
-        same(one, rank)
+    out = [zeros() for _ in range(SIZE)] if RANK == ROOT else None
+    dist.gather(rank_data(), out, ROOT)
+    for rank, part in enumerate(out or []):
+        check_equal(part, rank)
 
 
 def scatter() -> None:
-    out = blank()
-    dist.scatter(out, [given(rank) for rank in range(SIZE)] if RANK == ROOT else None, ROOT)
-    same(out, RANK)
+    out = zeros()
+    dist.scatter(out, [rank_data(rank) for rank in range(SIZE)] if RANK == ROOT else None, ROOT)
+    check_equal(out, RANK)
 
 
 def all_to_all() -> None:
-    """The last rank sends much to the first, and keeps as much; the others a few bytes."""
+    """Send many bytes from the last rank to the first and to itself, and a few between the others."""
 
-    def message(source: int, to: int) -> int:
-        return BYTES if source == ROOT and to in (0, ROOT) else 5 + to
+    def message(source: int, sizes_to_send: int) -> int:
+        return BYTES if source == ROOT and sizes_to_send in (0, ROOT) else 5 + sizes_to_send
 
-    to = [message(RANK, rank) for rank in range(SIZE)]
+    sizes_to_send = [message(RANK, rank) for rank in range(SIZE)]
     origin = [message(rank, RANK) for rank in range(SIZE)]
-    out = blank(sum(origin))
-    dist.all_to_all_single(out, torch.cat([given(size=size) for size in to]), origin, to)
+    out = zeros(sum(origin))
+    dist.all_to_all_single(out, torch.cat([rank_data(size=size) for size in sizes_to_send]), origin, sizes_to_send)
     for rank, part in enumerate(out.split(origin)):
-        same(part, rank)
+        check_equal(part, rank)
 
 
 def send() -> None:
     if RANK == ROOT:
-        dist.send(given(), 0)
+        dist.send(rank_data(), 0)
     elif RANK == 0:
-        data = blank()
+        data = zeros()
         dist.recv(data, ROOT)
-        same(data, ROOT)
+        check_equal(data, ROOT)
 
 
 init(300)
 for name in sys.argv[2:]:
     globals()[name]()
     dist.barrier()
-    say(name, "is right")
+    print_line(name, "is right")
 dist.destroy_process_group()

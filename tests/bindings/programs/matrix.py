@@ -1,4 +1,4 @@
-"""Every collective x dtype x operation x size against arithmetic done by hand, in one launch."""
+"""Compare every collective, dtype, operation and size with arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, all_gather_single, init, reduce_scatter_single, say
+from start import RANK, SIZE, all_gather_single, init, print_line, reduce_scatter_single
 
 SIZES = (0, 1, 3, 1000, 70_001)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -17,7 +17,7 @@ BITWISE = ("BAND", "BOR", "BXOR")
 checked = 0
 
 
-def given(rank: int, dtype: torch.dtype, size: int) -> torch.Tensor:
+def rank_data(rank: int, dtype: torch.dtype, size: int) -> torch.Tensor:
     """Small whole numbers: every order of reduction gives the same result, in every dtype."""
     values = (torch.arange(size) * (rank + 1) + rank) % (2 if dtype == torch.bool else 4) + (
         0 if dtype == torch.bool else 1
@@ -30,11 +30,11 @@ def by_hand(parts: list[torch.Tensor], op: str) -> torch.Tensor:
     wide = out.dtype if not out.dtype.is_floating_point else torch.float64
     out = out.to(wide)
     for part in parts[1:]:
-        other = part.to(wide)
+        values = part.to(wide)
         if op in ("SUM", "AVG"):
-            out = out | other if wide == torch.bool else out + other
+            out = out | values if wide == torch.bool else out + values
         elif op == "PRODUCT":
-            out = out & other if wide == torch.bool else out * other
+            out = out & values if wide == torch.bool else out * values
         else:
             pairwise = {
                 "MIN": torch.minimum,
@@ -43,136 +43,136 @@ def by_hand(parts: list[torch.Tensor], op: str) -> torch.Tensor:
                 "BOR": torch.bitwise_or,
                 "BXOR": torch.bitwise_xor,
             }[op]
-            out = pairwise(out, other)
+            out = pairwise(out, values)
     if op == "AVG":
         out = out / SIZE if wide.is_floating_point else torch.div(out, SIZE, rounding_mode="trunc")
     return out.to(parts[0].dtype)
 
 
-def same(got: torch.Tensor, wanted: torch.Tensor, *what: object) -> None:
+def same(result: torch.Tensor, expected: torch.Tensor, *description: object) -> None:
     global checked
     checked += 1
-    assert torch.equal(got, wanted), f"{what}: {got.flatten()[:8]} instead of {wanted.flatten()[:8]}"
+    assert torch.equal(result, expected), f"{description}: {result.flatten()[:8]} instead of {expected.flatten()[:8]}"
 
 
 def reductions(dtype: torch.dtype, op: str, size: int) -> None:
     kind = getattr(dist.ReduceOp, op)
-    parts = [given(rank, dtype, size) for rank in range(SIZE)]
-    wanted = by_hand(parts, op)
-    mine = parts[RANK].clone()
-    dist.all_reduce(mine, kind)
-    same(mine, wanted, "all_reduce", dtype, op, size)
+    parts = [rank_data(rank, dtype, size) for rank in range(SIZE)]
+    expected = by_hand(parts, op)
+    data = parts[RANK].clone()
+    dist.all_reduce(data, kind)
+    same(data, expected, "all_reduce", dtype, op, size)
 
     root = SIZE - 1
-    mine = parts[RANK].clone()
-    dist.reduce(mine, root, kind)
-    same(mine, wanted if root == RANK else parts[RANK], "reduce", dtype, op, size)
+    data = parts[RANK].clone()
+    dist.reduce(data, root, kind)
+    same(data, expected if root == RANK else parts[RANK], "reduce", dtype, op, size)
 
-    whole = [given(rank, dtype, size * SIZE) for rank in range(SIZE)]
-    piece = by_hand(whole, op)[RANK * size : (RANK + 1) * size]
+    inputs = [rank_data(rank, dtype, size * SIZE) for rank in range(SIZE)]
+    piece = by_hand(inputs, op)[RANK * size : (RANK + 1) * size]
     out = torch.empty(size, dtype=dtype)
-    reduce_scatter_single(out, whole[RANK].clone(), kind)
+    reduce_scatter_single(out, inputs[RANK].clone(), kind)
     same(out, piece, "reduce_scatter_single", dtype, op, size)
     out = torch.empty(size, dtype=dtype)
-    dist.reduce_scatter(out, [chunk.clone() for chunk in whole[RANK].view(SIZE, size)], kind)
+    dist.reduce_scatter(out, [chunk.clone() for chunk in inputs[RANK].view(SIZE, size)], kind)
     same(out, piece, "reduce_scatter", dtype, op, size)
 
 
 def gathers(dtype: torch.dtype, size: int) -> None:
-    parts = [given(rank, dtype, size) for rank in range(SIZE)]
-    mine = parts[RANK]
-    out = [torch.empty_like(mine) for _ in range(SIZE)]
-    dist.all_gather(out, mine)
+    parts = [rank_data(rank, dtype, size) for rank in range(SIZE)]
+    data = parts[RANK]
+    out = [torch.empty_like(data) for _ in range(SIZE)]
+    dist.all_gather(out, data)
     for rank in range(SIZE):
         same(out[rank], parts[rank], "all_gather", dtype, size)
     flat = torch.empty(size * SIZE, dtype=dtype)
-    all_gather_single(flat, mine)
+    all_gather_single(flat, data)
     same(flat, torch.cat(parts), "all_gather_single", dtype, size)
 
     root = SIZE - 1
-    out = [torch.empty_like(mine) for _ in range(SIZE)] if root == RANK else None
-    dist.gather(mine, out, root)
+    out = [torch.empty_like(data) for _ in range(SIZE)] if root == RANK else None
+    dist.gather(data, out, root)
     if out is not None:
         same(torch.stack(out), torch.stack(parts), "gather", dtype, size)
-    one = torch.empty_like(mine)
-    dist.scatter(one, parts if root == RANK else None, root)
-    same(one, mine, "scatter", dtype, size)
-    copy = mine.clone()
+    element = torch.empty_like(data)
+    dist.scatter(element, parts if root == RANK else None, root)
+    same(element, data, "scatter", dtype, size)
+    copy = data.clone()
     dist.broadcast(copy, root)
     same(copy, parts[root], "broadcast", dtype, size)
 
 
 def exchanges(dtype: torch.dtype, size: int) -> None:
-    whole = [given(rank, dtype, size * SIZE) for rank in range(SIZE)]
+    inputs = [rank_data(rank, dtype, size * SIZE) for rank in range(SIZE)]
     out = torch.empty(size * SIZE, dtype=dtype)
-    dist.all_to_all_single(out, whole[RANK])
-    mine = slice(RANK * size, (RANK + 1) * size)
-    same(out, torch.cat([part[mine] for part in whole]), "all_to_all_single", dtype, size)
+    dist.all_to_all_single(out, inputs[RANK])
+    data = slice(RANK * size, (RANK + 1) * size)
+    same(out, torch.cat([part[data] for part in inputs]), "all_to_all_single", dtype, size)
 
-    # Uneven: rank a sends a + b + 1 elements to rank b, and nothing to itself.
+    # Uneven sizes: rank a sends a + b + 1 elements to rank b, and nothing to itself.
     def message(a: int, b: int) -> torch.Tensor:
-        return given(a * SIZE + b, dtype, 0 if a == b else a + b + 1)
+        return rank_data(a * SIZE + b, dtype, 0 if a == b else a + b + 1)
 
     sent = [message(RANK, peer) for peer in range(SIZE)]
-    wanted = [message(peer, RANK) for peer in range(SIZE)]
-    out = [torch.empty_like(one) for one in wanted]
+    expected = [message(peer, RANK) for peer in range(SIZE)]
+    out = [torch.empty_like(element) for element in expected]
     dist.all_to_all(out, sent)
-    same(torch.cat(out), torch.cat(wanted), "all_to_all", dtype, size)
-    flat = torch.empty(sum(map(len, wanted)), dtype=dtype)
-    dist.all_to_all_single(flat, torch.cat(sent), list(map(len, wanted)), list(map(len, sent)))
-    same(flat, torch.cat(wanted), "all_to_all_single with splits", dtype, size)
+    same(torch.cat(out), torch.cat(expected), "all_to_all", dtype, size)
+    flat = torch.empty(sum(map(len, expected)), dtype=dtype)
+    dist.all_to_all_single(flat, torch.cat(sent), list(map(len, expected)), list(map(len, sent)))
+    same(flat, torch.cat(expected), "all_to_all_single with splits", dtype, size)
 
     if SIZE == 1:
         return
     out = torch.empty(size, dtype=dtype)
     ring = [
-        dist.P2POp(dist.isend, given(RANK, dtype, size), (RANK + 1) % SIZE),
+        dist.P2POp(dist.isend, rank_data(RANK, dtype, size), (RANK + 1) % SIZE),
         dist.P2POp(dist.irecv, out, (RANK - 1) % SIZE),
     ]
     for work in dist.batch_isend_irecv(ring):
         work.wait()
-    same(out, given((RANK - 1) % SIZE, dtype, size), "isend/irecv ring", dtype, size)
+    same(out, rank_data((RANK - 1) % SIZE, dtype, size), "isend/irecv ring", dtype, size)
 
 
 def coalesced() -> None:
     from torch.distributed.distributed_c10d import _coalescing_manager
 
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        tensors = [given(RANK, dtype, size) for size in (1, 5, 1000)]
+        tensors = [rank_data(RANK, dtype, size) for size in (1, 5, 1000)]
         dist.all_reduce_coalesced(tensors)
         for tensor in tensors:
-            wanted = by_hand([given(rank, dtype, len(tensor)) for rank in range(SIZE)], "SUM")
-            same(tensor, wanted, "all_reduce_coalesced", dtype)
-        inputs = [given(RANK, dtype, size) for size in (2, 7)]
-        outputs = [torch.empty(len(one) * SIZE, dtype=dtype) for one in inputs]
+            expected = by_hand([rank_data(rank, dtype, len(tensor)) for rank in range(SIZE)], "SUM")
+            same(tensor, expected, "all_reduce_coalesced", dtype)
+        inputs = [rank_data(RANK, dtype, size) for size in (2, 7)]
+        outputs = [torch.empty(len(element) * SIZE, dtype=dtype) for element in inputs]
         with _coalescing_manager():
-            for out, one in zip(outputs, inputs, strict=True):
-                all_gather_single(out, one)
-        for out, one in zip(outputs, inputs, strict=True):
-            wanted = torch.cat([given(rank, dtype, len(one)) for rank in range(SIZE)])
-            same(out, wanted, "all_gather coalesced", dtype)
-        wholes = [given(RANK, dtype, size * SIZE) for size in (2, 7)]
-        outputs = [torch.empty(len(one) // SIZE, dtype=dtype) for one in wholes]
+            for out, element in zip(outputs, inputs, strict=True):
+                all_gather_single(out, element)
+        for out, element in zip(outputs, inputs, strict=True):
+            expected = torch.cat([rank_data(rank, dtype, len(element)) for rank in range(SIZE)])
+            same(out, expected, "all_gather coalesced", dtype)
+        wholes = [rank_data(RANK, dtype, size * SIZE) for size in (2, 7)]
+        outputs = [torch.empty(len(element) // SIZE, dtype=dtype) for element in wholes]
         with _coalescing_manager():
-            for out, one in zip(outputs, wholes, strict=True):
-                reduce_scatter_single(out, one)
+            for out, element in zip(outputs, wholes, strict=True):
+                reduce_scatter_single(out, element)
         for out in outputs:
             size = len(out)
-            parts = [given(rank, dtype, size * SIZE) for rank in range(SIZE)]
-            wanted = by_hand(parts, "SUM")[RANK * size : (RANK + 1) * size]
-            same(out, wanted, "reduce_scatter coalesced", dtype)
+            parts = [rank_data(rank, dtype, size * SIZE) for rank in range(SIZE)]
+            expected = by_hand(parts, "SUM")[RANK * size : (RANK + 1) * size]
+            same(out, expected, "reduce_scatter coalesced", dtype)
 
 
 def shapes() -> None:
-    """Tensors whose memory is not one contiguous piece, and dtypes that can only be moved."""
-    matrix = given(RANK, torch.float32, 12).view(3, 4).t()
+    """Check non-contiguous tensors and dtypes that can be moved but not reduced."""
+    matrix = rank_data(RANK, torch.float32, 12).view(3, 4).t()
     dist.all_reduce(matrix)
-    parts = [given(rank, torch.float32, 12).view(3, 4).t() for rank in range(SIZE)]
+    parts = [rank_data(rank, torch.float32, 12).view(3, 4).t() for rank in range(SIZE)]
     same(matrix, sum(parts[1:], parts[0]), "all_reduce transposed")
     column = torch.zeros(4, 3)[:, 1]
-    column.copy_(given(RANK, torch.float32, 4))
+    column.copy_(rank_data(RANK, torch.float32, 4))
     dist.broadcast(column, 0)
-    same(column, given(0, torch.float32, 4), "broadcast strided")
+    same(column, rank_data(0, torch.float32, 4), "broadcast strided")
     number = torch.tensor(float(RANK))
     out = [torch.empty(()) for _ in range(SIZE)]
     dist.all_gather(out, number)
@@ -185,15 +185,15 @@ def shapes() -> None:
 
 
 def large() -> None:
-    """40 MB: oneCCL takes another algorithm here."""
+    """Check 40 MB, for which oneCCL uses another algorithm."""
     for dtype in (torch.float32, torch.bfloat16):
         size = 40_000_000 // dtype.itemsize
-        mine = torch.full((size,), RANK + 1.0, dtype=dtype)
-        mine[::3] = 2 * RANK
-        dist.all_reduce(mine)
-        wanted = torch.full((size,), sum(range(1, SIZE + 1)), dtype=dtype)
-        wanted[::3] = 2 * sum(range(SIZE))
-        same(mine, wanted, "all_reduce", dtype, size)
+        data = torch.full((size,), RANK + 1.0, dtype=dtype)
+        data[::3] = 2 * RANK
+        dist.all_reduce(data)
+        expected = torch.full((size,), sum(range(1, SIZE + 1)), dtype=dtype)
+        expected[::3] = 2 * sum(range(SIZE))
+        same(data, expected, "all_reduce", dtype, size)
 
 
 init()
@@ -210,6 +210,6 @@ for dtype, size in itertools.product((*dtypes, torch.bool), SIZES):
 coalesced()
 shapes()
 large()
-say("checked", checked)
+print_line("checked", checked)
 dist.destroy_process_group()
 sys.exit(0)

@@ -1,4 +1,4 @@
-"""DDP against gloo, the bf16 hook, FSDP2 with a distributed checkpoint, functional collectives."""
+"""Train by DDP (also on gloo), with the bf16 hook and by FSDP2; check functional collectives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
 from oneccl_bindings_for_pytorch import bf16_compress_hook
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -44,8 +44,8 @@ def ddp(group: dist.ProcessGroup, hook=None) -> nn.Module:
 
 
 def distance(a: nn.Module, b: nn.Module) -> float:
-    pairs = zip(a.parameters(), b.parameters(), strict=True)
-    return max((one - other).abs().max().item() for one, other in pairs)
+    parameters = zip(a.parameters(), b.parameters(), strict=True)
+    return max((first - second).abs().max().item() for first, second in parameters)
 
 
 def sharded_training(folder: str) -> None:
@@ -62,28 +62,29 @@ def sharded_training(folder: str) -> None:
     state = get_model_state_dict(restored)
     checkpoint.load(state, checkpoint_id=folder)
     set_model_state_dict(restored, state)
-    for one, other, plain in zip(sharded.parameters(), restored.parameters(), on_ccl.parameters(), strict=True):
-        assert torch.equal(one.full_tensor(), other.full_tensor())
-        assert torch.allclose(one.full_tensor(), plain, atol=1e-4)
-    say("FSDP2 equals DDP, its checkpoint equals both")
+    parameters = zip(sharded.parameters(), restored.parameters(), on_ccl.parameters(), strict=True)
+    for parameter, restored_parameter, plain in parameters:
+        assert torch.equal(parameter.full_tensor(), restored_parameter.full_tensor())
+        assert torch.allclose(parameter.full_tensor(), plain, atol=1e-4)
+    print_line("FSDP2 equals DDP, its checkpoint equals both")
 
 
 init(60)
 ccl, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
 on_ccl, on_gloo = ddp(ccl), ddp(gloo)
-# Two addends commute, so two ranks agree bit for bit. With more, the libraries add in a different
-# order (gloo: ring; MPI: recursive), hence the last bits of fp32 after 20 steps.
+# With two ranks the sums are equal bit for bit. With more, the libraries add in different orders (gloo: ring;
+# MPI: recursive), so the last bits of fp32 differ after 20 steps.
 limit = 0.0 if SIZE == 2 else 1e-5
 assert distance(on_ccl, on_gloo) <= limit, distance(on_ccl, on_gloo)
 compressed = ddp(ccl, bf16_compress_hook)
 assert 0 < distance(compressed, on_ccl) < 0.05, distance(compressed, on_ccl)
 for parameter in compressed.parameters():
-    other = parameter.detach().clone()
-    dist.broadcast(other, 0)
-    assert torch.equal(other, parameter)
-say("DDP equals gloo within", limit)
+    root_values = parameter.detach().clone()
+    dist.broadcast(root_values, 0)
+    assert torch.equal(root_values, parameter)
+print_line("DDP equals gloo within", limit)
 
-# Before 2.7 torch's FSDP2 asks the CPU for streams, whatever the backend.
+# Before torch 2.7, FSDP2 uses streams of the CPU, which do not exist, with every backend.
 if TORCH >= (2, 7):
     sharded_training(sys.argv[1])
 
@@ -94,5 +95,5 @@ gathered = functional.all_gather_tensor(data, 0, ccl)
 assert torch.equal(gathered + 0, torch.cat([torch.arange(4.0) + rank for rank in range(SIZE)]))
 scattered = functional.reduce_scatter_tensor(torch.ones(2 * SIZE), "sum", 0, ccl)
 assert (scattered + 0).tolist() == [float(SIZE)] * 2
-say("functional collectives are right")
+print_line("functional collectives are right")
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A group of backend ccl by a script that imports torch alone; prints the interface it took."""
+"""Use the backend ccl in a script that imports only torch, and print the network interface."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 assert "oneccl_bindings_for_pytorch" not in sys.modules
 dist.init_process_group("ccl")
-ones = torch.ones(3)
-dist.all_reduce(ones)
-assert ones[0] == dist.get_world_size()
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert tensor[0] == dist.get_world_size()
 print(f"{dist.get_backend()} by {os.environ.get('FI_TCP_IFACE')}\n", end="", flush=True)
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-// What Routes finds where rounds take what they are told to.
+// Checks which route RouteSelector selects for given costs of rounds.
 #include "routes.h"
 
 #include <cstdio>
@@ -12,7 +12,7 @@ std::atomic<Route> best{Route::caches};
 RouteSelector routes(best);
 uint64_t done = 0;
 
-// `every`th: an interrupted round. -> how many went through the caches
+// Each `every`th round is interrupted. Returns how many rounds went through the caches.
 int rounds(int count, double caches, double memory, int every = 0) {
   int through = 0;
   const uint64_t first = routes.reserve_rounds(count);

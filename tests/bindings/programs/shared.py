@@ -1,5 +1,4 @@
-"""Collectives through shared memory: shared.py same-bits | every-route | other-call | two-roots |
-no-memory | no-memfd | default."""
+"""Check collectives through shared memory: shared.py CASE, one of CASES."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
-LENGTHS = (1, 1000, 5000, 70_001, 1_000_003)  # short, in one round, in many
-ROUTE_TURNS = 12  # of four rounds and more each; both routes have been tried after 24
-LONG = 3_000_001  # so long that results go past the caches
+LENGTHS = (1, 1000, 5000, 70_001, 1_000_003)  # short, one round, many rounds
+ROUTE_TURNS = 12  # of four or more rounds each; both routes have been tried after 24 rounds
+LONG = 3_000_001  # so long that results bypass the caches
 
 
 def mapped() -> bool:
@@ -27,58 +26,58 @@ def numbers(rank: int, length: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def added(parts: list[torch.Tensor]) -> torch.Tensor:
-    """In the order of the ranks, in float32 and rounded once."""
-    wanted = parts[0].float()
+    """Return the sum in the order of the ranks, in float32 and rounded once."""
+    expected = parts[0].float()
     for part in parts[1:]:
-        wanted = wanted + part.float()
-    return wanted.to(parts[0].dtype)
+        expected = expected + part.float()
+    return expected.to(parts[0].dtype)
 
 
 def same_bits() -> None:
-    """Whatever the length, and wherever in memory a long result begins."""
+    """Check the bits of sums for all lengths and for several alignments of long results."""
     assert mapped()
     for dtype in (torch.float32, torch.bfloat16):
         for length in LENGTHS:
             parts = [numbers(rank, length, dtype) for rank in range(SIZE)]
-            mine = parts[RANK].clone()
-            dist.all_reduce(mine)
-            assert torch.equal(mine, added(parts)), (dtype, length)
+            data = parts[RANK].clone()
+            dist.all_reduce(data)
+            assert torch.equal(data, added(parts)), (dtype, length)
         scatter_and_gather(dtype)
-    say("fine")
+    print_line("fine")
 
 
 def scatter_and_gather(dtype: torch.dtype) -> None:
     wholes = [numbers(rank, LONG * SIZE, dtype) for rank in range(SIZE)]
-    wanted = added(wholes)
-    mine = slice(RANK * LONG, (RANK + 1) * LONG)
+    expected = added(wholes)
+    data = slice(RANK * LONG, (RANK + 1) * LONG)
     for shift in (0, 1, 17):  # not at the beginning of a cache line
         part = torch.zeros(LONG + shift, dtype=dtype)[shift:]
-        whole = torch.zeros(LONG * SIZE + shift, dtype=dtype)[shift:]
+        gathered = torch.zeros(LONG * SIZE + shift, dtype=dtype)[shift:]
         dist.reduce_scatter_tensor(part, wholes[RANK])
-        assert torch.equal(part, wanted[mine]), (dtype, shift)
-        dist.all_gather_into_tensor(whole, part)
-        assert torch.equal(whole, wanted), (dtype, shift)
-        whole.zero_()[mine] = part
-        dist.all_gather_into_tensor(whole, whole[mine])  # in place, as FSDP does
-        assert torch.equal(whole, wanted), (dtype, shift)
+        assert torch.equal(part, expected[data]), (dtype, shift)
+        dist.all_gather_into_tensor(gathered, part)
+        assert torch.equal(gathered, expected), (dtype, shift)
+        gathered.zero_()[data] = part
+        dist.all_gather_into_tensor(gathered, gathered[data])  # in place, as FSDP does
+        assert torch.equal(gathered, expected), (dtype, shift)
 
 
 def every_route() -> None:
-    """So often that both routes have had their turns, and never with the same numbers."""
+    """Repeat collectives until both routes have been tried, each time with other numbers."""
     for length in (70_001, 1_000_003):
         for turn in range(ROUTE_TURNS):
             parts = [numbers(rank + SIZE * turn, length, torch.float32) for rank in range(SIZE)]
-            wanted, mine = added(parts), parts[RANK].clone()
-            dist.all_reduce(mine)
-            assert torch.equal(mine, wanted), (length, turn)
+            expected, data = added(parts), parts[RANK].clone()
+            dist.all_reduce(data)
+            assert torch.equal(data, expected), (length, turn)
             gathered = torch.zeros(SIZE * length)
             dist.all_gather_into_tensor(gathered, parts[RANK])
             assert torch.equal(gathered, torch.cat(parts)), (length, turn)
-            dist.reduce_scatter_tensor(mine, gathered)
-            assert torch.equal(mine, added([parts[RANK]] * SIZE)), (length, turn)
-            dist.broadcast(mine, turn % SIZE)
-            assert torch.equal(mine, added([parts[turn % SIZE]] * SIZE)), (length, turn)
-    say("fine")
+            dist.reduce_scatter_tensor(data, gathered)
+            assert torch.equal(data, added([parts[RANK]] * SIZE)), (length, turn)
+            dist.broadcast(data, turn % SIZE)
+            assert torch.equal(data, added([parts[turn % SIZE]] * SIZE)), (length, turn)
+    print_line("fine")
 
 
 def other_call() -> None:
@@ -94,10 +93,10 @@ def two_roots() -> None:
 
 def no_memory() -> None:
     assert not mapped()
-    ones = torch.ones(70_001)
-    dist.all_reduce(ones)
-    assert (ones == SIZE).all()
-    say("fine")
+    tensor = torch.ones(70_001)
+    dist.all_reduce(tensor)
+    assert (tensor == SIZE).all()
+    print_line("fine")
 
 
 def forbid_memfd() -> None:
@@ -125,25 +124,28 @@ def falls_back() -> None:
 def default() -> None:
     assert mapped()
     dist.barrier()
-    say("fine")
+    print_line("fine")
+
+
+CASES = {
+    "same-bits": same_bits,
+    "every-route": every_route,
+    "other-call": other_call,
+    "two-roots": two_roots,
+    "no-memory": falls_back,
+    "no-memfd": falls_back,
+    "default": default,
+}
 
 
 def main() -> None:
-    how = sys.argv[1]
-    if how == "no-memory":  # longer files than this cannot be made
+    case = sys.argv[1]
+    if case == "no-memory":  # longer files cannot be created
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
-    if how == "no-memfd":
+    if case == "no-memfd":
         forbid_memfd()
     init(20)
-    {
-        "same-bits": same_bits,
-        "every-route": every_route,
-        "other-call": other_call,
-        "two-roots": two_roots,
-        "no-memory": falls_back,
-        "no-memfd": falls_back,
-        "default": default,
-    }[how]()
+    CASES[case]()
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""What every program of the tests begins with."""
+"""The common part of the test programs: the rank, the group and its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 RANK = int(os.environ.get("RANK") or os.environ["PMI_RANK"])
 SIZE = int(os.environ.get("WORLD_SIZE") or os.environ["PMI_SIZE"])
 
-# Names that torch gave them late.
+# The names of newer releases of torch.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -22,6 +22,6 @@ def init(seconds: float = 60, backend: str = "ccl") -> None:
     dist.init_process_group(backend, rank=RANK, world_size=SIZE, timeout=timedelta(seconds=seconds))
 
 
-def say(*words: object) -> None:
-    """One write per line, so that lines of several ranks do not mix."""
-    print(f"[{RANK}] " + " ".join(map(str, words)) + "\n", end="", flush=True)
+def print_line(*values: object) -> None:
+    """Print a line by a single write, so that lines of several ranks do not mix."""
+    print(f"[{RANK}] " + " ".join(map(str, values)) + "\n", end="", flush=True)

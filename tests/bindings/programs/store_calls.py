@@ -1,4 +1,4 @@
-"""Counts what oneCCL's start asks the store for while one rank comes late to its barriers."""
+"""Count the requests of oneCCL to the store while one rank is late at its barriers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, say
+from start import RANK, SIZE, print_line
 
-LATE = 0.3  # seconds: time for hundreds of requests
+LATE = 0.3  # seconds, enough for hundreds of requests
 
 
 class CountingStore(dist.Store):
@@ -48,9 +48,9 @@ port = int(os.environ["MASTER_PORT"])
 store = CountingStore(dist.TCPStore("127.0.0.1", port, SIZE, is_master=RANK == 0))
 dist.init_process_group("ccl", store=store, rank=RANK, world_size=SIZE, timeout=timedelta(seconds=30))
 dist.all_reduce(torch.ones(1))
-most = max(store.written.values())
+max_writes = max(store.written.values())
 assert store.written
 assert store.reads
-assert all(reads <= most for reads in store.reads.values()), (most, store.reads)
-say("fine")
+assert all(reads <= max_writes for reads in store.reads.values()), (max_writes, store.reads)
+print_line("fine")
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""transformers' Trainer of today knows no `ccl`: initialise first, and it trains on that group."""
+"""Train with transformers' Trainer, which does not support `ccl`, on a group that exists already."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
 init(60)
-# What torchrun sets, and hydra does not.
+# torchrun sets these variables, hydra does not.
 os.environ |= {"RANK": str(RANK), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(RANK)}
 
 from transformers import BertConfig, BertForQuestionAnswering, Trainer, TrainingArguments  # noqa: E402
@@ -34,8 +34,8 @@ trainer.train()
 assert trainer.args.world_size == SIZE
 assert dist.get_backend() == "ccl"
 for parameter in model.parameters():
-    other = parameter.detach().clone()
-    dist.broadcast(other, 0)
-    assert torch.equal(other, parameter)
+    expected = parameter.detach().clone()
+    dist.broadcast(expected, 0)
+    assert torch.equal(expected, parameter)
 dist.destroy_process_group()
-say("trained on ccl")
+print_line("trained on ccl")

@@ -1,4 +1,4 @@
-"""Work: wait, wait(timeout), futures, exceptions, order, several groups; and what is refused."""
+"""Check Work objects, futures, errors, the order of operations, several groups, unsupported calls."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, say
+from start import RANK, SIZE, init, print_line
 
 
-def refused(kind: type[Exception], words: str, call) -> None:
+def expect_error(kind: type[Exception], message: str, call) -> None:
     try:
         call()
     except kind as error:
-        if words in str(error):
+        if message in str(error):
             return
         raise
-    raise AssertionError(f"{words}: not refused")
+    raise AssertionError(f"{message}: no such error")
 
 
 init(30)
-# Many in flight, waited for backwards; the future's value is the tensor itself.
+# Many pending operations, waited for in reverse order; the value of the future is the tensor.
 tensors = [torch.full((1000,), float(RANK + i)) for i in range(20)]
 works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
 for i in reversed(range(20)):
@@ -37,18 +37,18 @@ assert future.then(lambda done: done.value()[0] * 2).wait().tolist() == [2.0 * S
 
 
 # A callback may itself communicate.
-def again(done):
+def reduce_again(done):
     dist.all_reduce(done.value()[0])
     return done.value()[0]
 
 
-assert dist.all_reduce(torch.ones(2), async_op=True).get_future().then(again).wait()[0] == SIZE**2
+assert dist.all_reduce(torch.ones(2), async_op=True).get_future().then(reduce_again).wait()[0] == SIZE**2
 
-# wait(timeout) gives up waiting, not the operation.
+# wait(timeout) does not cancel the operation.
 late = torch.ones(10)
 if RANK == 0:
     work = dist.all_reduce(late, async_op=True)
-    refused(RuntimeError, "has not completed within the 200 ms", lambda: work.wait(timedelta(milliseconds=200)))
+    expect_error(RuntimeError, "has not completed within the 200 ms", lambda: work.wait(timedelta(milliseconds=200)))
     assert not work.is_completed()
     work.wait()
 else:
@@ -63,34 +63,34 @@ order = [(first, a), (second, b)] if RANK % 2 else [(second, b), (first, a)]
 for work in [dist.all_reduce(tensor, group=group, async_op=True) for group, tensor in order]:
     work.wait()
 assert a[0] == b[0] == SIZE
-alone = dist.new_group([RANK], use_local_synchronization=True)
-dist.all_reduce(a, group=alone)
+single_rank_group = dist.new_group([RANK], use_local_synchronization=True)
+dist.all_reduce(a, group=single_rank_group)
 assert a[0] == SIZE
 
-# Both send a large message before they receive.
+# Both ranks send a large message before they receive.
 peer = 1 - RANK
 if RANK < 2:
-    big, got = torch.full((2_000_000,), float(RANK)), torch.empty(2_000_000)
+    big, received = torch.full((2_000_000,), float(RANK)), torch.empty(2_000_000)
     sending = dist.isend(big, peer)
-    dist.recv(got, peer)
+    dist.recv(received, peer)
     sending.wait()
-    assert got[0] == peer
+    assert received[0] == peer
 
 sparse = torch.eye(3).to_sparse()
-refused(NotImplementedError, "sparse=False", lambda: dist.all_reduce(sparse))
+expect_error(NotImplementedError, "sparse=False", lambda: dist.all_reduce(sparse))
 for root in (-1, SIZE):
-    at = dist.BroadcastOptions()
-    at.rootRank = root
-    words = f"no rank {root} in this group"
-    refused(ValueError, words, partial(dist.group.WORLD.broadcast, [torch.ones(1)], at))
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    message = f"no rank {root} in this group"
+    expect_error(ValueError, message, partial(dist.group.WORLD.broadcast, [torch.ones(1)], options))
 complex_tensor = torch.ones(2, dtype=torch.complex64)
-refused((NotImplementedError, ValueError), "", lambda: dist.reduce(complex_tensor, 0, dist.ReduceOp.MAX))
+expect_error((NotImplementedError, ValueError), "", lambda: dist.reduce(complex_tensor, 0, dist.ReduceOp.MAX))
 half = torch.ones(2).to(torch.float8_e4m3fn)
-refused(NotImplementedError, "convert them to float32", lambda: dist.all_reduce(half))
-refused(NotImplementedError, "view the tensor", lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND))
-# A call that was refused never reached the network: the group still works.
+expect_error(NotImplementedError, "convert them to float32", lambda: dist.all_reduce(half))
+expect_error(NotImplementedError, "view the tensor", lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND))
+# A rejected call never reaches the network, so the group still works.
 check = torch.ones(1)
 dist.all_reduce(check)
 assert check.item() == SIZE
 dist.destroy_process_group()
-say("fine")
+print_line("fine")

@@ -1,4 +1,4 @@
-"""accelerate takes the group that is there."""
+"""Train with accelerate, which uses the existing group."""
 
 import torch
 import torch.distributed as dist

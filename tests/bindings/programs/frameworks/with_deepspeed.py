@@ -1,4 +1,4 @@
-"""DeepSpeed over torch's ccl, one ZeRO stage."""
+"""Train with DeepSpeed over torch's ccl: with_deepspeed.py ZERO_STAGE."""
 
 import sys
 
@@ -6,7 +6,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-# "ccl" there would be DeepSpeed's own operator, which compiles against a oneCCL of the host.
+# "ccl" here would select DeepSpeed's operator, which is compiled against a oneCCL of the host.
 deepspeed.get_accelerator()._communication_backend_name = "gloo"
 deepspeed.init_distributed(dist_backend="ccl")
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))

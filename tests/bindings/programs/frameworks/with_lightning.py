@@ -1,4 +1,4 @@
-"""Lightning starts the second rank itself."""
+"""Train with Lightning, which starts the second rank itself."""
 
 import lightning
 import torch
@@ -19,9 +19,9 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
     def on_train_end(self):
-        other = self.layer.weight.detach().clone()
-        dist.broadcast(other, 0)
-        assert torch.equal(self.layer.weight, other)
+        weight = self.layer.weight.detach().clone()
+        dist.broadcast(weight, 0)
+        assert torch.equal(self.layer.weight, weight)
         print(f"trained on {dist.get_backend()}\n", end="", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Ray Train, which makes the group before the loop begins."""
+"""Train with Ray Train, which creates the group before the training loop."""
 
 import ray
 import torch
@@ -16,9 +16,9 @@ def loop():
         net(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    other = net.module.weight.detach().clone()
-    dist.broadcast(other, 0)
-    assert torch.equal(net.module.weight, other)
+    weight = net.module.weight.detach().clone()
+    dist.broadcast(weight, 0)
+    assert torch.equal(net.module.weight, weight)
     print(f"trained on {dist.get_backend()}\n", end="", flush=True)
 
 

@@ -1,0 +1,91 @@
+"""Every collective: its results, its errors, and its behaviour with each kind of failure."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+ALL = "ORCH_KINDS_ALL" in os.environ
+LARGE = (
+    "broadcast",
+    "all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_gather_uneven",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "send",
+)
+KINDS = ("timeout", "peer-dead", "wrong-root", "wrong-size", "crosswise", "callback")
+# CI tests each kind once on each transport; ORCH_KINDS_ALL=1 all combinations.
+FAILURES = [
+    (kind, mode, launcher, "0")
+    for kind in KINDS
+    for mode in ("sync", "async")
+    for launcher in ("mpi", "bare")
+    if (kind, launcher) != ("peer-dead", "mpi")  # hydra ends all ranks: test_endings.py
+    and (ALL or (mode == "async") == (launcher == "mpi") or kind == "peer-dead")
+] + [(kind, "async", "bare", "1") for kind in ("timeout", "peer-dead", "crosswise")]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "warm", "shared"),
+    [
+        ("mpi", 2, False, "0"),
+        ("mpi", 3, True, "0"),
+        ("mpi", 4, True, "0"),
+        ("torchrun", 2, False, "0"),
+        ("mpi", 2, True, "1"),
+        ("mpi", 3, True, "1"),
+        ("torchrun", 2, True, "1"),
+    ],
+    ids=["mpi-2", "mpi-3", "mpi-4", "torchrun-2", "shared-2", "shared-3", "shared-torchrun-2"],
+)
+def test_results_equal_arithmetic_by_hand(run_ranks, launcher, ranks, warm, shared):
+    env = {"ORCH_CCL_SHARED_MEMORY": shared}
+    run_ranks("matrix.py", launcher=launcher, ranks=ranks, timeout=200, warm=warm, env=env, expected="checked")
+
+
+def test_a_group_of_one_rank_does_not_start_oneccl(run_ranks):
+    outcome = run_ranks("matrix.py", launcher="bare", ranks=1, warm=False, expected="checked")
+    assert "CCL_WARN" not in outcome.text
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "bare"])
+@pytest.mark.parametrize("ranks", [2, 3] if ALL else [3])
+def test_messages_lists_and_callbacks(run_ranks, launcher, ranks):
+    run_ranks("messages.py", ranks=ranks, launcher=launcher, timeout=120)
+
+
+@pytest.mark.parametrize(("kind", "mode", "launcher", "shared"), FAILURES)
+def test_every_operation_with_one_kind_of_failure(run_ranks, kind, mode, launcher, shared):
+    env = {"ORCH_CCL_SHARED_MEMORY": shared} | ({"ORCH_CCL_CHECK": "1"} if kind == "wrong-size" else {})
+    survivors = 1 if kind == "peer-dead" else 2
+    run_ranks("kinds.py", kind, mode, launcher=launcher, timeout=120, env=env, count=survivors)
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "bare"])
+def test_long_tensors_are_sent_in_pieces(run_ranks, launcher):
+    env = {"ORCH_CCL_MOST_ELEMENTS": "4096"}
+    count = 3 * len(LARGE)
+    arguments = ("70001", *LARGE)
+    run_ranks(
+        "large.py", *arguments, ranks=3, launcher=launcher, timeout=120, env=env, expected="is right", count=count
+    )
+
+
+@pytest.mark.skipif("ORCH_LARGE" not in os.environ, reason="needs ORCH_LARGE and 20 GB of memory (make test-all)")
+@pytest.mark.parametrize("launcher", ["mpi", "bare"])
+@pytest.mark.parametrize("operation", LARGE)
+def test_more_than_an_int_can_count(run_ranks, operation, launcher):
+    run_ranks("large.py", str(2**31 + 4096), operation, launcher=launcher, timeout=500, expected="is right")
+
+
+def test_ranks_with_different_calls_are_named(launch):
+    env = {"ORCH_CCL_CHECK": "1"}
+    outcome = launch("endings.py", "in-other-collective", "6", launcher="mpi", env=env)
+    assert outcome.code != 0
+    assert "calls broadcast Float[1000] from rank 0, this rank calls allreduce Float[1000] by SUM" in outcome.text
