@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from orch_node.protocol.events import Event
+from orch_node.protocol.files import is_run_id
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError
@@ -74,6 +75,9 @@ class SshHandle:
         supervisor = supervisor_of(self.folder)
         while supervisor and not self.source.lost(supervisor.pid) and time.monotonic() < deadline:
             time.sleep(follow.POLL_SECONDS)
+        if problem := unsafe_to_delete(self.record, self.folder):
+            self.tell(f"{self.record.run_dir} is not deleted: {problem}")
+            return
         for host in self.record.nodes:
             connection = connection_to(host)
             try:
@@ -86,3 +90,17 @@ class SshHandle:
 
     def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
         return fetch.fetch(self.record, self.folder, wanted, listener)
+
+
+def unsafe_to_delete(record: RunRecord, folder: Path) -> str:
+    """Return why the folders of a run may not be its own, or '' if they are.
+
+    Here a run may be in any folder of runs, on nodes behind SSH in the folder `runs` of orch's folder.
+    """
+    path = PurePosixPath(record.run_dir)
+    is_normal = path.is_absolute() and ".." not in path.parts
+    if not is_normal or not is_run_id(record.run_id) or {path.name, folder.name} != {record.run_id}:
+        return f"it is not named like run {record.run_id!r:.80}"
+    if record.node0.via:
+        return "" if path.parent.name == "runs" and len(path.parts) > 3 else "it is not in a folder of runs"
+    return "" if record.run_dir == str(folder.absolute()) else f"the run is in {folder}"

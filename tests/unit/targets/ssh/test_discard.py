@@ -1,0 +1,49 @@
+"""A refused run's folders are deleted, and no other folder that a record names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from orch_node.protocol.record import RunNode
+
+from orchestrator.targets.ssh.handle import SshHandle
+from tests.unit.runs.test_record import RECORD
+
+ID = "20260101-120000-qa-0000"
+
+
+def discard(runs: Path, run_dir: str, run_id: str = ID) -> list[str]:
+    """Discard a run of this machine; return the messages."""
+    node = RunNode(node="localhost")
+    record = replace(RECORD, run_id=run_id, run_dir=run_dir, node0=node, nodes=(node,))
+    messages: list[str] = []
+    SshHandle(record, runs / ID, messages.append).discard()
+    return messages
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    (tmp_path / "runs" / ID).mkdir(parents=True)
+    return tmp_path / "runs"
+
+
+def test_the_folder_of_the_run_is_deleted(runs: Path) -> None:
+    assert discard(runs, str(runs / ID)) == []
+    assert list(runs.iterdir()) == []
+
+
+@pytest.mark.parametrize("run_dir", ["{}", "{}/other", "{}/other/" + ID, "{}/x/../" + ID, ID, "/", ""])
+def test_another_folder_is_not_deleted(runs: Path, run_dir: str) -> None:
+    (runs / "other" / ID).mkdir(parents=True)
+    (runs / "x").mkdir()
+    (message,) = discard(runs, run_dir.format(runs))
+    assert "is not deleted" in message
+    assert sorted(path.name for path in runs.iterdir()) == [ID, "other", "x"]
+    assert (runs / "other" / ID).is_dir()
+
+
+def test_a_run_without_a_proper_id_is_not_deleted(runs: Path) -> None:
+    assert "is not deleted" in discard(runs, str(runs), run_id="runs")[0]
+    assert runs.is_dir()
