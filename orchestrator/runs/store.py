@@ -209,13 +209,18 @@ def newest(found: Recorded) -> Run:
     return runs[-1]
 
 
-NOT_TRAINED = ("planned", REFUSED)
+def has_begun(run: Run) -> bool:
+    """Return whether a run got as far as its ranks; a run that could not be started is recorded as failed."""
+    if run.state in ("planned", REFUSED):
+        return False
+    left = (files.SUPERVISOR, files.EVENTS)
+    return run.state != FAILED or bool(run.record.location) or any((run.folder / name).exists() for name in left)
 
 
 def done(base: Path, key: str) -> Run | None:
     """Return the newest run of this key if it is done, or None."""
     keyed = (run for run in recorded(base).runs if run.record.key == key)
-    runs = [run for run in keyed if run.state not in NOT_TRAINED]
+    runs = [run for run in keyed if has_begun(run)]
     return runs[-1] if runs and runs[-1].state == DONE else None
 
 
@@ -224,7 +229,7 @@ def unfinished(base: Path, key: str) -> Resume | None:
     user's is not: a checkpoint is a program to whoever loads it."""
     keyed = (run for run in recorded(base).runs if run.record.key == key)
     runs = (run for run in keyed if not other_owner(run.folder))
-    same = [run for run in runs if run.state not in NOT_TRAINED]
+    same = [run for run in runs if has_begun(run)]
     if not same or same[-1].state not in (FAILED, PREEMPTED, STOPPED, "killed"):
         return None
     run = same[-1]

@@ -205,14 +205,23 @@ def make_run(base: Path, run_id: str, *, key: str, state: str | None, at: float)
     folder.mkdir(parents=True)
     write(folder / "plan.json", json.dumps(plan(folder, [place(0, 1)]) | {"key": key, "created": at}))
     if state:
-        write(folder / "outcome.json", json.dumps(ended(state)))
-    else:
+        write(folder / "outcome.json", json.dumps(ended(state.removeprefix("unbegun "))))
+    if not (state or "").startswith("unbegun"):
         write(folder / "supervisor.json", json.dumps({"pid": 2**22 + 1, "started": at}))
 
 
 @pytest.mark.parametrize(
     ("states", "carried_on"),
-    [(["failed"], "run-0"), (["failed", "done"], None), (["done", "stopped"], "run-1"), ([None], "run-0"), ([], None)],
+    [
+        (["failed"], "run-0"),
+        (["failed", "done"], None),
+        (["done", "stopped"], "run-1"),
+        (["preempted", "unbegun failed"], "run-0"),
+        (["done", "unbegun failed"], None),
+        (["unbegun failed"], None),
+        ([None], "run-0"),
+        ([], None),
+    ],
 )
 def test_only_the_newest_unfinished_run_is_carried_on(
     tmp_path: Path, states: list[str | None], carried_on: str | None
