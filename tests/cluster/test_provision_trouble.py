@@ -27,7 +27,7 @@ def test_of_two_controllers_the_second_is_told_who_is_at_work(site: Site, tmp_pa
     out, err = first.communicate(timeout=120)
     for node in refused.values():
         assert f"(process {first.pid}) has been provisioning this node since" in node["problem"]
-        assert f"if it is gone, remove {LOCK}" in node["problem"]
+        assert f"if it has ended, remove {LOCK}" in node["problem"]
         assert (node["failed"], node["changed"]) == (1, 0)
     assert first.returncode == 0, err
     assert json.loads(out)["state"] == "done"
