@@ -27,11 +27,6 @@ HEADER = """\
 """
 
 
-def oldest_python(stack: Stack) -> str:
-    """Return the lower bound of the Python versions that a stack runs on."""
-    return next(bound.version for bound in SpecifierSet(stack.python) if bound.operator == ">=")
-
-
 def compile_lock(lines: list[str], python: str, *options: str) -> str:
     """Return the output of `uv pip compile` for these requirements."""
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +50,7 @@ def write_lock(stack: Stack) -> Path:
         if canonicalize_name(name) not in UNLOCKED - {"torch"}
     ]
     without_dependencies = [pin for pin in pins if pin.partition("==")[0] in stack.without_dependencies]
-    python = oldest_python(stack)
+    python = next(bound.version for bound in SpecifierSet(stack.python) if bound.operator == ">=")
     text = compile_lock([*(pin for pin in pins if pin not in without_dependencies), *TOOLS, UV], python)
     if without_dependencies:
         text += compile_lock(without_dependencies, python, "--no-deps")

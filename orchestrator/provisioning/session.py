@@ -121,14 +121,16 @@ class Session:
         status = playbook.run(self.playbook(name, variables, limit), self.add_result, self.listener.line)
         self.stopped = status == "canceled"
         if status == "failed" and not any(node.failed for node in self.nodes.values()):
-            raise OrchError(
-                f"Ansible stopped before it reached a node: {last_error(self.log)}", hint=f"See its log: {self.log}"
-            )
+            errors = [line for line in self.log.read_text().splitlines() if "ERROR" in line or "fatal" in line]
+            reason = errors[-1][-500:] if errors else "it printed no error."
+            raise OrchError(f"Ansible stopped before it reached a node: {reason}", hint=f"See its log: {self.log}")
 
     def add_result(self, result: TaskResult) -> None:
         """Add the result of one task to the report of its node."""
         node = self.nodes.get(result.node)
-        if node is None or (is_internal(result) and result.state == "ok"):
+        # A task of Ansible that precedes the tasks of a role.
+        internal = result.task.startswith(VALIDATION) or result.action.endswith("include_role")
+        if node is None or (internal and result.state == "ok"):
             return
         node.seconds += result.seconds
         node.changed += result.changed
@@ -247,11 +249,6 @@ def open_session(
     )
 
 
-def is_internal(result: TaskResult) -> bool:
-    """Return whether this is a task of Ansible that precedes the tasks of a role."""
-    return result.task.startswith(VALIDATION) or result.action.endswith("include_role")
-
-
 def clock_skew(result: TaskResult, now: float) -> float:
     """Return the seconds by which a node's time lies outside the duration of its task; 0 if inside."""
     start, end = (dt.datetime.fromisoformat(text) for text in (result.start, result.end))
@@ -261,9 +258,3 @@ def clock_skew(result: TaskResult, now: float) -> float:
     if now < start.timestamp():
         return now - start.timestamp()
     return max(0.0, now - end.timestamp())
-
-
-def last_error(log: Path) -> str:
-    """Return the last line of the log with an error."""
-    lines = [line for line in log.read_text().splitlines() if "ERROR" in line or "fatal" in line]
-    return " ".join(lines[-1:])[-500:] or "see its log"

@@ -93,18 +93,17 @@ def is_unused(name: str) -> bool:
 def write_without(unused: set[str], published: BinaryIO, slimmer: BinaryIO) -> None:
     """Copy the other files of a wheel in their compressed form, and append a RECORD of them."""
     with zipfile.ZipFile(published) as archive, zipfile.ZipFile(slimmer, "w") as target:
-        (record,) = filter(is_record, archive.namelist())
+        # A vendored package may have a RECORD, too.
+        (record,) = [
+            name
+            for name in archive.namelist()
+            if PurePosixPath(name).match("*.dist-info/RECORD") and name.count("/") == 1
+        ]
         for info in archive.infolist():
             if info.filename != record and info.filename not in unused:
                 append_compressed(info, compressed_content(info, published), target, slimmer)
         rows = archive.read(record).decode().splitlines()
         target.writestr(record, record_without(rows, unused), zipfile.ZIP_DEFLATED)
-
-
-def is_record(name: str) -> bool:
-    """Return whether a file is the wheel's own RECORD."""
-    path = PurePosixPath(name)
-    return path.name == "RECORD" and path.parent.name.endswith(".dist-info") and len(path.parts) == 2
 
 
 def record_without(rows: Iterable[str], unused: set[str]) -> str:

@@ -184,22 +184,16 @@ def repair(params: dict[str, Any], differences: dict[str, list[Any]]) -> None:
 def unpack(params: dict[str, Any], paths: set[str]) -> None:
     """Write these files of the archive; each gets its name when it is complete and checked."""
     root = params["root"]
+    content = None if params["archive"] else io.BytesIO(base64.b64decode(params["content"]))
     staging = tempfile.mkdtemp(prefix=".incoming-", dir=root)
     try:
-        with open_archive(params) as archive:
+        with tarfile.open(params["archive"], fileobj=content) as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.name in paths else None
-                if content is not None:
-                    write_file(content, member.name, params, staging)
+                source = archive.extractfile(member) if member.name in paths else None
+                if source is not None:
+                    write_file(source, member.name, params, staging)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def open_archive(params: dict[str, Any]) -> tarfile.TarFile:
-    """Return the archive, from a file or from the module's options."""
-    if params["archive"]:
-        return tarfile.open(params["archive"])
-    return tarfile.open(fileobj=io.BytesIO(base64.b64decode(params["content"])))
 
 
 def write_file(source: IO[bytes], path: str, params: dict[str, Any], staging: str) -> None:
