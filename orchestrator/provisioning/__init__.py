@@ -1,1 +1,1 @@
-"""From bare nodes to verified ones."""
+"""Provisioning: inspect bare nodes, install a stack on them, and verify the result."""

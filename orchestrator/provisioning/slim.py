@@ -121,7 +121,7 @@ def compressed_content(info: zipfile.ZipInfo, published: BinaryIO) -> bytes:
     """Return a file's content as it is compressed in the archive."""
     published.seek(info.header_offset)
     header = published.read(LOCAL_HEADER_BYTES)
-    name, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+    name, extra = (int.from_bytes(header[offset : offset + 2], "little") for offset in (26, 28))
     published.seek(name + extra, os.SEEK_CUR)
     return published.read(info.compress_size)
 

@@ -191,7 +191,7 @@ def bare(tmp_path: Path) -> Path:
     return site
 
 
-def test_what_somebody_has_copied_into_an_environment_is_drift(bare: Path, tmp_path: Path) -> None:
+def test_files_that_belong_to_no_package_are_drift(bare: Path, tmp_path: Path) -> None:
     env = make_environment(tmp_path / "orch", "0")
     assert env.compare() == []
     (bare / "copied").mkdir()
@@ -206,7 +206,7 @@ def test_what_somebody_has_copied_into_an_environment_is_drift(bare: Path, tmp_p
     assert (bare / "tiny.py").exists()
 
 
-def test_what_is_left_of_a_package_without_metadata_is_drift(bare: Path, tmp_path: Path) -> None:
+def test_remains_of_a_package_without_metadata_are_drift(bare: Path, tmp_path: Path) -> None:
     shutil.rmtree(bare / "tiny-1.0.dist-info")
     wrong = make_environment(tmp_path / "orch", "0").compare()
     assert ("tiny", "missing", "1.0") in wrong
