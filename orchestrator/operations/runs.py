@@ -12,7 +12,7 @@ from orch_node.protocol.record import FIRST_TARGET, RunRecord
 from orchestrator.errors import OrchError
 from orchestrator.operations.find import find, handle_of, renewed
 from orchestrator.runs import store
-from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.runs.outcome import Outcome, outcome_of, precision_of
 from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Listed, RunHandle, Tell
@@ -33,6 +33,7 @@ def listed(base: Path, inventory: str | None) -> Listed:
             nodes=run.nodes,
             progress=progress_words(run.progress()),
             folder=str(run.folder),
+            precision=precision_of(run),
             local=is_local(run.record),
         )
         for run in found.runs

@@ -9,6 +9,7 @@ from pathlib import Path
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import Decided, Event, Joined, Launched, Progress, Result, ScriptEnded
 from orch_node.protocol.outcome import NodeEnd
+from orch_node.protocol.precision import AUTO
 from orch_node.protocol.record import Decision
 from orch_node.tail import last_text
 
@@ -111,7 +112,8 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Explanation, ...
 
 def precision_of(run: Run) -> str:
     """Return the precision in which a run trained, or `auto` if its ranks have not chosen it yet."""
-    return chosen_precision(run.events()) or run.record.precision
+    planned = run.record.precision
+    return (chosen_precision(run.events()) or planned) if planned == AUTO else planned
 
 
 def chosen_precision(events: Sequence[Event]) -> str:

@@ -34,15 +34,23 @@ class RunRow:
 
 
 def row_of(
-    record: RunRecord, *, state: str, nodes: Iterable[str], progress: str, folder: str, local: bool = False
+    record: RunRecord,
+    *,
+    state: str,
+    nodes: Iterable[str],
+    progress: str,
+    folder: str,
+    precision: str = "",
+    local: bool = False,
 ) -> RunRow:
+    """Return the row of a run; `precision` is what its ranks chose, if that is known."""
     return RunRow(
         id=record.run_id,
         state=state,
         recipe=record.recipe,
         ranks=len(record.layout),
         backend=record.backend,
-        precision=record.precision,
+        precision=precision or record.precision,
         nodes=tuple(nodes),
         progress=progress,
         started_by=record.started_by,

@@ -14,6 +14,7 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.runs.outcome import precision_of
 from orchestrator.runs.rows import RunRow, progress_words, row_of
 from orchestrator.runs.store import Run
 from orchestrator.targets.interface import Listed, Tell, silent
@@ -135,7 +136,12 @@ def row(run: Run, looked: Looked | None) -> RunRow:
     elif job is not None and job.suspended:
         words = states.suspended_message(job.job)
     return row_of(
-        run.record, state=state, nodes=(one.node for one in run.record.nodes), progress=words, folder=str(run.folder)
+        run.record,
+        state=state,
+        nodes=(one.node for one in run.record.nodes),
+        progress=words,
+        folder=str(run.folder),
+        precision=precision_of(run),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from orch_node.protocol.events import Event, Launched, Progress, ScriptEnded
 
 from orchestrator.errors import RequestError
+from orchestrator.operations.runs import listed
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import resume, store
 from orchestrator.runs.outcome import untrained_notes
@@ -69,3 +70,13 @@ def test_a_run_in_another_precision_is_not_the_requested_one(
             events.write(json.dumps(PRECISION_EVENT) + "\n")
     request = TrainRequest(recipe="qa", precision=requested, runs_dir=str(tmp_path))
     assert resume.done(request, "k") == expected
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(True, "bf16"), (False, "auto")])
+def test_the_list_of_runs_has_the_precision_that_the_ranks_chose(tmp_path: Path, chosen: bool, expected: str) -> None:
+    folder = make_run(tmp_path, "run", precision="auto")
+    if chosen:
+        with (folder / "events.jsonl").open("a") as events:
+            events.write(json.dumps(PRECISION_EVENT) + "\n")
+    (row,) = listed(tmp_path, None).rows
+    assert row.precision == expected
