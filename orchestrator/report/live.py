@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +35,12 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.result import number
 from orchestrator.screen import console, harmless
 
+STARTING = "starting the ranks: they import torch and join the process group"
+START_SECONDS = 3.0  # until the line in a pipe
 LONGEST_PHASE = 80
 MOST_STEPS = 1e15
+# What shows that ranks have started, or do not start at the moment.
+ENDS_START = (Told, Waiting, Refused, Failed, Stalled)
 # While it lives.
 TOLD = (Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting)
 
@@ -92,10 +97,12 @@ class LiveView(Progress):
     Attributes:
         rank_lines: The lines of ranks.
         steps: How far a script is that prints and reports nothing.
+        starting_since: When the ranks began to start, while they do.
     """
 
     rank_lines: RankLines | None = None
     steps = ""
+    starting_since: float | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return what is drawn below the lines that are printed."""
@@ -103,6 +110,8 @@ class LiveView(Progress):
             yield self.rank_lines
         elif self.steps:
             yield Text(self.steps)
+        elif self.starting_since is not None:
+            yield Text(f"{STARTING} ({time.monotonic() - self.starting_since:.0f} s)")
         yield from super().get_renderables()
 
 
@@ -133,26 +142,47 @@ class Screen:
         self.warned: set[str] = set()
         self.shown: dict[str, float] = {}
         self.last: dict[str, Figures] = {}  # by phase
+        self.start_timer: threading.Timer | None = None
 
     def begin(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.note(line)
         self.progress.start()
+        self.begin_start()
 
     def end(self) -> None:
+        self.end_start()
         self.progress.stop()
+
+    def begin_start(self) -> None:
+        """Show that ranks start until end_start(): in place, or in a pipe with one line after some seconds."""
+        self.end_start()
+        self.progress.starting_since = time.monotonic()
+        if self.progress.disable:
+            self.start_timer = threading.Timer(START_SECONDS, self.note, (STARTING,))
+            self.start_timer.daemon = True
+            self.start_timer.start()
+
+    def end_start(self) -> None:
+        self.progress.starting_since = None
+        if self.start_timer is not None:
+            self.start_timer.cancel()
 
     def note(self, line: str) -> None:
         self.console.print(harmless(line))
 
     def lines(self, lines: Sequence[LogLine]) -> None:
         """Show what ranks have printed, above the bar."""
+        self.end_start()
         self.rank_lines.add(lines)
 
     def show(self, event: Event) -> None:
         """One event; progress is shown for rank 0, which speaks for all ranks."""
         if isinstance(event, Launched):
             self.joined, self.ranks = set(), event.ranks
+            self.begin_start()
+        elif isinstance(event, ENDS_START):
+            self.end_start()
         if isinstance(event, Decided) and not event.topic and self.of_ranks in ("0", "all"):
             return  # a decision of the recipe, which rank 0 prints as well
         if isinstance(event, TOLD) and not timeline.is_echo(event, self.warned):
@@ -162,6 +192,7 @@ class Screen:
             first_time = event.rank not in self.joined
             self.joined.add(event.rank)
             if first_time and len(self.joined) == self.ranks:
+                self.end_start()
                 self.note(f"{timeline.joined(self.ranks, event)}, torch {event.torch}")
         elif isinstance(event, Told) and event.rank == 0:
             if STEPS_PER_SECOND in event.figures:

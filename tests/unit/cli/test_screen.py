@@ -9,13 +9,14 @@ import os
 import pty
 import subprocess
 import sys
+import time
 import unicodedata
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orch_node.protocol.events import Progress
+from orch_node.protocol.events import Event, Joined, Launched, Progress, Waiting
 from typer.testing import CliRunner
 
 from orchestrator import screen
@@ -68,6 +69,33 @@ def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
     assert capsys.readouterr().err == "[b] \\x1b[2J\n100%|##########\n"
     live.Screen(of_ranks="all").lines(lines)
     assert capsys.readouterr().err == "[0] [b] \\x1b[2J\n[12] 100%|##########\n"
+
+
+STARTS = "starting the ranks"
+
+
+@pytest.mark.parametrize(
+    ("events", "lines"),
+    [
+        pytest.param([], 1, id="silence"),
+        pytest.param([Launched(ranks=2)], 1, id="launched"),
+        pytest.param([Launched(ranks=2), Joined(rank=0)], 1, id="one of two has joined"),
+        pytest.param([Launched(ranks=1), Joined(rank=0)], 0, id="joined"),
+        pytest.param([Waiting(text="the job waits")], 0, id="waiting"),
+        pytest.param([Launched(ranks=1), Joined(rank=0), Launched(ranks=1)], 1, id="again"),
+    ],
+)
+def test_one_line_shows_that_ranks_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, events: list[Event], lines: int
+) -> None:
+    monkeypatch.setattr(live, "START_SECONDS", 0.2)
+    shown = live.Screen()
+    shown.begin([])
+    for event in events:
+        shown.show(event)
+    time.sleep(0.4)
+    shown.end()
+    assert capsys.readouterr().err.count(STARTS) == lines
 
 
 def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
