@@ -108,23 +108,48 @@ def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
     assert "[/x]\\x1b" in done.output
 
 
-def test_a_result_table_on_a_terminal_has_no_escape_codes(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, ranks=1, nodes=1, seconds=3)
+@pytest.fixture(scope="module")
+def scored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run with scores; no command changes it."""
+    folder = make_run(tmp_path_factory.mktemp("scored") / "runs", ranks=1, nodes=1, seconds=3)
     lines = (folder / "events.jsonl").read_text().splitlines()
     result = json.loads(lines[-1]) | {"before": {"f1": 1.0}, "after": {"f1": 2.0}}
     (folder / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(result), ""]))
-    command = [sys.executable, "-m", "orchestrator.cli.main", "runs", "--runs-dir", str(tmp_path), "show"]
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    shown = run_on_terminal(command, environment | {"TERM": "xterm-256color"})
-    assert "Before" in shown
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        pytest.param(("attach",), "Before", id="the end of train"),
+        pytest.param(("runs",), "STATE", id="runs"),
+        pytest.param(("runs", "show"), "Before", id="runs show"),
+        pytest.param(("report",), "report.html", id="report"),
+        pytest.param(("logs",), "", id="logs"),
+        pytest.param(("nodes", "local"), "NODE", id="nodes"),
+        pytest.param(("stacks",), "current", id="stacks"),
+        pytest.param(("recipes",), "bert-qa", id="recipes"),
+        pytest.param(("train", "own.py", "--dry-run"), "ranks", id="dry run"),
+        pytest.param(("train", "nosuch.py"), "error: There is no script", id="error"),
+    ],
+)
+def test_outputs_on_a_terminal_have_no_escaped_codes(scored_run: Path, command: tuple[str, ...], expected: str) -> None:
+    folder = scored_run.parent.parent
+    (folder / "own.py").touch()
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "ORCH_RUNS_DIR")}
+    homes = {name: str(folder / "home") for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
+    program = [sys.executable, "-m", "orchestrator.cli.main", *command]
+    shown = run_on_terminal(program, {**environment, **homes, "TERM": "xterm-256color"}, folder)
+    assert expected in shown
     assert "\\x1b" not in shown
+    assert "Traceback" not in shown
 
 
-def run_on_terminal(command: list[str], environment: dict[str, str]) -> str:
+def run_on_terminal(command: list[str], environment: dict[str, str], folder: Path) -> str:
     """Return what a program writes to a pseudo-terminal."""
     terminal, end = pty.openpty()
     shown = b""
-    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment):
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment, cwd=folder):
         os.close(end)
         while piece := read_piece(terminal):
             shown += piece
