@@ -168,7 +168,7 @@ def test_groups_that_a_script_makes_have_its_timeout_and_the_runs_backend(
 
     for rank in (0, 1):
         assert cell.printed("ADOPTED", rank) == expected("7200")
-        assert "world_size=3, this run has 2 ranks" in cell.printed("WRONG-SIZE", rank)
+        assert "world_size=3, but this run has 2 ranks" in cell.printed("WRONG-SIZE", rank)
         assert f"rank={1 - rank} on rank {rank}" in cell.printed("WRONG-RANK", rank)
         assert cell.printed("KEYWORD", rank) == expected("60")
         assert cell.printed("POSITION", rank) == expected("1800")

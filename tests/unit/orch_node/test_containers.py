@@ -67,7 +67,7 @@ def test_a_file_of_variables_is_read_as_docker_reads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b"a b=secret", b"=secret", b"x;id=secret", b"\xff=secret"])
 def test_what_is_no_variable_is_refused_without_its_value(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "env").write_bytes(b"A=1\n" + line)
-    with pytest.raises(EnvFileError, match=r"line 2 is no NAME=VALUE|not in UTF-8") as refused:
+    with pytest.raises(EnvFileError, match=r"line 2 is not NAME=VALUE|not UTF-8") as refused:
         env_file.read(tmp_path / "env", {})
     assert "secret" not in str(refused.value)
     with pytest.raises(EnvFileError, match="No such file"):
@@ -111,13 +111,13 @@ def test_a_rank_gets_nothing_of_the_node_s_environment_but_the_launcher_s_words(
     ],
 )
 def test_what_the_engine_says_is_told_with_the_cure(text: str, words: str) -> None:
-    found = containers.explained(text.strip())
+    found = containers.explain_error(text.strip())
     assert found.endswith(words) or words in found
     assert "--help" not in found
 
 
 def test_a_run_without_the_file_has_no_container(tmp_path: Path) -> None:
     assert containers.read_spec(tmp_path) is None
-    assert containers.clear(tmp_path) == ([], []), "no engine is asked"
+    assert containers.remove_all(tmp_path) == ([], []), "no engine is asked"
     (tmp_path / "container.json").write_text(render(SPEC))
     assert containers.read_spec(tmp_path) == SPEC

@@ -160,7 +160,7 @@ def test_a_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, vari
     command = [sys.executable, "-c", "input()", str(tmp_path)]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
         time.sleep(0.2)
-        found = [one.pid for one in processes.of_run(str(tmp_path))]
+        found = [one.pid for one in processes.run_processes(str(tmp_path))]
         process.communicate(b"\n")
     assert found == ([process.pid] if variable else [])
 

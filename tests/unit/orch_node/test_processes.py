@@ -55,8 +55,8 @@ def test_a_user_s_program_is_no_watcher_whatever_it_is_called(run: Path, tmp_pat
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert [one.role for one in processes.of_run(str(run))] == ["other"]
-        assert list(cleanup.look(str(run.parent)).runs) == [run.name]
+        assert [one.role for one in processes.run_processes(str(run))] == ["other"]
+        assert list(cleanup.find_leftovers(str(run.parent)).runs) == [run.name]
         found = cleanup.clean(str(run.parent), [])
     assert [one.pid for one in found.runs[run.name].ended] == [process.pid]
 
@@ -75,12 +75,12 @@ def elsewhere(run: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def roles(run: Path) -> set[str]:
-    return {one.role for one in processes.of_run(str(run))}
+    return {one.role for one in processes.run_processes(str(run))}
 
 
 def test_a_run_of_another_installation_is_watched(run: Path, elsewhere: Path) -> None:
     assert {"supervisor", "agent"} <= roles(run)
-    assert cleanup.look(str(run.parent)).runs == {}, "nothing that `orch clean` may end"
+    assert cleanup.find_leftovers(str(run.parent)).runs == {}, "nothing that `orch clean` may end"
     shutil.rmtree(elsewhere)
     assert {"supervisor", "agent"} <= roles(run), "also where that was removed meanwhile"
 

@@ -33,7 +33,7 @@ class Holder:
         self.process.stdout.readline()
 
     def look(self) -> processes.Process:
-        found = processes.look(self.process.pid, [])
+        found = processes.read_process(self.process.pid, [])
         assert found is not None
         return found
 
@@ -55,8 +55,8 @@ def memory() -> Iterator[Path]:
 def used(notes: Path, *paths: Path) -> None:
     """A process of the run has these open, and ends."""
     holder = Holder(*paths)
-    shared_memory.note(notes, [holder.look()])
-    assert shared_memory.remove(notes).gone == (), "they are in use"
+    shared_memory.note_usage(notes, [holder.look()])
+    assert shared_memory.remove(notes).removed == (), "they are in use"
     holder.end()
 
 
@@ -64,7 +64,7 @@ def test_what_a_library_has_left_is_removed(tmp_path: Path, memory: Path) -> Non
     notes = tmp_path / "shm.json"
     shared_memory.begin(notes)
     used(notes, memory)
-    assert shared_memory.remove(notes).gone == (str(memory),)
+    assert shared_memory.remove(notes).removed == (str(memory),)
     shared_memory.forget(notes)
     assert not notes.exists()
 
@@ -88,7 +88,7 @@ def test_an_agent_that_comes_back_knows_what_was_there_before(tmp_path: Path, me
     memory.write_bytes(b"of the run")
     shared_memory.begin(notes)
     used(notes, memory)
-    assert shared_memory.remove(notes).gone == (str(memory),)
+    assert shared_memory.remove(notes).removed == (str(memory),)
 
 
 def test_what_no_library_calls_so_is_told_and_left(tmp_path: Path, memory: Path) -> None:
@@ -97,9 +97,9 @@ def test_what_no_library_calls_so_is_told_and_left(tmp_path: Path, memory: Path)
     cache = memory.with_name(f"cache-{memory.name}")
     used(notes, cache, memory)
     removal = shared_memory.remove(notes)
-    assert removal == shared_memory.Removal(gone=(str(memory),), left=(str(cache),))
+    assert removal == shared_memory.Removal(removed=(str(memory),), remaining=(str(cache),))
     shared_memory.forget(notes)
-    assert shared_memory.remove(notes).left == (str(cache),), "it is told until it is gone"
+    assert shared_memory.remove(notes).remaining == (str(cache),), "it is told until it is gone"
 
 
 def test_what_another_process_uses_is_left(tmp_path: Path, memory: Path) -> None:
@@ -107,9 +107,9 @@ def test_what_another_process_uses_is_left(tmp_path: Path, memory: Path) -> None
     shared_memory.begin(notes)
     other = Holder(memory)
     used(notes, memory)
-    assert shared_memory.remove(notes) == shared_memory.Removal(left=(str(memory),))
+    assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
     other.end()
-    assert shared_memory.remove(notes).gone == (str(memory),)
+    assert shared_memory.remove(notes).removed == (str(memory),)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
@@ -119,7 +119,7 @@ def test_what_belongs_to_another_user_is_left(tmp_path: Path, memory: Path) -> N
     memory.touch()
     os.chown(memory, 65534, 65534)
     used(notes, memory)
-    assert shared_memory.remove(notes) == shared_memory.Removal(left=(str(memory),))
+    assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
 
 
 def test_a_folder_there_is_left_whole(tmp_path: Path, memory: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_folder_there_is_left_whole(tmp_path: Path, memory: Path) -> None:
     try:
         inside = folder / "torch_1_2"
         used(notes, inside)
-        assert shared_memory.remove(notes) == shared_memory.Removal(left=(str(folder),))
+        assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(folder),))
         inside.unlink()
     finally:
         folder.rmdir()
@@ -170,9 +170,9 @@ def test_openmp_registration_of_a_killed_process_is_removed(tmp_path: Path, monk
     holder = Holder()
     registered = Path(shared_memory.SHM, f"__KMP_REGISTERED_LIB_{holder.process.pid}_{os.getuid()}")
     registered.write_bytes(b"x")
-    shared_memory.note(notes, [holder.look()])
+    shared_memory.note_usage(notes, [holder.look()])
     holder.end()
-    assert shared_memory.remove(notes).gone == (str(registered),)
+    assert shared_memory.remove(notes).removed == (str(registered),)
 
 
 def test_registrations_of_dead_processes_are_removed_before_the_next_run(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_what_dead_runs_have_left_is_told_apart(tmp_path: Path, memory: Path) ->
     ],
 )
 def test_names_of_libraries(name: str, known: bool) -> None:
-    assert bool(shared_memory.NAMES.fullmatch(name)) == known
+    assert bool(shared_memory.LIBRARY_NAMES.fullmatch(name)) == known
 
 
 def test_no_segments_where_there_is_no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/none/")
-    assert shared_memory.names() == {}
+    assert shared_memory.segments() == {}

@@ -342,7 +342,7 @@ def test_what_a_node_knows_of_its_runs_can_be_read_here(
     folder = make_run(tmp_path_factory.mktemp("runs"), "run", ranks=2, nodes=1, seconds=5)
     for name in ("events.jsonl", "outcome.json", "supervisor.json"):
         (folder / name).write_bytes(content)
-    found = ListedRun({}, list_runs.state_of(folder), list_runs.progress(folder / "events.jsonl"))
+    found = ListedRun({}, list_runs.state_of(folder), list_runs.last_progress(folder / "events.jsonl"))
     assert len(listings.parse(listings.render(listings.Listing((found,)))).runs) == 1
 
 

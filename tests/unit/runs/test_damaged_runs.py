@@ -171,19 +171,19 @@ def test_a_damaged_record_hides_no_run_of_its_node(tmp_path: Path, harm: str) ->
         (folder / "plan.json").rename(folder / "run.json")
     path = tmp_path / BAD / "run.json"
     path.write_bytes(HARM[harm](path.read_bytes()))
-    listing = list_runs.runs_in(tmp_path)
+    listing = list_runs.list_runs(tmp_path)
     assert [one.record["run_id"] for one in listing.runs] == [GOOD]
     assert [one.folder for one in listing.damaged] == [BAD]
-    assert [one.folder for one in damaged_runs.damaged_in(tmp_path)] == [BAD]
+    assert [one.folder for one in damaged_runs.find_damaged(tmp_path)] == [BAD]
     assert damaged_runs.set_aside(tmp_path / BAD) == str(tmp_path / "damaged" / BAD)
-    assert list_runs.runs_in(tmp_path).damaged == ()
+    assert list_runs.list_runs(tmp_path).damaged == ()
 
 
 def test_a_record_of_another_run_is_damage(tmp_path: Path) -> None:
     folder = make_run(tmp_path, GOOD)
     (folder / "plan.json").rename(folder / "run.json")
     folder.rename(tmp_path / BAD)
-    assert [one.folder for one in list_runs.runs_in(tmp_path).damaged] == [BAD]
+    assert [one.folder for one in list_runs.list_runs(tmp_path).damaged] == [BAD]
 
 
 # What this machine keeps.

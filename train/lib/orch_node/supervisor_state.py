@@ -58,8 +58,8 @@ def may_run_elsewhere(run_dir: Path) -> SupervisorProcess | None:
 
 def supervises(pid: int, run_dir: Path) -> bool:
     """Return whether the process is the supervisor of the run, by its arguments."""
-    argv = processes.argv_of(pid)
-    folder = processes.run_named_by(argv, pid)
+    argv = processes.read_argv(pid)
+    folder = processes.run_argument(argv, pid)
     if processes.role_of(argv, pid) != "supervisor" or not folder:
         return False
     try:

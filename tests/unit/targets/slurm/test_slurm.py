@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from orch_node.agent import apptainer, containers
-from orch_node.agent.engines import ContainerError
+from orch_node.agent import containers
+from orch_node.agent.engines import ContainerError, explain_apptainer_error
 from orch_node.protocol import container
 from orch_node.protocol import layout as layouts
 from orch_node.protocol import outcome as outcomes
@@ -785,19 +785,19 @@ def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argu
     [
         (
             "\x1b[91mERROR  : Failed to create user namespace: not allowed to create user namespace\n\x1b[0m",
-            "not allowed to create user namespace. An administrator allows them",
+            "not allowed to create user namespace. An administrator must allow",
         ),
         (
             "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
             "fuse: failed to open /dev/fuse: Permission denied",
-            "Permission denied. Its file can be",
+            "Permission denied. Nodes need squashfuse",
         ),
         ('FATAL:   "nosuch": executable file not found in $PATH', "container-python=PATH"),
     ],
 )
 def test_apptainers_words_are_told_with_what_to_do(said: str, told: str) -> None:
-    assert told in apptainer.explained(said)
-    assert "\x1b" not in apptainer.explained(said)
+    assert told in explain_apptainer_error(said)
+    assert "\x1b" not in explain_apptainer_error(said)
 
 
 def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Watches one node of a run: `node.py agent RUN_DIR NODE CLAIMS_FOLDER`.
+"""Watch one node of a run: `node.py agent RUN_DIR NODE CLAIMS_FOLDER`.
 
-The supervisor starts one on each node, over ssh, and asks it through a pipe: JSON lines in and out.
-It holds the claim on the node's cores, answers that the node is alive, collects stack traces, ends
-the run's processes and sees to it that none is left. When the supervisor is silent for too long it
-ends them unasked: a node that was cut off must not go on for ever.
+The supervisor starts an agent on each node over ssh, and sends it requests through a pipe: JSON
+lines in and out. The agent holds the claim on the node's cores, reports that the node is alive,
+collects stack traces, and ends all processes of the run. It does so without a request if the
+supervisor is silent for too long: a node that is cut off must not run forever.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from orch_node.protocol.agent import (
 )
 from orch_node.protocol.outcome import ProcessRecord
 
-SILENCE_SECONDS = 30.0  # the supervisor speaks every 2 s
-# A dropped ssh connection is not the end: the supervisor may come back with a new agent.
+SILENCE_SECONDS = 30.0  # the supervisor sends a request every 2 s
+# After a dropped ssh connection, the supervisor may start a new agent.
 RETURN_SECONDS = 15.0
-SHM_SECONDS = 10.0  # between looks at who uses /dev/shm; at once where a new name appears in it
+SHM_SECONDS = 10.0  # between scans of who uses /dev/shm; a new name there causes one at once
 LISTEN_SECONDS = 0.25
-# A longer round means that this process stood still, and the supervisor may have, too.
+# After a longer round this process was suspended, and the supervisor may have been, too.
 STANDSTILL_SECONDS = 5.0
 TERM_SECONDS = 5.0
 END_SECONDS = 8.0
@@ -68,7 +68,7 @@ class Lines(Protocol):
 
 
 class PlainLines:
-    """Lines as they are: ssh and pipes protect them."""
+    """Lines without encoding: ssh and pipes protect them."""
 
     def seal(self, line: bytes) -> bytes:
         return line
@@ -78,7 +78,7 @@ class PlainLines:
 
 
 class Agent:
-    """One node of one run."""
+    """The agent of one node in one run."""
 
     def __init__(self, run_dir: Path, node: str, claims: Claims, lines: Lines | None = None) -> None:
         self.lines = lines or PlainLines()
@@ -86,170 +86,179 @@ class Agent:
         self.run_dir = run_dir
         self.node = node
         self.claims = claims
-        self.supervisor_here = os.getppid() if parent_supervises() else None
-        self.noted = 0.0
-        self.names: set[str] = set()  # in /dev/shm
+        parent = os.getppid()
+        self.is_local = processes.role_of(processes.read_argv(parent), parent) == "supervisor"
+        self.noted_at = 0.0
+        self.segments: set[str] = set()  # names in /dev/shm
         shared_memory.begin(self.notes)
 
     def serve(self) -> None:
-        """Answer until the supervisor is gone, then leave nothing of the run here."""
-        heard = looked = time.monotonic()
+        """Respond until the supervisor is gone, then remove everything of the run here."""
+        last_request = now = time.monotonic()
         pending = b""
-        while looked - heard < SILENCE_SECONDS:
+        while now - last_request < SILENCE_SECONDS:
             if select.select([0], [], [], LISTEN_SECONDS)[0]:
                 chunk = os.read(0, 65536)
                 if not chunk:
                     break
-                heard = time.monotonic()
-                *asked, pending = (pending + chunk).split(b"\n")
-                for line in asked:
-                    if not self.answer(parse_request(self.lines.open(line + b"\n"))):
+                last_request = time.monotonic()
+                *complete, pending = (pending + chunk).split(b"\n")
+                for line in complete:
+                    request = parse_request(self.lines.open(line + b"\n"))
+                    self.respond(request)
+                    if isinstance(request, Leave):
                         return
             self.note_segments()
-            now = time.monotonic()
-            if now - looked > STANDSTILL_SECONDS:
-                heard += now - looked
-            looked = now
-        self.orphaned()
+            previous, now = now, time.monotonic()
+            if now - previous > STANDSTILL_SECONDS:
+                last_request += now - previous
+        self.end_without_supervisor()
 
-    def answer(self, question: Request) -> bool:
-        """Do what is asked and say so; -> whether to go on."""
-        answer = ANSWERS[type(question)](self, question)
-        rest = self.lines.seal(render_response(question, answer))
-        while rest:  # a signal may interrupt it
-            rest = rest[os.write(1, rest) :]
-        return not isinstance(question, Leave)
+    def respond(self, request: Request) -> None:
+        """Do what is requested, and write the response."""
+        response = HANDLERS[type(request)](self, request)
+        line = self.lines.seal(render_response(request, response))
+        while line:  # a signal may interrupt a write
+            line = line[os.write(1, line) :]
 
-    def claim(self, question: TakeClaim) -> ClaimConflicts:
-        return ClaimConflicts(self.claims.take(question.claim))
+    def take_claim(self, request: TakeClaim) -> ClaimConflicts:
+        return ClaimConflicts(self.claims.take(request.claim))
 
-    def release(self, question: Request) -> Response:
+    def release_claim(self, request: Request) -> Response:
         self.claims.release(self.run_dir.name)
         return Response()
 
-    def leave(self, question: Request) -> Response:
+    def leave(self, request: Request) -> Response:
         shared_memory.forget(self.notes)
-        return self.release(question)
+        return self.release_claim(request)
 
-    def ping(self, question: Ping) -> Alive:
+    def ping(self, request: Ping) -> Alive:
         return Alive(host=socket.gethostname(), time=time.time(), preempted=self.preempted)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
-        """Remember SIGTERM for the supervisor, which has all ranks write a checkpoint.
+        """Record SIGTERM for the supervisor, which lets all ranks write a checkpoint.
 
         Slurm sends it to all processes of a job that it preempts, some time before it ends them.
         """
         self.preempted = True
 
-    def take_stack_traces(self, question: TakeStackTraces) -> StackTraces:
-        ranks = [one for one in self.others() if one.role == "rank" and one.rank in question.ranks]
+    def take_stack_traces(self, request: TakeStackTraces) -> StackTraces:
+        ranks = [process for process in self.find_ranks() if process.rank in request.ranks]
         return StackTraces(stack_traces.collect(self.run_dir, ranks))
 
-    def preempt_ranks(self, question: PreemptRanks) -> PreemptedRanks:
-        ranks = [one for one in self.others() if one.role == "rank"]
-        return PreemptedRanks(preemption.preempt(ranks))
+    def preempt_ranks(self, request: PreemptRanks) -> PreemptedRanks:
+        return PreemptedRanks(preemption.preempt(self.find_ranks()))
 
-    def contain(self, question: StartContainer) -> ContainerStarted:
+    def start_container(self, request: StartContainer) -> ContainerStarted:
         """Start the container of this node."""
         spec = containers.read_spec(self.run_dir)
         assert spec is not None
         try:
-            containers.start(self.run_dir, spec, node=self.node, cpus=question.cpus)
+            containers.start(self.run_dir, spec, node=self.node, cpus=request.cpus)
         except ContainerError as error:
             return ContainerStarted(problem=str(error))
         return ContainerStarted()
 
-    def end(self, question: EndAll) -> AllEnded:
+    def end_all(self, request: EndAll) -> AllEnded:
         self.note_segments(now=True)
-        ended = processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-        removed, left = self.clear_containers()
-        memory = shared_memory.remove(self.notes)
+        termination = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        removed, remaining = self.remove_containers()
+        segments = shared_memory.remove(self.notes)
         return AllEnded(
-            ended=(*map(processes.record, ended.ended), *removed),
-            left=(*map(processes.record, ended.left), *left),
-            segments=memory.gone,
-            segments_left=memory.left,
-            seconds=ended.seconds,
+            ended=(*map(processes.to_record, termination.ended), *removed),
+            left=(*map(processes.to_record, termination.remaining), *remaining),
+            segments=segments.removed,
+            segments_left=segments.remaining,
+            seconds=termination.seconds,
         )
 
-    def clear_containers(self) -> tuple[list[ProcessRecord], list[ProcessRecord]]:
+    def remove_containers(self) -> tuple[list[ProcessRecord], list[ProcessRecord]]:
+        """Remove the run's containers here; return those removed, and those that remain."""
         if containers.read_spec(self.run_dir) is None:
             return [], []
-        return containers.clear(self.run_dir, self.node)
+        return containers.remove_all(self.run_dir, self.node)
 
-    def write(self, question: WriteFile) -> Response:
-        """Of the files that a restart changes; a name is no path."""
-        if question.name in (files.LAYOUT, files.HOSTFILE):
-            whole_files.write(self.run_dir / question.name, question.content)
+    def write_file(self, request: WriteFile) -> Response:
+        """Write one of the files that a restart changes; other names are ignored."""
+        if request.name in (files.LAYOUT, files.HOSTFILE):
+            whole_files.write(self.run_dir / request.name, request.content)
         return Response()
 
-    def others(self) -> list[processes.Process]:
-        """The run's processes here but those that watch it."""
-        found = processes.of_run(str(self.run_dir))
-        return [one for one in found if one.role not in processes.WATCHERS]
+    def find_processes(self) -> list[processes.Process]:
+        """Return the run's processes here except those that watch it."""
+        living = processes.run_processes(str(self.run_dir))
+        return [process for process in living if process.role not in processes.WATCHERS]
+
+    def find_ranks(self) -> list[processes.Process]:
+        """Return the run's training processes here."""
+        return [process for process in self.find_processes() if process.role == "rank"]
 
     @property
     def notes(self) -> Path:
+        """Return the file that records the run's use of /dev/shm."""
         return self.run_dir / f"shm-{self.node}.json"
 
     def note_segments(self, *, now: bool = False) -> None:
-        names = set(shared_memory.names())
-        new, self.names = names - self.names, names
-        if now or new or time.monotonic() - self.noted > SHM_SECONDS:
-            self.noted = time.monotonic()
-            shared_memory.note(self.notes, self.others())
+        """Record what the run uses in /dev/shm, if it is time to do so or a name is new there."""
+        names = set(shared_memory.segments())
+        new, self.segments = names - self.segments, names
+        if now or new or time.monotonic() - self.noted_at > SHM_SECONDS:
+            self.noted_at = time.monotonic()
+            shared_memory.note_usage(self.notes, self.find_processes())
 
-    def orphaned(self) -> None:
-        """The supervisor is gone, or cannot be heard: end the run here, unless it comes back."""
-        if self.supervisor_here is None:
-            time.sleep(RETURN_SECONDS)  # its next agent ends this one
-        processes.end(self.others, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-        self.clear_containers()
+    def end_without_supervisor(self) -> None:
+        """End the run here, unless a supervisor on another node starts a new agent meanwhile."""
+        if not self.is_local:
+            time.sleep(RETURN_SECONDS)  # the new agent ends this one
+        processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
+        self.remove_containers()
         shared_memory.remove(self.notes)
 
 
-ANSWERS: dict[type[Request], Callable[[Agent, Any], Response]] = {
-    TakeClaim: Agent.claim,
-    ReleaseClaim: Agent.release,
+HANDLERS: dict[type[Request], Callable[[Agent, Any], Response]] = {
+    TakeClaim: Agent.take_claim,
+    ReleaseClaim: Agent.release_claim,
     Ping: Agent.ping,
     TakeStackTraces: Agent.take_stack_traces,
     PreemptRanks: Agent.preempt_ranks,
-    StartContainer: Agent.contain,
-    EndAll: Agent.end,
-    WriteFile: Agent.write,
+    StartContainer: Agent.start_container,
+    EndAll: Agent.end_all,
+    WriteFile: Agent.write_file,
     Leave: Agent.leave,
 }
 
 
-def parent_supervises() -> bool:
-    return processes.role_of(processes.argv_of(os.getppid()), os.getppid()) == "supervisor"
-
-
-def relieve(run_dir: str, node: str) -> None:
-    """End an earlier agent of this run here: its connection was lost."""
-    for process in processes.of_run(run_dir):
-        argv = processes.argv_of(process.pid)
+def end_earlier_agents(run_dir: str, node: str) -> None:
+    """End an earlier agent of this node and run, which has lost its connection."""
+    for process in processes.run_processes(run_dir):
+        argv = processes.read_argv(process.pid)
         if process.role == "agent" and os.fsencode(node) in argv:
-            processes.send(process, signal.SIGKILL)
+            processes.send_signal(process, signal.SIGKILL)
 
 
 def main(argv: list[str], lines: Lines | None = None) -> int:
+    """Serve until the supervisor is gone.
+
+    Args:
+        argv: folder of the run, name of the node, folder of the claims.
+        lines: the encoding of lines; plain ones by default.
+    """
     if len(argv) != 3:
         print("usage: node.py agent RUN_DIR NODE CLAIMS_FOLDER", file=sys.stderr)
         return 2
-    # The run is ended through the supervisor; a hang-up of the connection is seen on the pipe.
+    # Only the supervisor ends the run; a lost connection closes the pipe.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     run_dir, node, folder = argv
-    relieve(run_dir, node)
+    end_earlier_agents(run_dir, node)
     try:
         Path(run_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         agent = Agent(Path(run_dir), node, Claims(Path(folder)), lines)
         signal.signal(signal.SIGTERM, agent.preempt)
         agent.serve()
     except ConnectionError:
-        agent.orphaned()
-    except OSError as error:  # the supervisor takes the last line for the reason
+        agent.end_without_supervisor()
+    except OSError as error:  # the supervisor reports the last line as the reason
         path = error.filename or run_dir
         print(trouble(node, Path(str(path)), error), file=sys.stderr)
         return 1

@@ -1,11 +1,11 @@
-"""What is left of runs on this node, and its end: `node.py cleanup COMMAND FOLDER ...`.
+"""Find and end leftovers of runs on this node: `node.py cleanup COMMAND FOLDER ...`.
 
   end RUN_DIR [--node0 [--planned]]  end a run's processes here; on node0 its supervisor first,
-                                     which may be about to start, or not even have its folder yet
-  look RUNS_DIR                      leftovers of runs that nobody watches any more
+                                     which may be about to start or have no folder yet
+  look RUNS_DIR                      leftovers of runs that nobody watches
   clean RUNS_DIR [--except ID ...]   end them, and remove their segments in /dev/shm
 
-One JSON object on standard output. Needs nothing of the run but its folder's name.
+Prints one JSON object. A run's files are not needed; the name of its folder is enough.
 """
 
 from __future__ import annotations
@@ -20,65 +20,77 @@ from pathlib import Path
 
 from orch_node import supervisor_state, whole_files
 from orch_node.agent import containers, processes, shared_memory
-from orch_node.agent.processes import Process, record
+from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
 from orch_node.protocol import cleanup, files, outcome
 from orch_node.protocol.cleanup import Cleaned, EndedAndLeft, Leftovers, RunEnded
 from orch_node.protocol.outcome import ProcessRecord
 
-ELSEWHERE_SECONDS = 4.0  # with the patience below and connecting, below 10 s
+ELSEWHERE_SECONDS = 4.0  # below 10 s together with the patience below and the connection
 SUPERVISOR_SECONDS = 5.0  # for the supervisor to end the run on all nodes itself
 PATIENCE_SECONDS = 2.0
 TERM_SECONDS = 2.0
-END_SECONDS = 3.5  # with the two above, below 10 s
+END_SECONDS = 3.5  # below 10 s together with the two above
+
+Segments = dict[str, tuple[str, ...]]  # run id -> paths
 
 
 def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) -> RunEnded:
-    """End the run here. Its supervisor does it best, on all nodes: it is asked where it lives, and
-    given time where it does not."""
+    """End the run here.
+
+    Its supervisor ends it best, on all nodes, so it is asked first and given time.
+
+    Args:
+        run_dir: folder of the run.
+        patience: seconds to wait if no supervisor is here.
+        node0: whether this is the supervisor's node.
+        planned: whether the run may not have started yet; its folder is created then, so that a
+            supervisor that is about to start finds the request to stop.
+    """
     began = time.monotonic()
+    folder = Path(run_dir)
     if planned:
-        for folder in (Path(run_dir).parent, Path(run_dir)):
-            folder.mkdir(mode=0o700, exist_ok=True)
-    ask_to_stop(Path(run_dir))
-    before = processes.of_run(run_dir)
-    supervisors = [one for one in before if one.role == "supervisor"]
-    if not about_to_start(Path(run_dir)):  # it does not catch the signal yet, and looks for STOP
-        for one in supervisors:
-            processes.send(one, signal.SIGTERM)
-    wait(
-        lambda: (node0 and about_to_start(Path(run_dir))) or bool(processes.of_run(run_dir)),
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_dir():
+        (folder / files.STOP).touch(0o600)
+    initial = processes.run_processes(run_dir)
+    supervisors = [process for process in initial if process.role == "supervisor"]
+    if not is_starting(folder):  # a starting supervisor does not catch the signal yet, but reads STOP
+        for supervisor in supervisors:
+            processes.send_signal(supervisor, signal.SIGTERM)
+    wait_while(
+        lambda: (node0 and is_starting(folder)) or bool(processes.run_processes(run_dir)),
         SUPERVISOR_SECONDS if supervisors else patience,
     )
-    ended = processes.end(lambda: processes.of_run(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-    left = {one.key for one in ended.left}
-    elsewhere = wait_for_another_host(Path(run_dir)) if node0 and not supervisors else ()
-    removed, kept = containers.clear(Path(run_dir))
-    if supervisors and not ended.left:
-        tell_the_end(Path(run_dir), supervisors[0].pid)
-    memory = remove_segments(Path(run_dir))
+    result = terminate_run(run_dir)
+    remaining = {process.key for process in result.remaining}
+    elsewhere = wait_for_another_host(folder) if node0 and not supervisors else ()
+    removed_containers, remaining_containers = containers.remove_all(folder)
+    if supervisors and not result.remaining:
+        record_stop(folder, supervisors[0].pid)
+    segments = remove_segments(folder)
     return RunEnded(
-        ended=(*(record(one) for one in before if one.key not in left), *removed),
-        left=(*map(record, ended.left), *kept, *elsewhere),
+        ended=(*(to_record(process) for process in initial if process.key not in remaining), *removed_containers),
+        left=(*map(to_record, result.remaining), *remaining_containers, *elsewhere),
         supervisor=bool(supervisors),
-        segments=memory.gone,
-        segments_left=memory.left,
+        segments=segments.removed,
+        segments_left=segments.remaining,
         seconds=round(time.monotonic() - began, 2),
     )
 
 
-def ask_to_stop(run_dir: Path) -> None:
-    """For a supervisor that is only about to start."""
-    if run_dir.is_dir():
-        (run_dir / files.STOP).touch(0o600)
+def terminate_run(run_dir: str) -> processes.Termination:
+    """End the run's processes here."""
+    return processes.terminate(lambda: processes.run_processes(run_dir), term_seconds=TERM_SECONDS, seconds=END_SECONDS)
 
 
 def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
     """Wait until a supervisor that is not visible here has ended; return it if it has not.
 
-    It looks for the file STOP every few seconds.
+    It checks for the file STOP every few seconds.
     """
-    wait(lambda: supervisor_state.may_run_elsewhere(run_dir) is not None, ELSEWHERE_SECONDS)
+    wait_while(lambda: supervisor_state.may_run_elsewhere(run_dir) is not None, ELSEWHERE_SECONDS)
     supervisor = supervisor_state.may_run_elsewhere(run_dir)
     if supervisor is None or supervisor.identity is None:
         return ()
@@ -87,8 +99,8 @@ def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
     return (ProcessRecord(pid=supervisor.pid, role="supervisor", name=name, state="unknown"),)
 
 
-def tell_the_end(run_dir: Path, pid: int) -> None:
-    """What a supervisor would have written that was ended before it could."""
+def record_stop(run_dir: Path, pid: int) -> None:
+    """Write the files of a supervisor that was ended before it could write them."""
     now = time.time()
     stopped = outcome.Outcome(
         state=outcome.STOPPED, first_failure=None, problem=None, launcher_code=None, started=now, ended=now
@@ -100,140 +112,150 @@ def tell_the_end(run_dir: Path, pid: int) -> None:
         whole_files.write(run_dir / files.OUTCOME, outcome.render(stopped))
 
 
-def about_to_start(run_dir: Path) -> bool:
-    """Whether the run's files are here but its supervisor has not begun."""
+def is_starting(run_dir: Path) -> bool:
+    """Return whether the run's files are here but its supervisor has not begun."""
     return run_dir.is_dir() and not (run_dir / files.SUPERVISOR).exists()
 
 
-def wait(still: Callable[[], bool], seconds: float) -> None:
+def wait_while(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and still():
+    while time.monotonic() < deadline and condition():
         time.sleep(processes.SCAN_SECONDS)
 
 
-def notes_of(run_dir: Path) -> list[Path]:
+def shared_memory_notes(run_dir: Path) -> list[Path]:
     return sorted(run_dir.glob("shm-*.json"))
 
 
 def remove_segments(run_dir: Path) -> Removal:
-    removals = [shared_memory.remove(notes) for notes in notes_of(run_dir)]
-    for notes in notes_of(run_dir):
+    """Remove the run's segments in /dev/shm."""
+    removals = []
+    for notes in shared_memory_notes(run_dir):
+        removals.append(shared_memory.remove(notes))
         shared_memory.forget(notes)
     return Removal(
-        gone=tuple(path for one in removals for path in one.gone),
-        left=tuple(path for one in removals for path in one.left),
+        removed=tuple(path for removal in removals for path in removal.removed),
+        remaining=tuple(path for removal in removals for path in removal.remaining),
     )
 
 
-def look(runs_dir: str) -> Leftovers:
-    """Processes of runs below `runs_dir` that neither a supervisor nor an agent watches here."""
-    elsewhere = run_elsewhere(runs_dir)
-    found = leftovers(runs_dir)
-    runs = {run: tuple(map(record, left)) for run, left in found.items() if run not in elsewhere}
-    living = {*watched(runs_dir), *elsewhere}
-    for run, left in contained(runs_dir, living).items():
-        there = tuple(containers.record(one[:12]) for one in left)
-        runs[run] = (*runs.get(run, ()), *there)
-    removable, kept = segments(runs_dir, living)
-    return Leftovers(runs=runs, segments=removable, segments_left=kept)
+def find_leftovers(runs_dir: str) -> Leftovers:
+    """Return what runs below `runs_dir` have left that neither a supervisor nor an agent watches."""
+    elsewhere = runs_elsewhere(runs_dir)
+    unwatched = unwatched_processes(runs_dir)
+    runs = {run: tuple(map(to_record, leftovers)) for run, leftovers in unwatched.items() if run not in elsewhere}
+    living = {*watched_runs(runs_dir), *elsewhere}
+    for run, ids in unwatched_containers(runs_dir, living).items():
+        runs[run] = (*runs.get(run, ()), *(containers.to_record(container_id[:12]) for container_id in ids))
+    removable, remaining = segments(runs_dir, living)
+    return Leftovers(runs=runs, segments=removable, segments_left=remaining)
 
 
-def run_elsewhere(runs_dir: str) -> list[str]:
+def runs_elsewhere(runs_dir: str) -> list[str]:
     """Return the ids of the runs whose supervisors may live on hosts that are not visible here."""
     folders = sorted(Path(runs_dir).glob("*"))
-    return [one.name for one in folders if supervisor_state.may_run_elsewhere(one) is not None]
+    return [folder.name for folder in folders if supervisor_state.may_run_elsewhere(folder) is not None]
 
 
-def contained(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
-    """Run id -> its containers here, of runs that do not live."""
-    bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
+def unwatched_containers(runs_dir: str, living: set[str]) -> dict[str, list[str]]:
+    """Return the ids of containers here, by run, except those of living runs."""
+    bases = names_of(runs_dir)
     return {
-        os.path.basename(folder): found
-        for folder, found in containers.by_folder().items()
+        os.path.basename(folder): ids
+        for folder, ids in containers.list_all().items()
         if os.path.dirname(folder) in bases and os.path.basename(folder) not in living
     }
 
 
-def leftovers(runs_dir: str) -> dict[str, list[Process]]:
+def unwatched_processes(runs_dir: str) -> dict[str, list[Process]]:
+    """Return the processes of runs that nobody watches here, by run."""
     return {
         run: living
-        for run, living in by_folder(runs_dir).items()
-        if not any(one.role in processes.WATCHERS for one in living)
+        for run, living in processes_by_run(runs_dir).items()
+        if not any(process.role in processes.WATCHERS for process in living)
     }
 
 
-def watched(runs_dir: str) -> list[str]:
-    """Ids of the runs that a supervisor or an agent watches here."""
-    living = by_folder(runs_dir)
-    return [run for run in living if any(one.role in processes.WATCHERS for one in living[run])]
+def watched_runs(runs_dir: str) -> list[str]:
+    """Return the ids of the runs that a supervisor or an agent watches here."""
+    living = processes_by_run(runs_dir)
+    return [run for run in living if any(process.role in processes.WATCHERS for process in living[run])]
 
 
-def by_folder(runs_dir: str) -> dict[str, list[Process]]:
-    """Run id -> its living processes here."""
-    bases = {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
-    found: dict[str, str] = {}
-    for runs, _ in processes.by_run(processes.ancestors(os.getpid())):
+def processes_by_run(runs_dir: str) -> dict[str, list[Process]]:
+    """Return the living processes here, by run."""
+    bases = names_of(runs_dir)
+    folders: dict[str, str] = {}
+    for runs, _ in processes.processes_with_runs(processes.ancestors(os.getpid())):
         for run in map(os.fsdecode, runs):
             if os.path.dirname(run) in bases:
-                found[os.path.basename(run)] = run
-    return {run: processes.of_run(folder) for run, folder in sorted(found.items())}
+                folders[os.path.basename(run)] = run
+    return {run: processes.run_processes(folder) for run, folder in sorted(folders.items())}
 
 
-Segments = dict[str, tuple[str, ...]]  # run id -> paths
+def names_of(runs_dir: str) -> set[str]:
+    """Return the folder's absolute path, with and without links resolved."""
+    return {os.path.realpath(runs_dir), os.path.abspath(runs_dir)}
 
 
 def segments(runs_dir: str, living: set[str]) -> tuple[Segments, Segments]:
-    """What runs have left in /dev/shm: what may be removed, and the rest."""
+    """Return what runs have left in /dev/shm: what may be removed, and what must stay."""
     removable: Segments = {}
-    left: Segments = {}
+    remaining: Segments = {}
     for folder in sorted(Path(runs_dir).glob("*")):
-        notes = [] if folder.name in living else notes_of(folder)
-        known = {name for one in notes for name in shared_memory.removable(one)}
-        rest = {name for one in notes for name in shared_memory.remaining(one)} - known
-        for found, names in ((removable, known), (left, rest)):
+        notes = [] if folder.name in living else shared_memory_notes(folder)
+        removable_names = {name for path in notes for name in shared_memory.removable(path)}
+        remaining_names = {name for path in notes for name in shared_memory.remaining(path)} - removable_names
+        for result, names in ((removable, removable_names), (remaining, remaining_names)):
             if names:
-                found[folder.name] = tuple(SHM + name for name in sorted(names))
-    return removable, left
+                result[folder.name] = tuple(SHM + name for name in sorted(names))
+    return removable, remaining
 
 
-def clean(runs_dir: str, kept: list[str]) -> Cleaned:
-    """End what `look` finds but of the runs `kept`: their supervisors live on another node."""
-    kept = [*kept, *run_elsewhere(runs_dir)]
-    living = {*kept, *watched(runs_dir)}
-    runs = {run: end_leftovers(runs_dir, run) for run in leftovers(runs_dir) if run not in kept}
-    for run in contained(runs_dir, living):
-        ended, left = containers.clear(Path(runs_dir, run))
-        known = runs.get(run, EndedAndLeft())
-        runs[run] = replace(known, ended=(*known.ended, *ended), left=(*known.left, *left))
-    folders = [one for one in sorted(Path(runs_dir).glob("*")) if one.name not in living]
+def clean(runs_dir: str, excluded: list[str]) -> Cleaned:
+    """End and remove what `find_leftovers` finds.
+
+    Args:
+        runs_dir: folder of the runs.
+        excluded: ids of runs to keep, whose supervisors live on other nodes.
+    """
+    excluded = [*excluded, *runs_elsewhere(runs_dir)]
+    living = {*excluded, *watched_runs(runs_dir)}
+    runs: dict[str, EndedAndLeft] = {}
+    for run in unwatched_processes(runs_dir):
+        if run not in excluded:
+            result = terminate_run(os.path.join(os.path.abspath(runs_dir), run))
+            runs[run] = EndedAndLeft(
+                ended=tuple(map(to_record, result.ended)), left=tuple(map(to_record, result.remaining))
+            )
+    for run in unwatched_containers(runs_dir, living):
+        removed, remaining = containers.remove_all(Path(runs_dir, run))
+        report = runs.get(run, EndedAndLeft())
+        runs[run] = replace(report, ended=(*report.ended, *removed), left=(*report.left, *remaining))
+    folders = [folder for folder in sorted(Path(runs_dir).glob("*")) if folder.name not in living]
     removals = {folder.name: remove_segments(folder) for folder in folders}
     return Cleaned(
         runs=runs,
-        segments={run: one.gone for run, one in removals.items() if one.gone},
-        segments_left={run: one.left for run, one in removals.items() if one.left},
+        segments={run: removal.removed for run, removal in removals.items() if removal.removed},
+        segments_left={run: removal.remaining for run, removal in removals.items() if removal.remaining},
     )
 
 
-def end_leftovers(runs_dir: str, run: str) -> EndedAndLeft:
-    folder = os.path.join(os.path.abspath(runs_dir), run)
-    ended = processes.end(lambda: processes.of_run(folder), term_seconds=TERM_SECONDS, seconds=END_SECONDS)
-    return EndedAndLeft(ended=tuple(map(record, ended.ended)), left=tuple(map(record, ended.left)))
-
-
 def main(argv: list[str]) -> None:
+    """Run the command of the arguments, and print its report as JSON."""
     parser = argparse.ArgumentParser(prog="node.py cleanup")
     parser.add_argument("command", choices=("end", "look", "clean"))
     parser.add_argument("folder")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
     parser.add_argument("--node0", action="store_true")
     parser.add_argument("--planned", action="store_true")
-    parser.add_argument("--except", dest="kept", nargs="*", default=[])
+    parser.add_argument("--except", dest="excluded", nargs="*", default=[])
     options = parser.parse_args(argv)
-    found: RunEnded | Leftovers | Cleaned
+    report: RunEnded | Leftovers | Cleaned
     if options.command == "end":
-        found = end(options.folder, options.patience, node0=options.node0, planned=options.planned)
+        report = end(options.folder, options.patience, node0=options.node0, planned=options.planned)
     elif options.command == "look":
-        found = look(options.folder)
+        report = find_leftovers(options.folder)
     else:
-        found = clean(options.folder, options.kept)
-    print(cleanup.render(found))
+        report = clean(options.folder, options.excluded)
+    print(cleanup.render(report))

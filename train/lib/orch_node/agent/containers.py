@@ -1,6 +1,6 @@
-"""The container of a run on this node: started, found by its labels, and removed.
+"""Start, find and remove the container of a run on this node.
 
-RUN_DIR/container.json says what it is made of; a run without that file has none.
+RUN_DIR/container.json describes it; a run without that file has no container.
 """
 
 from __future__ import annotations
@@ -12,63 +12,70 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orch_node import program, whole_files
-from orch_node.agent import apptainer
-from orch_node.agent.engines import ContainerError, answer
+from orch_node.agent.engines import ContainerError, apptainer_prefix, check_apptainer, run_engine
 from orch_node.protocol import container, files
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import Placement
 from orch_node.protocol.outcome import ProcessRecord
 
 ENGINE = container.DOCKER
-MARK = b'{"contained": '  # how a line of the container's own wrapper begins
+MARK = b'{"contained": '  # the start of a status line from the process in the container
 RUN, FOLDER, NODE = "orch.run", "orch.folder", "orch.node"  # labels
-# Words that a shell has of its own: an image may have no other programs.
+# Only built-ins of the shell: other programs may be missing in the image.
 READ_EXPORTS = """words=
 while IFS= read -r line; do words="$words$line
 "; done
 eval "$words"; unset words line; exec "$@" </dev/null"""
 START_SECONDS = 60.0
-SECONDS = 20.0
-LOOK_SECONDS = 5.0
-CURES = {
+COMMAND_SECONDS = 20.0
+LIST_SECONDS = 5.0
+HINTS = {
     "No such image": "Load it: `orch provision --docker-load FILE.tar`, or `docker pull` there.",
-    "permission denied while trying to connect": "The user must be in the group docker there.",
+    "permission denied while trying to connect": "Add the user to the group docker there.",
     "Cannot connect to the Docker daemon": "Start the engine there: systemctl start docker.",
-    "rlimit": "The engine may not raise the limit: --docker memlock=inherit.",
-    "bind source path does not exist": "Every node must have what is mounted.",
+    "rlimit": "The engine cannot raise the limit: use --docker memlock=inherit.",
+    "bind source path does not exist": "Every node must have the mounted folders.",
 }
 
 
 def read_spec(run_dir: Path) -> ContainerSpec | None:
-    """None for a run whose ranks are in no container. Raises ProtocolError."""
+    """Return the description of the run's containers, or None for a run without them.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     try:
         return container.parse((run_dir / files.CONTAINER).read_text())
     except FileNotFoundError:
         return None
 
 
-def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> str:
-    """Start this node's container, in the place of an earlier attempt's; -> its id. Apptainer has
-    none until a rank runs: whether it can is looked at. Raises ContainerError."""
+def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> None:
+    """Start this node's container, and replace that of an earlier attempt.
+
+    Apptainer has no container until a rank runs; check that it works.
+
+    Raises:
+        ContainerError: if the engine fails.
+    """
     if spec.engine != ENGINE:
-        apptainer.check(spec)
-        return ""
+        check_apptainer(spec)
+        return
     remove(find(run_dir, node))
     options = run_options(run_dir, spec, node=node, cpus=cpus)
-    # It does nothing until ranks are started in it.
+    # The container sleeps; `docker exec` starts the ranks in it.
     idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
-    found = ask(*options, *idle, seconds=START_SECONDS).split()[-1]
-    whole_files.write(id_file(run_dir, node), found)
-    return found
+    container_id = run_docker(*options, *idle, seconds=START_SECONDS).split()[-1]
+    whole_files.write(id_file(run_dir, node), container_id)
 
 
 def run_options(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> list[str]:
-    """`docker run` without the image: options of the plan, and those that only the node knows."""
+    """Return the arguments of `docker run` before the image."""
     labels = {RUN: run_dir.name, FOLDER: str(run_dir), NODE: node}
     return [
         "run",
         *("--pull", "never"),
-        *(word for name, value in labels.items() for word in ("--label", f"{name}={value}")),
+        *(option for name, value in labels.items() for option in ("--label", f"{name}={value}")),
         *("--user", f"{os.getuid()}:{os.getgid()}"),
         *("--cpuset-cpus", ",".join(map(str, cpus))),
         *spec.options,
@@ -80,13 +87,13 @@ def id_file(run_dir: Path, node: str) -> Path:
 
 
 def exec_command(run_dir: Path, spec: ContainerSpec, *, node: str, rank: int) -> list[str]:
-    """What starts the rank's process in the container of this node."""
-    wrapper = (spec.python, "-u", str(program.PROGRAM), "contained-rank", str(run_dir))
-    marks = ("--env", f"ORCH_RUN_DIR={run_dir}", "--env", f"RANK={rank}")
+    """Return the command that starts a rank in the container of this node."""
+    entry = (spec.python, "-u", str(program.PROGRAM), "contained-rank", str(run_dir))
+    variables = ("--env", f"ORCH_RUN_DIR={run_dir}", "--env", f"RANK={rank}")
     if spec.engine != ENGINE:
-        return [*apptainer.before(spec, marks), *wrapper]
-    held = id_file(run_dir, node).read_text()
-    return [ENGINE, "exec", "--interactive", *marks, held, *wrapper]
+        return [*apptainer_prefix(spec, variables), *entry]
+    container_id = id_file(run_dir, node).read_text()
+    return [ENGINE, "exec", "--interactive", *variables, container_id, *entry]
 
 
 def entry_command(
@@ -94,99 +101,132 @@ def entry_command(
     spec: ContainerSpec,
     placement: Placement,
     names: Sequence[str],
-    words: Sequence[str],
+    arguments: Sequence[str],
     *,
     through_shell: Sequence[str] | None = None,
 ) -> list[str]:
-    """What starts the image's own entrypoint with these words. The values of the variables `names`
-    are taken from the engine's own environment, so that they are no arguments; the engine shows
-    them to all its users. `through_shell`: the image's entrypoint, started by a shell that reads
-    variables of which the engine knows nothing (`as_exports`)."""
+    """Return the command that starts the image's own entrypoint.
+
+    Args:
+        run_dir: of the run.
+        spec: of its containers.
+        placement: of the rank on this node.
+        names: variables that `docker run` takes from its own environment, so that their values are
+            not in its arguments. The engine shows them to all its users.
+        arguments: of the entrypoint.
+        through_shell: the entrypoint of the image, if a shell is to start it that reads further
+            variables from standard input (`as_exports`), hidden from the engine.
+    """
     cpus = (*placement.cpus, *placement.worker_cpus)
     options = run_options(run_dir, spec, node=placement.node, cpus=cpus)
-    head = [*(ENGINE, *options, "--rm"), *(word for name in names for word in ("--env", name))]
+    command = [*(ENGINE, *options, "--rm"), *(option for name in names for option in ("--env", name))]
     if through_shell is None:
-        return [*head, spec.image, *words]
+        return [*command, spec.image, *arguments]
     shell = ("--interactive", "--entrypoint", "/bin/sh")
-    return [*head, *shell, spec.image, "-c", READ_EXPORTS, "sh", *through_shell, *words]
+    return [*command, *shell, spec.image, "-c", READ_EXPORTS, "sh", *through_shell, *arguments]
 
 
 def as_exports(variables: Mapping[str, str]) -> bytes:
-    """What READ_EXPORTS reads."""
+    """Return the input of READ_EXPORTS."""
     lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
     return "".join(lines).encode()
 
 
 def entrypoint_of(image: str) -> list[str]:
-    """The image's own. Raises ContainerError."""
-    found = ask("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)
-    return list(json.loads(found) or [])
+    """Return the entrypoint that is set in the image.
+
+    Raises:
+        ContainerError: if the engine fails.
+    """
+    output = run_docker("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)
+    return list(json.loads(output) or [])
 
 
 def find(run_dir: Path, node: str = "") -> list[str]:
-    """Ids of the run's containers here, running or not: by its folder, because another user's run
-    of another installation may have the same id. Raises ContainerError."""
+    """Return the ids of the run's containers on this machine, running or not.
+
+    They are found by the run's folder: another user's run of another installation may have the
+    same id.
+
+    Raises:
+        ContainerError: if the engine fails.
+    """
     folders = {str(run_dir), os.path.realpath(run_dir)}
     labels = (f"{RUN}={run_dir.name}", *([f"{NODE}={node}"] if node else []))
-    found = labelled(*labels)
-    return [one for folder in folders for one in found.get(folder, [])]
+    ids = ids_by_folder(*labels)
+    return [container_id for folder in folders for container_id in ids.get(folder, [])]
 
 
-def by_folder() -> dict[str, list[str]]:
-    """As `labelled`, for all runs; nothing where there is no engine."""
+def list_all() -> dict[str, list[str]]:
+    """Return the container ids of all runs, by folder; nothing without an engine."""
     try:
-        return labelled(RUN)
+        return ids_by_folder(RUN)
     except ContainerError:
         return {}
 
 
-def labelled(*labels: str) -> dict[str, list[str]]:
-    """Folder of a run -> ids of its containers that have these labels. Raises ContainerError."""
-    form = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
-    filters = [word for label in labels for word in ("--filter", f"label={label}")]
-    words = ("ps", "--all", "--no-trunc", *filters, "--format", form)
-    found: dict[str, list[str]] = {}
-    for line in ask(*words, seconds=LOOK_SECONDS).splitlines():
-        one, _, folder = line.partition(" ")
-        found.setdefault(folder, []).append(one)
-    return found
+def ids_by_folder(*labels: str) -> dict[str, list[str]]:
+    """Return the ids of the containers with these labels, by the folder of their run.
+
+    Raises:
+        ContainerError: if the engine fails.
+    """
+    template = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
+    filters = [option for label in labels for option in ("--filter", f"label={label}")]
+    arguments = ("ps", "--all", "--no-trunc", *filters, "--format", template)
+    ids: dict[str, list[str]] = {}
+    for line in run_docker(*arguments, seconds=LIST_SECONDS).splitlines():
+        container_id, _, folder = line.partition(" ")
+        ids.setdefault(folder, []).append(container_id)
+    return ids
 
 
 def remove(containers: list[str]) -> None:
-    """Kill and remove; one that is gone already is no error. Raises ContainerError."""
+    """Kill and remove containers; missing ones are ignored.
+
+    Raises:
+        ContainerError: if the engine fails.
+    """
     if containers:
-        ask("rm", "--force", "--volumes", *containers)
+        run_docker("rm", "--force", "--volumes", *containers)
 
 
-def clear(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list[ProcessRecord]]:
-    """Remove the run's containers here; -> (removed, left), as records of processes are."""
+def remove_all(run_dir: Path, node: str = "") -> tuple[list[ProcessRecord], list[ProcessRecord]]:
+    """Remove the run's containers here; return records of those removed, and of those that remain."""
     spec = read_spec(run_dir)
-    if run_dir.exists() if spec is None else spec.engine != ENGINE:
+    has_containers = not run_dir.exists() if spec is None else spec.engine == ENGINE
+    if not has_containers:
         return [], []
     try:
-        found = find(run_dir, node)
+        ids = find(run_dir, node)
     except ContainerError as error:
-        return [], ([record(str(error))] if spec else [])
+        return [], ([to_record(str(error))] if spec else [])
+    records = [to_record(container_id[:12]) for container_id in ids]
     try:
-        remove(found)
+        remove(ids)
     except ContainerError:
-        return [], [record(one[:12]) for one in found]
-    return [record(one[:12]) for one in found], []
+        return [], records
+    return records, []
 
 
-def record(name: str) -> ProcessRecord:
+def to_record(name: str) -> ProcessRecord:
+    """Return a container as reported to the controller."""
     return ProcessRecord(pid=0, role="container", name=name, state="")
 
 
-def ask(*words: str, seconds: float = SECONDS) -> str:
-    """The engine's answer. Raises ContainerError."""
+def run_docker(*arguments: str, seconds: float = COMMAND_SECONDS) -> str:
+    """Run docker, and return its output.
+
+    Raises:
+        ContainerError: if it fails, with a hint if one is known.
+    """
     try:
-        return answer((ENGINE, *words), seconds=seconds)
+        return run_engine((ENGINE, *arguments), seconds=seconds)
     except ContainerError as error:
-        raise ContainerError(explained(str(error))) from None
+        raise ContainerError(explain_error(str(error))) from None
 
 
-def explained(text: str) -> str:
-    """The engine's last words, and what to do about it."""
-    words = text.replace("\nRun 'docker run --help' for more information", "").splitlines()[-1]
-    return ". ".join([words.rstrip("."), *(cure for sign, cure in CURES.items() if sign in text)])
+def explain_error(text: str) -> str:
+    """Return the last line of the engine's output, and hints."""
+    message = text.replace("\nRun 'docker run --help' for more information", "").splitlines()[-1]
+    return ". ".join([message.rstrip("."), *(hint for sign, hint in HINTS.items() if sign in text)])

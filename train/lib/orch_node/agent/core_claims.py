@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import machine, trust
-from orch_node.agent.processes import of_run
+from orch_node.agent.processes import run_processes
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
 
@@ -96,7 +96,7 @@ def living_claim(path: Path) -> Claim | None:
             claim = values.parse(Claim, file.read(), path.name)
         except values.ProtocolError:  # its writer died while it wrote
             claim = Claim(run=path.stem, run_dir="", cpus=())
-        if locked(file.fileno()) or (claim.run_dir and of_run(claim.run_dir)):
+        if locked(file.fileno()) or (claim.run_dir and run_processes(claim.run_dir)):
             return claim
     return None
 

@@ -1,7 +1,7 @@
-"""Runs of this node whose record cannot be read: `node.py damaged RUNS_DIR [--set-aside]`.
+"""Find runs on this node with unreadable records: `node.py damaged RUNS_DIR [--set-aside]`.
 
-One JSON object. Their folders may hold checkpoints: they are moved to RUNS_DIR/damaged, not
-deleted, and only where no process of the run lives.
+Prints one JSON object. With --set-aside the folders are moved to RUNS_DIR/damaged, not deleted: they
+may hold checkpoints. A run with living processes is not moved.
 """
 
 from __future__ import annotations
@@ -16,40 +16,37 @@ from orch_node.protocol import listing
 from orch_node.protocol.listing import DamagedRun, SetAside
 from orch_node.protocol.values import ProtocolError
 
-ASIDE = "damaged"
+DAMAGED_FOLDER = "damaged"
 
 
-def damaged_in(base: Path) -> Iterator[DamagedRun]:
-    for folder in list_runs.folders(base):
+def find_damaged(base: Path) -> Iterator[DamagedRun]:
+    """Yield the runs below a folder whose record cannot be read."""
+    for folder in list_runs.run_folders(base):
         try:
-            list_runs.record_in(folder)
+            list_runs.read_record(folder)
         except (OSError, ProtocolError) as error:
             yield DamagedRun(folder=folder.name, problem=str(error))
 
 
 def set_aside(folder: Path) -> str | None:
-    """Where it is now; None where it stays, because something of the run lives."""
-    if processes.of_run(str(folder)) or supervisor_state.may_run_elsewhere(folder):
+    """Move a damaged run, and return its new path; None if the run may still be alive."""
+    if processes.run_processes(str(folder)) or supervisor_state.may_run_elsewhere(folder):
         return None
-    aside = folder.parent / ASIDE
-    aside.mkdir(mode=0o700, exist_ok=True)
-    target = next(path for path in names(aside / folder.name) if not path.exists())
+    damaged_folder = folder.parent / DAMAGED_FOLDER
+    damaged_folder.mkdir(mode=0o700, exist_ok=True)
+    candidates = (damaged_folder / f"{folder.name}{suffix}" for suffix in ("", *(f".{n}" for n in range(1, 1000))))
+    target = next(path for path in candidates if not path.exists())
     folder.rename(target)
     return str(target)
 
 
-def names(path: Path) -> Iterator[Path]:
-    yield path
-    for number in range(1, 1000):
-        yield path.with_name(f"{path.name}.{number}")
-
-
 def main(argv: list[str]) -> None:
+    """Print the damaged runs and where they were moved, as JSON."""
     parser = argparse.ArgumentParser(prog="node.py damaged")
     parser.add_argument("base", type=Path)
     parser.add_argument("--set-aside", action="store_true")
-    asked = parser.parse_args(argv)
-    found = tuple(damaged_in(asked.base))
-    moved = {one.folder: set_aside(asked.base / one.folder) for one in found if asked.set_aside}
-    there = {folder: path for folder, path in moved.items() if path}
-    print(listing.render_set_aside(SetAside(found, there)))
+    options = parser.parse_args(argv)
+    damaged = tuple(find_damaged(options.base))
+    targets = {run.folder: set_aside(options.base / run.folder) for run in damaged if options.set_aside}
+    moved = {folder: path for folder, path in targets.items() if path}
+    print(listing.render_set_aside(SetAside(damaged, moved)))

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable
 
 from orch_node import stack_signal
-from orch_node.agent.processes import Process, handles, send
+from orch_node.agent.processes import Process, handles_signal, send_signal
 
 
 def preempt(processes: Iterable[Process]) -> tuple[int, ...]:
@@ -21,6 +21,6 @@ def preempt(processes: Iterable[Process]) -> tuple[int, ...]:
 def preempt_rank(process: Process) -> bool:
     """Send the signal that `orch_node.preemption` handles, or SIGTERM if the script handles that."""
     for number in (stack_signal.of_process(process.pid, stack_signal.PREEMPT), signal.SIGTERM):
-        if number and handles(process.pid, number):
-            return send(process, number)
+        if number and handles_signal(process.pid, number):
+            return send_signal(process, number)
     return False

@@ -1,8 +1,8 @@
-"""The processes of a run on this node, as /proc shows them: notes of our own are not believed.
+"""Find and end the processes of a run on this node, from /proc alone.
 
-A process belongs to a run if its environment says so (ORCH_RUN_DIR), or if it is one of orch's own
-programs with the run's folder as an argument, or if it is a hydra proxy above such a process.
-A pager or an editor that has a file of the run open does not.
+A process belongs to a run if its environment names the run (ORCH_RUN_DIR), if it is one of orch's
+programs with the run's folder as an argument, or if it is a launcher's daemon above such a process.
+A pager or an editor that has a file of the run open does not belong to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orch_node.program import MARK, PROGRAM
 from orch_node.protocol.outcome import ProcessRecord
 
 PROC = Path("/proc")
-# Subcommand of node.py -> what its process is to a run, and which of its words is the run's folder.
+# Subcommand of node.py -> the role of its process in a run, and the index of the run's folder.
 ROLES = {
     "supervise": ("supervisor", 1),
     "agent": ("agent", 1),
@@ -34,40 +34,42 @@ LAUNCHERS = (
     *("mpiexec", "mpirun", "prte", "hydra_", "ssh", "srun", "docker"),
     *("apptainer", "Apptainer", "singularity", "Singularity"),
 )
-# Daemons of the launchers on other nodes, where their environment names no run.
+# Daemons that launchers start on other nodes; their environment names no run.
 PROXIES = ("hydra_", "prted")
 SCAN_SECONDS = 0.05
-# Ranks end first, so that the launcher can still pass on what they report.
-LAUNCHER_LATER = 1.5
+# Launchers end after the ranks, so that they still pass on what the ranks report.
+LAUNCHER_DELAY_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
 class Process:
-    """`start`: clock ticks since boot; with the pid it names a process for ever."""
+    """A process at one moment."""
 
     pid: int
     parent: int
-    start: int
-    state: str
+    start: int  # clock ticks since boot; pid and start together are unique
+    state: str  # a letter of proc(5)
     name: str
     role: str
     rank: int | None
 
     @property
     def key(self) -> tuple[int, int]:
+        """Return the pid and the start, which identify the process."""
         return self.pid, self.start
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What became of the processes that were to end; `left` are those that did not."""
+class Termination:
+    """The result of ending processes."""
 
     ended: tuple[Process, ...]
-    left: tuple[Process, ...]
+    remaining: tuple[Process, ...]
     seconds: float
 
 
-def record(process: Process) -> ProcessRecord:
+def to_record(process: Process) -> ProcessRecord:
+    """Return the process as reported to the controller."""
     return ProcessRecord(
         pid=process.pid,
         role=process.role,
@@ -79,86 +81,99 @@ def record(process: Process) -> ProcessRecord:
     )
 
 
-def of_run(run_dir: str) -> list[Process]:
-    """The living processes of a run here, without this one and those it was started by."""
+def run_processes(run_dir: str) -> list[Process]:
+    """Return the living processes of a run on this node, except this process and its ancestors."""
     names = {os.fsencode(run_dir), os.fsencode(os.path.realpath(run_dir))}
-    own = set(ancestors(os.getpid()))
-    return proxies_too([process for runs, process in by_run(own) if names & runs])
+    ignored = set(ancestors(os.getpid()))
+    return with_proxies([process for runs, process in processes_with_runs(ignored) if names & runs])
 
 
-def by_run(ignored: Iterable[int] = ()) -> list[tuple[set[bytes], Process]]:
-    """(folders that it names as its run, process) of all living processes that name one."""
-    found = []
+def processes_with_runs(ignored: Iterable[int] = ()) -> list[tuple[set[bytes], Process]]:
+    """Return each living process that names a run, with the folders of the runs that it names."""
+    result = []
     for folder in PROC.iterdir():
         if folder.name.isdigit() and int(folder.name) not in ignored:
-            runs, argv = runs_named_by(folder)
-            process = look(int(folder.name), argv) if runs else None
+            runs, argv = named_runs(folder)
+            process = read_process(int(folder.name), argv) if runs else None
             if process is not None and process.state not in "ZX":
-                found.append((runs, process))
-    return found
+                result.append((runs, process))
+    return result
 
 
-def runs_named_by(folder: Path) -> tuple[set[bytes], list[bytes]]:
-    """The run folders in a process' environment, or in the arguments of our own programs."""
+def named_runs(folder: Path) -> tuple[set[bytes], list[bytes]]:
+    """Return the run folders that a process names, and its command line.
+
+    Args:
+        folder: of the process in /proc.
+    """
     try:
         variables = (folder / "environ").read_bytes().split(b"\0")
         argv = (folder / "cmdline").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return set(), []
     runs = {value[13:] for value in variables if value.startswith(b"ORCH_RUN_DIR=")}
-    named = run_named_by(argv, int(folder.name))
-    return runs | ({named} if named else set()), argv
+    argument = run_argument(argv, int(folder.name))
+    return runs | ({argument} if argument else set()), argv
 
 
 def role_of(argv: list[bytes], pid: int) -> str:
-    if words := own_words(argv, pid):
-        return ROLES[words[0]][0] if words[0] in ROLES else "other"
+    """Return the role of a process in a run, according to its command line."""
+    if arguments := node_program_arguments(argv, pid):
+        return ROLES[arguments[0]][0] if arguments[0] in ROLES else "other"
     program = os.path.basename(os.fsdecode(argv[0])) if argv else ""
     return "launcher" if program.startswith(LAUNCHERS) else "other"
 
 
-def run_named_by(argv: list[bytes], pid: int) -> bytes | None:
-    """The run's folder as one of our own programs was given it."""
-    words = own_words(argv, pid)
-    at = ROLES[words[0]][1] if words and words[0] in ROLES else None
-    return os.fsencode(words[at]) if at is not None and len(words) > at else None
+def run_argument(argv: list[bytes], pid: int) -> bytes | None:
+    """Return the run's folder among the arguments of one of orch's programs, or None."""
+    arguments = node_program_arguments(argv, pid)
+    index = ROLES[arguments[0]][1] if arguments and arguments[0] in ROLES else None
+    return os.fsencode(arguments[index]) if index is not None and len(arguments) > index else None
 
 
-def own_words(argv: list[bytes], pid: int) -> list[str]:
-    """The subcommand and the arguments of one of our own programs, whichever installation of orch
-    it is of. Empty for any other process, whatever its script is called."""
-    for at in (1, 2):  # the interpreter has at most one option, -u
-        if len(argv) > at + 1 and is_ours(os.fsdecode(argv[at]), pid):
-            return list(map(os.fsdecode, argv[at + 1 :]))
+def node_program_arguments(argv: list[bytes], pid: int) -> list[str]:
+    """Return the subcommand and arguments of a process of node.py, of any installation of orch.
+
+    Empty for any other process, even if its script has the same name.
+    """
+    for index in (1, 2):  # the interpreter has at most one option, -u
+        if len(argv) > index + 1 and is_node_program(os.fsdecode(argv[index]), pid):
+            return list(map(os.fsdecode, argv[index + 1 :]))
     return []
 
 
-def is_ours(path: str, pid: int) -> bool:
-    """Whether it is the node.py of an installation: by its whole path, and by what lies beside it,
-    as its process sees that (it may be in a container)."""
+def is_node_program(path: str, pid: int) -> bool:
+    """Return whether a path is node.py of an installation of orch.
+
+    The files next to it decide, as the process sees them: it may be in a container.
+    """
     if not os.path.isabs(path) or os.path.basename(path) != PROGRAM.name:
         return False
     roots = ("", f"{PROC}/{pid}/root")
-    beside = os.path.join(os.path.dirname(path), MARK)
+    marker = os.path.join(os.path.dirname(path), MARK)
     return (
         os.path.realpath(path) == str(PROGRAM)
-        or any(os.path.isfile(root + beside) for root in roots)
-        # An installation that was removed while its run went on.
+        or any(os.path.isfile(root + marker) for root in roots)
+        # The installation was removed during the run.
         or not any(os.path.exists(root + path) for root in roots)
     )
 
 
-def stat_of(pid: int) -> tuple[str, list[str]]:
-    """-> its name, and the fields behind it: state, parent, ... (proc(5)). Raises OSError."""
+def read_stat(pid: int) -> tuple[str, list[str]]:
+    """Return a process' name, and its state, parent and further fields of proc(5).
+
+    Raises:
+        OSError: if the process has ended.
+    """
     text = (PROC / str(pid) / "stat").read_text(errors="replace")
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    return name, rest.split()
+    name, _, fields = text.partition("(")[2].rpartition(")")
+    return name, fields.split()
 
 
-def look(pid: int, argv: list[bytes]) -> Process | None:
-    """None if it is gone."""
+def read_process(pid: int, argv: list[bytes]) -> Process | None:
+    """Return a process, or None if it has ended; its role follows from `argv`."""
     try:
-        name, fields = stat_of(pid)
+        name, fields = read_stat(pid)
         environ = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None
@@ -174,21 +189,22 @@ def look(pid: int, argv: list[bytes]) -> Process | None:
     )
 
 
-def proxies_too(processes: list[Process]) -> list[Process]:
-    """With the launchers' daemons that these were started by: on other nodes they name no run."""
-    found = {process.pid: process for process in processes}
+def with_proxies(processes: list[Process]) -> list[Process]:
+    """Return the processes and the launchers' daemons that started them."""
+    by_pid = {process.pid: process for process in processes}
     for process in processes:
-        parent = process.parent
-        while parent > 1 and parent not in found:
-            above = look(parent, argv_of(parent))
-            if above is None or not above.name.startswith(PROXIES):
+        pid = process.parent
+        while pid > 1 and pid not in by_pid:
+            parent = read_process(pid, read_argv(pid))
+            if parent is None or not parent.name.startswith(PROXIES):
                 break
-            found[parent] = above
-            parent = above.parent
-    return list(found.values())
+            by_pid[pid] = parent
+            pid = parent.parent
+    return list(by_pid.values())
 
 
-def argv_of(pid: int) -> list[bytes]:
+def read_argv(pid: int) -> list[bytes]:
+    """Return a process' command line; empty if it has ended."""
     try:
         return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -196,23 +212,23 @@ def argv_of(pid: int) -> list[bytes]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """The process itself and those above it."""
-    found = []
+    """Return the pids of the process, its parent, and so on."""
+    pids = []
     while pid > 0:
-        found.append(pid)
+        pids.append(pid)
         try:
-            pid = int(stat_of(pid)[1][1])
+            pid = int(read_stat(pid)[1][1])
         except OSError:
             break
-    return found
+    return pids
 
 
 def has_children(pid: int) -> bool:
-    """Living ones."""
+    """Return whether a process has living children."""
     for folder in PROC.iterdir():
         if folder.name.isdigit():
             try:
-                _, (state, parent, *_) = stat_of(int(folder.name))
+                _, (state, parent, *_) = read_stat(int(folder.name))
             except OSError:
                 continue
             if int(parent) == pid and state not in "ZX":
@@ -220,61 +236,65 @@ def has_children(pid: int) -> bool:
     return False
 
 
-def end(find: Callable[[], list[Process]], *, term_seconds: float, seconds: float) -> Ended:
-    """SIGTERM to all that `find` finds, SIGKILL after `term_seconds`, for at most `seconds`."""
+def terminate(find: Callable[[], list[Process]], *, term_seconds: float, seconds: float) -> Termination:
+    """End processes with SIGTERM, then SIGKILL.
+
+    Args:
+        find: returns the living ones of these processes; called repeatedly.
+        term_seconds: after so many seconds, SIGKILL follows SIGTERM.
+        seconds: the time limit.
+    """
     began = time.monotonic()
-    seen: dict[tuple[int, int], Process] = {}
-    told: set[tuple[int, int]] = set()
+    scanned: dict[tuple[int, int], Process] = {}
+    signaled: set[tuple[int, int]] = set()
     while True:
         living, passed = find(), time.monotonic() - began
         if not living or passed > seconds:
             break
         for process in living:
-            seen[process.key] = process
+            scanned[process.key] = process
+            delay = LAUNCHER_DELAY_SECONDS if process.role == "launcher" else 0.0
             if passed >= term_seconds:
-                send(process, signal.SIGKILL)
-            elif process.key not in told and passed >= patience(process):
-                told.add(process.key)
-                send(process, signal.SIGTERM)
+                send_signal(process, signal.SIGKILL)
+            elif process.key not in signaled and passed >= delay:
+                signaled.add(process.key)
+                send_signal(process, signal.SIGTERM)
         time.sleep(SCAN_SECONDS)
-    left = {process.key for process in living}
-    return Ended(
-        ended=tuple(process for key, process in seen.items() if key not in left),
-        left=tuple(living),
+    remaining = {process.key for process in living}
+    return Termination(
+        ended=tuple(process for key, process in scanned.items() if key not in remaining),
+        remaining=tuple(living),
         seconds=round(time.monotonic() - began, 3),
     )
 
 
-def patience(process: Process) -> float:
-    return LAUNCHER_LATER if process.role == "launcher" else 0.0
-
-
-def alive(pid: int, start: int) -> bool:
-    process = look(pid, [])
+def is_alive(pid: int, start: int) -> bool:
+    """Return whether the process that began at this time is still alive."""
+    process = read_process(pid, [])
     return process is not None and process.start == start and process.state not in "ZX"
 
 
-def send(process: Process, number: int) -> bool:
-    """-> whether it has got the signal; one that has its number by now never does."""
+def send_signal(process: Process, number: int) -> bool:
+    """Send a signal, but never to a later process with the same pid; return whether it was sent."""
     return process_handle.send(process.pid, process.start, number)
 
 
 def kernel_state(pid: int) -> dict[str, str]:
-    """What the kernel has the process do: its state, where it waits, its stack (root only)."""
-    found = {}
+    """Return a process' state, and where it waits in the kernel as far as it may be read."""
+    fields = {}
     for name in ("wchan", "syscall", "stack"):
         try:
             text = (PROC / str(pid) / name).read_text(errors="replace").strip()
         except OSError:
             continue
         if text and text != "0":
-            found[name] = text
-    process = look(pid, [])
-    return {"state": process.state if process else "gone", **found}
+            fields[name] = text
+    process = read_process(pid, [])
+    return {"state": process.state if process else "gone", **fields}
 
 
-def handles(pid: int, number: int) -> bool:
-    """Whether the process catches the signal: one that does not would die of it."""
+def handles_signal(pid: int, number: int) -> bool:
+    """Return whether the process has a handler for the signal; otherwise it would die of it."""
     try:
         text = (PROC / str(pid) / "status").read_text()
     except OSError:

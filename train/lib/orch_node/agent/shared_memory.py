@@ -1,9 +1,9 @@
-"""What processes of a run leave in /dev/shm, and its removal when nobody uses it any more.
+"""Remove what processes of a run leave in /dev/shm, once nobody uses it.
 
-Data of users lie there as well. A segment goes only if it appeared during the run, belongs to the
-run's user, has a name that MPI, oneCCL, OpenMP or torch give, and is open or mapped in no process.
-What a run has used of its own and does not fit is told, and left. What was seen is written down
-beside the run, for the time after a death.
+Users keep data there as well. A segment is removed only if it appeared during the run, belongs to
+the run's user, has a name that MPI, oneCCL, OpenMP or torch choose, and is neither open nor mapped
+in any process. Other files of the run are reported, but stay. Notes next to the run record what was
+there before and what the run used, so that they survive the agent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from orch_node.agent.processes import PROC, Process
 from orch_node.protocol import values
 
 SHM = "/dev/shm/"
-# Names as these libraries' own code makes them (their strings, or what lies there while they run).
-NAMES = re.compile(
+# Names as in these libraries' source code or binaries, or as seen in /dev/shm.
+LIBRARY_NAMES = re.compile(
     r"""Intel_MPI_\w{6}
       | mpich(?:_s)?_shar_tmp\w{6}                           # MPICH
       | (?:vader|sm)_segment\.[\w.-]+ | osc_(?:rdma|sm)\.[\w.-]+   # Open MPI
@@ -33,151 +33,160 @@ NAMES = re.compile(
       | __KMP_REGISTERED_LIB_\d+_\d+""",
     re.VERBOSE,
 )
-# OpenMP's registration is neither open nor mapped after its start; it names its process.
-OF_PROCESS = re.compile(r"__KMP_REGISTERED_LIB_(\d+)_\d+")
+# OpenMP's registration is neither open nor mapped after the start, but its name has the pid.
+OPENMP_REGISTRATION = re.compile(r"__KMP_REGISTERED_LIB_(\d+)_\d+")
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Names in /dev/shm -> their inodes: `before` the run, and of what the run has used since."""
+    """Records of /dev/shm, as name -> inode."""
 
-    before: dict[str, int] = field(default_factory=dict)
-    used: dict[str, int] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)  # the run
+    used: dict[str, int] = field(default_factory=dict)  # by the run, and not there before
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Paths that went, and those of the run that are left."""
+    """Paths of a run's segments that were removed, and of those that remain."""
 
-    gone: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
 
 
-def names() -> dict[str, int]:
-    """What lies in /dev/shm, with its inode; nothing where a container has none."""
+def segments() -> dict[str, int]:
+    """Return name -> inode of what is in /dev/shm; nothing in a container without it."""
     try:
-        with os.scandir(SHM) as found:
-            return {one.name: one.inode() for one in found}
+        with os.scandir(SHM) as entries:
+            return {entry.name: entry.inode() for entry in entries}
     except OSError:
         return {}
 
 
 def remove_registrations() -> None:
-    """Unlink OpenMP's registrations of this user's processes that have died.
+    """Unlink OpenMP's registrations of this user's dead processes.
 
-    A rank that is killed leaves its own, and an agent that is killed with it cannot remove it.
+    A killed rank leaves its registration, and an agent that is killed with it cannot remove it.
     """
-    for name, inode in names().items():
-        match = OF_PROCESS.fullmatch(name)
-        if match and not (PROC / match[1]).exists() and still(name, inode, os.getuid()):
+    for name, inode in segments().items():
+        match = OPENMP_REGISTRATION.fullmatch(name)
+        if match and not (PROC / match[1]).exists() and is_unchanged(name, inode, os.getuid()):
             with contextlib.suppress(OSError):
                 os.unlink(SHM + name)
 
 
 def begin(path: Path) -> None:
-    """Write down what lies there before the run, once: an agent may come back."""
+    """Note what is there before the run, unless an earlier agent of the run has done so."""
     remove_registrations()
     if not path.exists():
-        write(path, Notes(before=names()))
+        write_notes(path, Notes(before=segments()))
 
 
-def note(path: Path, processes: Iterable[Process]) -> None:
-    """Add what these processes of the run use, but nothing that was there before."""
-    known = noted(path)
-    found: dict[str, int] = {}
+def note_usage(path: Path, processes: Iterable[Process]) -> None:
+    """Note what these processes of the run use, except what was there before the run."""
+    notes = read_notes(path)
+    used: dict[str, int] = {}
     for process in processes:
-        found |= used_by(process.pid) | named_after(process.pid)
-    new = {name: at for name, at in found.items() if known.before.get(name) != at}
-    if not new.items() <= known.used.items():
-        write(path, replace(known, used={**known.used, **new}))
+        used |= used_by(process.pid) | registrations_of(process.pid)
+    new = {name: inode for name, inode in used.items() if notes.before.get(name) != inode}
+    if not new.items() <= notes.used.items():
+        write_notes(path, replace(notes, used={**notes.used, **new}))
 
 
-def noted(path: Path) -> Notes:
-    """Without notes that can be read nothing is known to be the run's."""
+def read_notes(path: Path) -> Notes:
+    """Return the notes; without readable ones, nothing is known to belong to the run."""
     try:
         return values.parse(Notes, path.read_text(), path.name)
     except (OSError, ValueError, values.ProtocolError):
-        return Notes(before=names())
+        return Notes(before=segments())
 
 
-def write(path: Path, notes: Notes) -> None:
-    """On a full disk what is known stays what it was: rather too little goes than too much."""
+def write_notes(path: Path, notes: Notes) -> None:
+    """Write the notes; on a full disk the old ones stay, so that too little is removed, if anything."""
     with contextlib.suppress(OSError):
         whole_files.write(path, json.dumps(values.record(notes)))
 
 
 def used_by(pid: int) -> dict[str, int]:
-    """What the process has open or mapped of /dev/shm and what has not been unlinked. Of a file in
-    a folder there, the folder."""
+    """Return what a process has open or mapped in /dev/shm and is not unlinked.
+
+    For a file in a folder, the folder.
+    """
     try:
         maps = (PROC / str(pid) / "maps").read_text().splitlines()
         links = [os.readlink(link) for link in (PROC / str(pid) / "fd").iterdir()]
     except OSError:
         return {}
     paths = {line.split(maxsplit=5)[5] for line in maps if SHM in line} | set(links)
-    found = {}
+    used = {}
     for path in paths:
         if path.startswith(SHM) and not path.endswith(" (deleted)"):
             name = path[len(SHM) :].partition("/")[0]
             try:
-                # A container may have a /dev/shm of its own, with the same names.
+                # A container may have another /dev/shm with the same names.
                 if os.path.samefile(path, f"{PROC}/{pid}/root{path}"):
-                    found[name] = os.lstat(SHM + name).st_ino
+                    used[name] = os.lstat(SHM + name).st_ino
             except OSError:
                 continue
-    return found
+    return used
 
 
-def named_after(pid: int) -> dict[str, int]:
-    found = ((OF_PROCESS.fullmatch(name), name, at) for name, at in names().items())
-    return {name: at for match, name, at in found if match and int(match[1]) == pid}
+def registrations_of(pid: int) -> dict[str, int]:
+    """Return OpenMP's registrations of a process."""
+    matches = ((OPENMP_REGISTRATION.fullmatch(name), name, inode) for name, inode in segments().items())
+    return {name: inode for match, name, inode in matches if match and int(match[1]) == pid}
 
 
 def removable(path: Path) -> dict[str, int]:
-    """Of what is noted: what is still the same, the run's user's, and known by its name."""
+    """Return the noted segments that may be removed if no process uses them."""
     user = path.stat().st_uid if path.exists() else os.getuid()
-    known = noted(path)
+    notes = read_notes(path)
     return {
-        name: at
-        for name, at in known.used.items()
-        if NAMES.fullmatch(name) and known.before.get(name) != at and still(name, at, user)
+        name: inode
+        for name, inode in notes.used.items()
+        if LIBRARY_NAMES.fullmatch(name) and notes.before.get(name) != inode and is_unchanged(name, inode, user)
     }
 
 
 def remaining(path: Path) -> dict[str, int]:
-    """All that is noted and still there."""
-    return {name: at for name, at in noted(path).used.items() if still(name, at)}
+    """Return all noted segments that still exist."""
+    return {name: inode for name, inode in read_notes(path).used.items() if is_unchanged(name, inode)}
 
 
 def remove(path: Path) -> Removal:
-    """Unlink what may go; the notes keep what is left."""
-    if not noted(path).used:
+    """Unlink the removable segments that no process uses; the notes keep what remains."""
+    if not read_notes(path).used:
         return Removal()
-    used = {name for folder in PROC.iterdir() if folder.name.isdigit() for name in used_by(int(folder.name))}
-    gone = []
+    in_use = {name for folder in PROC.iterdir() if folder.name.isdigit() for name in used_by(int(folder.name))}
+    removed = []
     for name in removable(path):
-        if name not in used:
+        if name not in in_use:
             os.unlink(SHM + name)
-            gone.append(SHM + name)
-    left = remaining(path)
-    write(path, replace(noted(path), used=left))
-    return Removal(tuple(gone), tuple(SHM + name for name in left))
+            removed.append(SHM + name)
+    remaining_segments = remaining(path)
+    write_notes(path, replace(read_notes(path), used=remaining_segments))
+    return Removal(tuple(removed), tuple(SHM + name for name in remaining_segments))
 
 
 def forget(path: Path) -> None:
-    """The run has ended: its notes are of use only where something is left."""
+    """Delete the notes of a run that has ended, unless some of its segments remain."""
     if not remaining(path):
         path.unlink(missing_ok=True)
 
 
-def still(name: str, inode: int, user: int | None = None) -> bool:
-    """Whether it is there, and not another one of the same name; with `user`, a file of theirs
-    with no other name."""
+def is_unchanged(name: str, inode: int, user: int | None = None) -> bool:
+    """Return whether a segment still has this inode.
+
+    Args:
+        name: in /dev/shm.
+        inode: as noted.
+        user: if given, the segment must be a file of this user, without further links.
+    """
     if name in ("", ".", "..") or "/" in name:
         return False
     try:
-        found = os.lstat(SHM + name)
+        status = os.lstat(SHM + name)
     except OSError:
         return False
-    theirs = stat.S_ISREG(found.st_mode) and found.st_uid == user and found.st_nlink == 1
-    return found.st_ino == inode and (user is None or theirs)
+    if user is not None and not (stat.S_ISREG(status.st_mode) and status.st_uid == user and status.st_nlink == 1):
+        return False
+    return status.st_ino == inode

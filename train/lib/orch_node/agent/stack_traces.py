@@ -1,4 +1,4 @@
-"""The stack traces of a run's ranks on this node, and what the kernel has them do."""
+"""Collect the stack traces of a run's ranks on this node, and their state in the kernel."""
 
 from __future__ import annotations
 
@@ -7,42 +7,40 @@ import re
 import time
 from pathlib import Path
 
-from orch_node.agent.processes import Process, handles, kernel_state, send
+from orch_node.agent.processes import Process, handles_signal, kernel_state, send_signal
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
 from orch_node.stack_signal import of_process
 
-WRITE_SECONDS = 0.3  # faulthandler writes those of a rank within milliseconds
-LONGEST = 20_000  # characters of one rank
+WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds
+MAX_CHARACTERS = 20_000  # of one rank
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 MAIN_FRAME = re.compile(rf'File "{re.escape(str(PROGRAM))}", line \d+ in <module>')
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
-def collect(run_dir: Path, ranks: list[Process]) -> dict[str, RankStack]:
-    """Rank -> its stack traces and the state of its process. One that cannot answer has none."""
-    ranks = [one for one in ranks if one.rank is not None]
-    logs = {one.pid: run_dir / files.rank_log(one.rank or 0) for one in ranks}
-    sizes = {pid: size_of(log) for pid, log in logs.items()}
-    if any([ask(one) for one in ranks]):
+def collect(run_dir: Path, processes: list[Process]) -> dict[str, RankStack]:
+    """Return the stack traces and kernel state of each rank; no traces if it does not respond."""
+    ranks = {process.rank: process for process in processes if process.rank is not None}
+    logs = {rank: run_dir / files.rank_log(rank) for rank in ranks}
+    sizes = {rank: size_of(log) for rank, log in logs.items()}
+    if any([request_stack_traces(process) for process in ranks.values()]):
         time.sleep(WRITE_SECONDS)
     return {
-        str(process.rank): RankStack(
-            pid=process.pid,
-            stack=written_since(logs[process.pid], sizes[process.pid]),
-            kernel=kernel_state(process.pid),
+        str(rank): RankStack(
+            pid=process.pid, stack=text_after(logs[rank], sizes[rank]), kernel=kernel_state(process.pid)
         )
-        for process in ranks
+        for rank, process in ranks.items()
     }
 
 
-def ask(process: Process) -> bool:
-    """Have a rank write its stack traces into its log; -> whether it will."""
+def request_stack_traces(process: Process) -> bool:
+    """Make a rank write its stack traces to its log; return whether it will."""
     number = of_process(process.pid)
-    if not number or not handles(process.pid, number):  # it would die of it
+    if not number or not handles_signal(process.pid, number):  # the signal would end it
         return False
-    return send(process, number)
+    return send_signal(process, number)
 
 
 def size_of(log: Path) -> int:
@@ -52,29 +50,27 @@ def size_of(log: Path) -> int:
         return 0
 
 
-def written_since(log: Path, size: int) -> str:
+def text_after(log: Path, offset: int) -> str:
     try:
         with log.open("rb") as file:
-            file.seek(size)
-            return file.read(LONGEST).decode(errors="replace")
+            file.seek(offset)
+            return file.read(MAX_CHARACTERS).decode(errors="replace")
     except OSError:
         return ""
 
 
-def of_main_thread(stack: str) -> str:
-    """The thread that began in node.py; faulthandler lists the threads in no useful order."""
+def main_thread_of(stack: str) -> str:
+    """Return the thread that began in node.py; faulthandler does not list the main thread first."""
     threads = THREAD.split(stack)
-    return next((one for one in threads if MAIN_FRAME.search(one)), threads[-1])
+    return next((thread for thread in threads if MAIN_FRAME.search(thread)), threads[-1])
 
 
-def where(answer: RankStack) -> str:
-    """One line for people: the innermost Python frames of the main thread, or the kernel's word."""
-    main_thread = of_main_thread(answer.stack)
-    found = FRAME.findall(main_thread)
-    of_script = list(itertools.takewhile(lambda frame: "runpy" not in frame[0], found))
-    frames = [f"{Path(path).name}:{line} {name}" for path, line, name in of_script or found]
-    kernel = answer.kernel
-    if not frames:
-        state, wchan = kernel.get("state", "?"), kernel.get("wchan", "?")
+def describe_position(stack: RankStack) -> str:
+    """Return the innermost Python frames of the main thread, or its state in the kernel."""
+    frames = FRAME.findall(main_thread_of(stack.stack))
+    script_frames = list(itertools.takewhile(lambda frame: "runpy" not in frame[0], frames))
+    positions = [f"{Path(path).name}:{line} {name}" for path, line, name in script_frames or frames]
+    if not positions:
+        state, wchan = stack.kernel.get("state", "?"), stack.kernel.get("wchan", "?")
         return f"no Python stack; process state {state}, {wchan}"
-    return " < ".join(frames[:4])
+    return " < ".join(positions[:4])

@@ -1,8 +1,9 @@
-"""The logs of a run's ranks on this node, as JSON lines: `node.py logs RUN_DIR [--follow] ...`.
+"""Print the logs of a run's ranks on this node as JSON lines: `node.py logs RUN_DIR [--follow] ...`.
 
-Each line: {"rank": 3, "at": 4096, "lines": [...]}; `at` is the byte after them in the rank's log,
-so whoever lost the connection goes on with `--from 3:4096`. Lines are whole; a last line without an
-end is given when nobody writes any more. Until then its `state` is given, once a second at most.
+Each line is {"rank": 3, "at": 4096, "lines": [...]}; `at` is the offset after these lines in the
+rank's log, so a client that lost the connection continues with `--from 3:4096`. Lines are complete;
+the last one may lack its end once nobody writes any more. Until then its text is in `state`, once a
+second at most.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from orch_node.protocol.logs import LogChunk
 from orch_node.tail import Tail
 
 POLL_SECONDS = 0.1
-LIVES_SECONDS = 1.0  # between looks at whether the run lives
-STATE_SECONDS = 1.0  # between states of a line that has not ended
+RUN_CHECK_SECONDS = 1.0
+STATE_SECONDS = 1.0  # between states of an unfinished line
 
 
-class Log(Tail):
-    """One rank's log."""
+class RankLog(Tail):
+    """The log of one rank."""
 
-    def __init__(self, path: Path, rank: int, at: int) -> None:
-        super().__init__(path, at)
+    def __init__(self, path: Path, rank: int, offset: int) -> None:
+        super().__init__(path, offset)
         self.rank = rank
         self.printed_state = ""
         self.printed_at = time.monotonic()
 
-    def give(self, *, last: bool = False) -> bool:
-        """Print the lines that are new; -> whether there were any."""
+    def print_new(self, *, last: bool = False) -> bool:
+        """Print the new lines, and return whether there were any."""
         lines = self.lines(last=last)
         if lines or self.has_new_state():
             print(logs.render(LogChunk(self.rank, self.at, tuple(lines), self.state)))
@@ -46,67 +47,64 @@ class Log(Tail):
         return changed and time.monotonic() - self.printed_at >= STATE_SECONDS
 
 
-def find_logs(folder: Path, found: dict[int, Log], asked: argparse.Namespace) -> None:
-    """Add the logs that have appeared."""
-    pairs = (pair.partition(":") for pair in asked.starts)
-    starts = {int(rank): int(at) for rank, _, at in pairs}
+def add_new_logs(folder: Path, rank_logs: dict[int, RankLog], options: argparse.Namespace) -> None:
+    """Add the logs that have appeared since the last call."""
+    starts = (start.partition(":") for start in options.starts)
+    offsets = {int(rank): int(offset) for rank, _, offset in starts}
     for path in folder.glob("rank-*.log"):
         rank = int(re.sub(r"\D", "", path.stem))
-        if rank not in found and (not asked.rank or rank in asked.rank):
-            found[rank] = Log(path, rank, starts.get(rank, 0))
+        if rank not in rank_logs and (not options.rank or rank in options.rank):
+            rank_logs[rank] = RankLog(path, rank, offsets.get(rank, 0))
 
 
-def give_all(found: dict[int, Log], *, last: bool = False) -> bool:
-    """Each log's next chunk, in the order of their ranks; -> whether there was any."""
-    return any([found[rank].give(last=last) for rank in sorted(found)])
-
-
-class Life:
-    """Whether a run lives on this node. All processes are gone through only when none of those that
-    were found the last time is left."""
+class RunCheck:
+    """Checks whether a run has processes on this node."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.found: list[processes.Process] = []
+        self.processes: list[processes.Process] = []
 
-    def goes_on(self) -> bool:
-        if not any(processes.alive(one.pid, one.start) for one in self.found):
-            self.found = processes.of_run(str(self.run_dir))
-        return bool(self.found)
+    def is_alive(self) -> bool:
+        """Scan all processes only if none of those of the last scan is alive."""
+        if not any(processes.is_alive(process.pid, process.start) for process in self.processes):
+            self.processes = processes.run_processes(str(self.run_dir))
+        return bool(self.processes)
 
 
-def tail(run_dir: Path, asked: argparse.Namespace) -> None:
-    found: dict[int, Log] = {}
-    life = Life(run_dir)
-    looked = 0.0
-    lives = asked.follow
-    while lives:
-        if time.monotonic() - looked > LIVES_SECONDS:
-            lives = life.goes_on()
-            looked = time.monotonic()
-            find_logs(run_dir / files.RANKS, found, asked)
-        lives = lives and not (run_dir / files.OUTCOME).exists()
-        if not give_all(found):
+def print_logs(run_dir: Path, options: argparse.Namespace) -> None:
+    """Print the logs, with --follow until the run ends."""
+    rank_logs: dict[int, RankLog] = {}
+    run = RunCheck(run_dir)
+    checked_at = 0.0
+    follow = options.follow
+    while follow:
+        if time.monotonic() - checked_at > RUN_CHECK_SECONDS:
+            follow = run.is_alive()
+            checked_at = time.monotonic()
+            add_new_logs(run_dir / files.RANKS, rank_logs, options)
+        follow = follow and not (run_dir / files.OUTCOME).exists()
+        if not any([rank_logs[rank].print_new() for rank in sorted(rank_logs)]):
             sys.stdout.flush()
             time.sleep(POLL_SECONDS)
-    find_logs(run_dir / files.RANKS, found, asked)
-    for rank in sorted(found):
-        while found[rank].give():
+    add_new_logs(run_dir / files.RANKS, rank_logs, options)
+    for rank in sorted(rank_logs):
+        while rank_logs[rank].print_new():
             pass
-        found[rank].give(last=True)
+        rank_logs[rank].print_new(last=True)
 
 
 def main(argv: list[str]) -> None:
+    """Print the logs that the arguments select."""
     parser = argparse.ArgumentParser(prog="node.py logs")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--follow", action="store_true")
     parser.add_argument("--rank", type=int, nargs="*", default=[])
     parser.add_argument("--from", dest="starts", nargs="*", default=[], metavar="RANK:BYTE")
     try:
-        asked = parser.parse_args(argv)
-        if not asked.run_dir.is_dir():
-            raise SystemExit(f"{asked.run_dir} is not there")
-        tail(asked.run_dir, asked)
+        options = parser.parse_args(argv)
+        if not options.run_dir.is_dir():
+            raise SystemExit(f"{options.run_dir} does not exist")
+        print_logs(options.run_dir, options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read this has gone
+    except BrokenPipeError:  # the reader has closed the pipe
         sys.stderr.close()

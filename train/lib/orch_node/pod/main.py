@@ -24,8 +24,8 @@ from typing import IO, NoReturn
 
 from orch_node import disk, program
 from orch_node.agent import preemption
-from orch_node.agent.processes import Process, look, of_run
-from orch_node.agent.stack_traces import ask
+from orch_node.agent.processes import Process, read_process, run_processes
+from orch_node.agent.stack_traces import request_stack_traces
 from orch_node.line_pipes import LONGEST_OF_LAUNCHER
 from orch_node.pod import indexed, rendezvous
 from orch_node.pod import mpi as pod_mpi
@@ -155,7 +155,7 @@ class Torchrun:
             self.heard = time.monotonic()
         if isinstance(event, Started) and event.has_processes:
             self.wrappers[event.rank] = ProcessHandle(event.wrapper)
-            if child := look(event.pid, []):
+            if child := read_process(event.pid, []):
                 self.children[event.rank] = child
             self.failed = None
         elif isinstance(event, Unanswered):
@@ -186,7 +186,7 @@ class Torchrun:
     def take_stack_traces(self) -> None:
         """Into the logs of the ranks that still live."""
         for child in list(self.children.values()):
-            ask(child)
+            request_stack_traces(child)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """The kubelet waits for the checkpoint as long as the pod's grace lasts. Where no rank
@@ -252,7 +252,7 @@ def sshd(config: PodConfig, path: str, script: list[str]) -> int:
     while (code := ended(server)) is None:
         time.sleep(TICK_SECONDS)
         if asked:
-            ranks = [one for one in of_run(config.run_dir) if one.role == "rank"]
+            ranks = [one for one in run_processes(config.run_dir) if one.role == "rank"]
             told = told or (not stopped(config) and bool(preemption.preempt(ranks)))
             if not ranks or not told:
                 os.kill(server, signal.SIGTERM)

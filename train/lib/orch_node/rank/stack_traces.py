@@ -19,7 +19,7 @@ class StackTraces:
     def __init__(self, node: str) -> None:
         self.node = node
         self.number = stack_signal.of_process(os.getpid())  # 0: no stack traces
-        self.is_taken = bool(self.number) and processes.handles(os.getpid(), self.number)
+        self.is_taken = bool(self.number) and processes.handles_signal(os.getpid(), self.number)
         if self.number and not self.is_taken:
             faulthandler.register(self.number, all_threads=True)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import whole_files
-from orch_node.agent.stack_traces import where
+from orch_node.agent.stack_traces import describe_position
 from orch_node.disk import Appender, Reserve, trouble
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.agent import RankStack
@@ -75,7 +75,7 @@ class EventLog:
             with contextlib.suppress(OSError):  # on a full disk, which problem() reports
                 folder.mkdir(mode=0o700, exist_ok=True)
                 whole_files.write(folder / f"rank-{rank}.txt", text)
-        return {str(rank): where(stack) for rank, stack in sorted(stacks.items())}
+        return {str(rank): describe_position(stack) for rank, stack in sorted(stacks.items())}
 
     def end(self, ending: Outcome) -> None:
         """Record the end of the run, and write outcome.json."""
