@@ -27,7 +27,7 @@ SUBCOMMANDS = {
     "damaged": "orch_node.agent.damaged_runs",
     "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",
-    "prove": "orch_node.fabric.prove",
+    "prove": "orch_node.fabric.check",
     "ping-pong": "orch_node.fabric.ping_pong",
     "pod": "orch_node.pod.main",
     "pod-rank": "orch_node.pod.torchrun_rank",

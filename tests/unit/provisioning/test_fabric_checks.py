@@ -37,7 +37,7 @@ def changes_version(share: Path, name: str) -> bool:
     [
         "train/node.py",
         f"{NODE}/fabric/ping_pong.py",
-        f"{NODE}/fabric/prove.py",
+        f"{NODE}/fabric/check.py",
         f"{NODE}/verify.py",
         f"{NODE}/protocol/fabrics.py",
         f"{NODE}/protocol/values.py",

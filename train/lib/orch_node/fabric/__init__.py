@@ -1,1 +1,1 @@
-"""Which fabrics carry traffic between the nodes: tried by the stack itself."""
+"""Check which fabrics carry traffic between the nodes, with the stack itself."""

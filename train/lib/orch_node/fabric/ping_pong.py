@@ -1,8 +1,8 @@
-"""One rank of a trial: `mpiexec.hydra -n N node.py ping-pong BACKEND FABRIC`, one for each device.
+"""Run one rank of a fabric check: `mpiexec.hydra -n N node.py ping-pong BACKEND FABRIC`.
 
-All ranks add up and send to one another, so that each device has talked to each other one; then the
-first ranks of the first two nodes play ping-pong. Rank 0 prints one JSON object. Standard library
-and torch only.
+One rank runs for each device. All ranks reduce and send to each other, so that each device has
+communicated with every other one; then the first ranks of the first two nodes play ping-pong. Rank
+0 prints one JSON object. Uses the standard library and torch only.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from orch_node.protocol import fabrics, values
 from orch_node.protocol.fabrics import Device
 from orch_node.standalone import facts
 
-SMALL, LARGE = 2, 1 << 20  # float32: 8 bytes, and 4 MiB, as large as a bucket of gradients is
-WARM_UP, TIMES = 5, 40
+SMALL, LARGE = 2, 1 << 20  # float32 elements: 8 bytes, and 4 MiB, the size of a gradient bucket
+WARM_UP_ROUNDS, TIMED_ROUNDS = 5, 40
 
 
 def main(argv: list[str]) -> int:
+    """Run this rank, and return 1 if the fabric does not work."""
     backend, fabric = argv
     rank, ranks = verify.take_numbers()
-    per_node = int(os.environ.get("MPI_LOCALNRANKS", ranks))
+    ranks_per_node = int(os.environ.get("MPI_LOCALNRANKS", ranks))
     try:
-        hold_to(fabric, int(os.environ.get("MPI_LOCALRANKID", rank)), per_node)
-        report = play(backend, rank, ranks, per_node)
-    except Exception as error:  # whatever it is, it is this fabric's answer
+        select_device(fabric, int(os.environ.get("MPI_LOCALRANKID", rank)), ranks_per_node)
+        report = measure(backend, rank, ranks, ranks_per_node)
+    except Exception as error:  # any error is the result of this fabric
         print(f"{socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 1
     if rank == 0:
@@ -37,46 +38,55 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def hold_to(fabric: str, local_rank: int, per_node: int) -> None:
-    """To the interface that reaches rank 0, the fabric, and one of its devices here."""
+def select_device(fabric: str, local_rank: int, ranks_per_node: int) -> None:
+    """Set the variables for the interface that reaches rank 0, the fabric, and one of its devices."""
     interface = verify.hold_to_interface()
-    known = [values.read(Device, one, "a device") for one in facts.rdma_devices()]
-    devices = fabrics.rails(fabric, known)[:per_node]
+    known_devices = [values.read(Device, record, "a device") for record in facts.rdma_devices()]
+    devices = fabrics.rails(fabric, known_devices)[:ranks_per_node]
     os.environ.update(fabrics.node_variables(fabric, interface, devices))
-    own = [one.name for one in devices[local_rank : local_rank + 1]]
-    os.environ.update(fabrics.rank_variables(fabric, own, "mpi"))
+    names = [device.name for device in devices[local_rank : local_rank + 1]]
+    os.environ.update(fabrics.rank_variables(fabric, names, "mpi"))
 
 
-def play(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, float]:
-    """Gbit/s of large messages and microseconds of small ones, one way. Raises on wrong data."""
+def measure(backend: str, rank: int, ranks: int, ranks_per_node: int) -> dict[str, float]:
+    """Check the communication of all ranks, and measure one pair of them.
+
+    Returns:
+        The bandwidth of large messages in Gbit/s, and the latency of small ones in microseconds.
+
+    Raises:
+        ArithmeticError: if data arrive wrong.
+    """
     verify.load(backend)
     import torch.distributed as dist
 
     dist.init_process_group(backend, timeout=verify.TIMEOUT)
     verify.add_up(rank, range(ranks))
-    everybody(rank, ranks)
-    seconds = [exchange(rank, per_node, elements) for elements in (SMALL, LARGE)]
+    check_all_pairs(rank, ranks)
+    small, large = (ping_pong_seconds(rank, ranks_per_node, elements) for elements in (SMALL, LARGE))
     dist.barrier()
     dist.destroy_process_group()
-    small, large = seconds
     return {"gbit": 4 * LARGE * 8 / large / 1e9, "microseconds": small * 1e6}
 
 
-def everybody(rank: int, ranks: int) -> None:
-    """Each rank sends each other one a number."""
+def check_all_pairs(rank: int, ranks: int) -> None:
+    """Let each rank send a number to every other one, and check the numbers."""
     import torch
     import torch.distributed as dist
 
     sent = torch.arange(ranks, dtype=torch.float32) + 1000.0 * rank
-    got = torch.empty_like(sent)
-    dist.all_to_all_single(got, sent)
-    wrong = (got != torch.arange(ranks) * 1000.0 + rank).nonzero().flatten().tolist()
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    wrong = (received != torch.arange(ranks) * 1000.0 + rank).nonzero().flatten().tolist()
     if wrong:
         raise ArithmeticError(f"wrong numbers from ranks {wrong}")
 
 
-def exchange(rank: int, peer: int, elements: int) -> float:
-    """Seconds that a message takes between rank 0 and the peer, one way; 0 to all others."""
+def ping_pong_seconds(rank: int, peer: int, elements: int) -> float:
+    """Return the seconds that a message takes one way between rank 0 and the peer.
+
+    Other ranks only take part in the barrier, and return 1.
+    """
     import torch
     import torch.distributed as dist
 
@@ -84,16 +94,16 @@ def exchange(rank: int, peer: int, elements: int) -> float:
     if rank not in (0, peer):
         return 1.0
     message = torch.full((elements,), 1.0)
-    other = peer - rank
-    for time_ in range(WARM_UP + TIMES):
-        if time_ == WARM_UP:
+    partner = peer - rank
+    for number in range(WARM_UP_ROUNDS + TIMED_ROUNDS):
+        if number == WARM_UP_ROUNDS:
             began = time.perf_counter()
         if rank == 0:
-            dist.send(message, other)
-        dist.recv(message, other)
+            dist.send(message, partner)
+        dist.recv(message, partner)
         if rank == peer:
-            dist.send(message + 1.0, other)
-    taken = (time.perf_counter() - began) / (2 * TIMES)
-    if rank == 0 and not bool((message == 1.0 + WARM_UP + TIMES).all()):
+            dist.send(message + 1.0, partner)
+    seconds = (time.perf_counter() - began) / (2 * TIMED_ROUNDS)
+    if rank == 0 and not bool((message == 1.0 + WARM_UP_ROUNDS + TIMED_ROUNDS).all()):
         raise ArithmeticError("a message came back wrong")
-    return taken
+    return seconds

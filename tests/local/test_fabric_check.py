@@ -1,0 +1,105 @@
+"""The check of a fabric by a ping-pong between two hosts on this machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+
+import pytest
+from orch_node.fabric import check
+from orch_node.protocol.fabrics import Proof
+
+from orchestrator.provisioning import fabric_checks
+from tests.local.grounds import Ground
+
+KEY = "ab" * 32
+CARD = {
+    "name": "mlx5_0",
+    "driver": "mlx5_core",
+    "link": "InfiniBand",
+    "interface": "ib0",
+    "speed": 100_000,
+    "numa": 0,
+    "active": True,
+}
+# As in the role `fabric`.
+ENVIRONMENT = {
+    "MASTER_PORT": "29541",
+    "I_MPI_PIN": "0",
+    "I_MPI_FABRICS": "ofi",
+    "OMP_NUM_THREADS": "1",
+    "CCL_WORKER_OFFLOAD": "0",
+}
+CHECK = """
+import json, sys
+sys.path.append({lib!r})
+from orch_node.fabric import check
+request = check.parse_request(sys.stdin.read())
+for fabric, rails in (("tcp", 1), ("tcp", 2)):
+    print(json.dumps(check.values.record(check.check_fabric(request, fabric, request.members, rails))))
+"""
+
+
+def run_on_node0(ground: Ground, *arguments: str) -> str:
+    """Run Python on node0 with a request to check verbs between both hosts, and return its output."""
+    lab = ground.lab
+    assert lab is not None
+    prefix = f"{lab.root}/stacks/current"
+    request = {
+        "launch": [f"{prefix}/bin/mpiexec.hydra", "-bootstrap", "ssh", "-iface", "eth0"],
+        "program": [f"{prefix}/bin/python", f"{lab.root}/train/node.py"],
+        "backend": "ccl",
+        "key": KEY,
+        "seconds": 120.0,
+        "names": list(lab.names),
+        "addresses": list(lab.names.values()),
+        "fabrics": [{"verbs": ""}] * 2,
+        "devices": [[CARD]] * 2,
+    }
+    variables = {
+        **ENVIRONMENT,
+        "PATH": f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": f"-F {lab.root}/ssh/config",
+    }
+    assignments = [f"{name}={value}" for name, value in variables.items()]
+    command = shlex.join(["env", *assignments, f"{prefix}/bin/python", *arguments])
+    process = subprocess.run(
+        [*lab.reach(lab.hosts[0]), command], input=json.dumps(request), capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def test_working_fabric_is_measured_with_one_and_two_ranks_per_host(two: Ground) -> None:
+    assert two.lab is not None
+    output = run_on_node0(two, "-c", CHECK.format(lib=f"{two.lab.root}/train/lib"))
+    results = [Proof(**json.loads(line)) for line in output.splitlines()]
+    assert [(result.failed, result.rails) for result in results] == [("", 1), ("", 2)]
+    assert len({result.together for result in results}) == 1
+    assert all(result.gbit > 0 and 0 < result.microseconds < 1e6 for result in results)
+
+
+def test_fabric_without_devices_reports_the_reason(two: Ground) -> None:
+    """The request names a card that does not exist: MPI fails, and TCP is not measured."""
+    assert two.lab is not None
+    output = run_on_node0(two, f"{two.lab.root}/train/node.py", "prove")
+    results = fabric_checks.parse_results("node0", {"stdout": output})
+    assert results.key == KEY
+    assert [set(fabrics) for fabrics in results.nodes.values()] == [{"verbs"}] * 2
+    result = results.nodes["node0"]["verbs"]
+    assert (result.together, results.nodes["node1"]["verbs"]) == ("", result)
+    assert "fi_getinfo() failed" in result.failed
+
+
+def test_check_that_hangs_times_out() -> None:
+    code, _, _ = check.run_with_timeout(["sh", "-c", "sleep 600 & wait"], {}, 0.2)
+    assert code is None
+    assert check.failure_reason("", None) == "timed out"
+
+
+@pytest.mark.parametrize("output", ["", "no number", "a\x1b[31mb Error: x"], ids=["empty", "plain", "escapes"])
+def test_failure_reason_is_printable(output: str) -> None:
+    reason = check.failure_reason(output, 7)
+    assert reason
+    assert reason.isprintable()

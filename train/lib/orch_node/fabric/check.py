@@ -1,0 +1,171 @@
+"""Check which fabrics carry traffic between the nodes: `node.py prove`, on one of the nodes.
+
+Reads a request from standard input and prints one JSON object, whose `nodes` are: node -> fabric ->
+result. Every fabric is checked between the nodes that have devices for it, if at least two have,
+with as many devices of each node as all have, and then with one. If several devices work, TCP is
+measured as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orch_node.protocol import fabrics, values
+from orch_node.protocol.fabrics import RDMA, TCP, Device, Proof
+
+MAX_REASON_LENGTH = 300
+RANK_PROGRAM = "ping-pong"
+ERROR_LINE = re.compile(r"failed|Error|ERROR")
+MEMBER_LISTS = ("names", "addresses", "fabrics", "devices")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node, with its facts."""
+
+    name: str
+    address: str  # where the other nodes reach it
+    fabrics: dict[str, str]  # fabric -> what the node lacks for it, or ""
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The nodes to check, and how."""
+
+    launch: tuple[str, ...]  # mpiexec and its options
+    program: tuple[str, ...]  # Python and node.py
+    backend: str
+    key: str  # identifies the hardware and software of all nodes
+    seconds: float  # time limit of one check
+    members: tuple[Member, ...]
+
+
+def main(argv: list[str]) -> int:
+    """Read the request, check the fabrics, and print the results."""
+    request = parse_request(sys.stdin.read())
+    print(json.dumps({"key": request.key, "nodes": values.record(check_fabrics(request))}), flush=True)
+    return 0
+
+
+def parse_request(text: str) -> Request:
+    """Return the request in a JSON object that lists names, addresses, fabrics and devices.
+
+    Raises:
+        ProtocolError: if it is not a valid request.
+    """
+    record = values.an_object(values.loads(text, "the request"), "the request")
+    lists = zip(*(record.pop(name) for name in MEMBER_LISTS), strict=True)
+    members = [
+        {"name": name, "address": address, "fabrics": missing, "devices": devices}
+        for name, address, missing, devices in lists
+    ]
+    return values.read(Request, {**record, "members": members}, "the request")
+
+
+def check_fabrics(request: Request) -> dict[str, dict[str, Proof]]:
+    """Return the results by node and fabric."""
+    results: dict[str, dict[str, Proof]] = {member.name: {} for member in request.members}
+    for fabric in RDMA:
+        members = [
+            member
+            for member in request.members
+            if member.fabrics.get(fabric) == "" and fabrics.rails(fabric, member.devices)
+        ]
+        if len(members) > 1:
+            result = check_rails(request, fabric, members)
+            for member in members:
+                results[member.name][fabric] = result
+    connected = [member for member in request.members if has_working_device(results[member.name])]
+    if len(connected) > 1:
+        result = check_fabric(request, TCP, connected, 1)
+        for member in connected:
+            results[member.name][TCP] = result
+    return results
+
+
+def has_working_device(results: Mapping[str, Proof]) -> bool:
+    return any(result.together and result.rails for result in results.values())
+
+
+def check_rails(request: Request, fabric: str, members: Sequence[Member]) -> Proof:
+    """Check with as many devices as every node has and, if that fails, with one."""
+    common = min(len(fabrics.rails(fabric, member.devices)) for member in members)
+    result = check_fabric(request, fabric, members, common)
+    if result.together or common == 1:
+        return result
+    return check_fabric(request, fabric, members, 1)
+
+
+def check_fabric(request: Request, fabric: str, members: Sequence[Member], rails: int) -> Proof:
+    """Run the ping-pong between these nodes, with so many devices of each."""
+    hosts = ",".join(member.address for member in members)
+    count = str(rails * len(members))
+    command = (
+        *(*request.launch, "-hosts", hosts, "-n", count, "-ppn", str(rails)),
+        *(*request.program, RANK_PROGRAM, request.backend, fabric),
+    )
+    variables = {"MASTER_ADDR": members[0].address, "FI_PROVIDER": fabric}
+    code, output, errors = run_with_timeout(command, variables, request.seconds)
+    if code != 0:
+        return Proof(together="", rails=rails, failed=failure_reason(errors or output, code))
+    names = " ".join(member.name for member in members)
+    together = hashlib.sha256(f"{request.key} {fabric} {names}".encode()).hexdigest()
+    report = json.dumps({"together": together, **last_json_object(output)})
+    return replace(values.parse(Proof, report, "rank 0"), rails=rails)
+
+
+def run_with_timeout(
+    command: Sequence[str], variables: Mapping[str, str], seconds: float
+) -> tuple[int | None, str, str]:
+    """Run a command; return its exit code (None after a timeout), output and errors."""
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+            return process.returncode, output, errors
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)  # mpiexec ends its ranks on all nodes
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            return None, "", ""
+
+
+def failure_reason(output: str, code: int | None) -> str:
+    """Return the last line that names an error, in printable characters."""
+    if code is None:
+        return "timed out"
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    error_lines = [line for line in lines if ERROR_LINE.search(line)]
+    reason = (error_lines or lines or [f"exit code {code}"])[-1]
+    return "".join(letter if letter.isprintable() else "?" for letter in reason)[:MAX_REASON_LENGTH]
+
+
+def last_json_object(output: str) -> dict[str, object]:
+    """Return the last JSON object that rank 0 has printed.
+
+    Raises:
+        ProtocolError: if there is none.
+    """
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    return values.an_object(values.loads(lines[-1] if lines else "", "rank 0"), "rank 0")
