@@ -114,7 +114,7 @@ def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
         "layout": layout,
         "decisions": [
             {"topic": "backend", "value": "ccl", "reason": "oneCCL over Intel MPI"},
-            {"topic": "ranks", "value": str(len(layout)), "reason": "4 on each node, as asked"},
+            {"topic": "ranks", "value": str(len(layout)), "reason": "4 on each node, as requested"},
         ],
         "stack": "current",
         "fingerprints": {"0123456789abcdef": "node0, node1"},

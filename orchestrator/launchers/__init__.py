@@ -1,4 +1,4 @@
-"""How ranks are started: Job -> Launch, one file each."""
+"""Launchers: each turns a Job into a Launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAUNCHERS = {
     "mpirun-accelerate": mpirun_accelerate.launch,
 }
 DEFAULT = "mpirun"
-# These start failed ranks again themselves.
+# These restart failed ranks themselves.
 RESTARTING = ("torchrun",)
 WITHOUT_MPI = ("torchrun",)
 DIALECTS = tuple(mpirun.DIALECTS)
@@ -21,9 +21,11 @@ __all__ = ["DEFAULT", "DIALECTS", "LAUNCHERS", "NAMES", "RESTARTING", "WITHOUT_M
 
 
 def transport(launcher: str, mpi: str, *, contained: bool = False) -> str:
-    """How oneCCL can talk below this launcher: MPI starts only right under hydra, where Intel's
-    library serves both flavours. Open MPI's daemon speaks PMIx, torchrun none of these, and neither
-    an `accelerate launch` between hydra and a rank nor the start in a container keeps hydra's
-    socket."""
-    hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
-    return "mpi" if hydra else "ofi"
+    """Return oneCCL's transport under this launcher: mpi or ofi.
+
+    MPI initializes correctly only under hydra, where Intel's library serves both flavours. Open MPI's daemon speaks
+    PMIx, torchrun has no such service, and hydra's socket survives neither an `accelerate launch` between hydra and a
+    rank nor the start in a container.
+    """
+    under_hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
+    return "mpi" if under_hydra else "ofi"

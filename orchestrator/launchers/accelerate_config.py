@@ -1,4 +1,4 @@
-"""The configuration file of accelerate, as the version of the stack reads it."""
+"""Renders accelerate's configuration file for the stack's version of accelerate."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers.job import Job
 
 NAME = "accelerate.yaml"
-# mpirun_config came with 0.28; ipex_config and mpirun_ccl went with 1.13, where ipex_config is an
-# unknown key and an error (config_args.py and utils/launch.py of the wheels 0.27 to 1.15).
+# accelerate accepts mpirun_config since 0.28, and since 1.13 neither mpirun_ccl nor ipex_config, which is then an
+# error (config_args.py and utils/launch.py of the wheels 0.27 to 1.15).
 FIRST_WITH_MPIRUN = Version("0.28")
 FIRST_WITHOUT_IPEX = Version("1.13")
 PRECISIONS = {"bf16": "bf16", "fp32": "no"}
 
 
 def version_of(job: Job) -> Version:
-    """Raises PlanError where a node has no accelerate, or too old a one."""
+    """Return the version of accelerate on the nodes; raise PlanError if it is missing or too old."""
     for node in job.nodes:
         if "accelerate" not in node.facts.packages:
             raise PlanError(
-                f"{node.name} has no accelerate beside {node.python}.",
-                hint="Take a stack that has it (`orch stacks`), or --launcher mpirun.",
+                f"{node.name} has no accelerate for {node.python}.",
+                hint="Use a stack that includes it (`orch stacks`), or --launcher mpirun.",
             )
     version = Version(job.nodes[0].facts.packages["accelerate"])
     if version < FIRST_WITH_MPIRUN:
         raise PlanError(
-            f"accelerate {version} cannot start mpirun: that came with {FIRST_WITH_MPIRUN}.",
+            f"accelerate {version} cannot start mpirun; {FIRST_WITH_MPIRUN} is the first version that can.",
             hint="Use --launcher mpirun-accelerate, where mpirun starts accelerate.",
         )
     return version
 
 
 def config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, object]:
-    """What accelerate is told; the rest of a user's own file stays as it is."""
+    """Return the configuration: orch's values, and the other values of the user's file."""
     ranks = job.layout.world_size
     old = version < FIRST_WITHOUT_IPEX
     mpirun: dict[str, object] = {"mpirun_hostfile": job.hostfile}
     if old:
         mpirun["mpirun_ccl"] = str(max(1, len(job.layout.places[0].worker_cpus)))
-    found: dict[str, object] = {
+    planned: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if ranks > 1 else "NO",
         "use_cpu": True,
@@ -60,12 +60,12 @@ def config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, obje
         **({"ipex_config": {"ipex": job.ipex, "use_xpu": False}} if old else {}),
         **({"mpirun_config": mpirun} if starts_mpirun and ranks > 1 else {}),
     }
-    kept = {name: value for name, value in job.accelerate.items() if name not in OURS}
-    return {**found, **kept}
+    user_values = {name: value for name, value in job.accelerate.items() if name not in PLANNED_KEYS}
+    return {**planned, **user_values}
 
 
-# Decided by the plan, whatever a user's file says (planning/accelerate_options.py tells which).
-OURS = (
+# The plan decides these, whatever a user's file contains (planning/accelerate_options.py reports it).
+PLANNED_KEYS = (
     "compute_environment",
     "distributed_type",
     "use_cpu",
@@ -85,17 +85,19 @@ def mixed_precision(job: Job) -> str:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """What `accelerate launch` sets for a script's Accelerator(): the same on every node, also
-    where mpirun carries no environment there."""
+    """Return the variables that `accelerate launch` sets for a script's Accelerator().
+
+    They are set on every node because mpirun may not pass them on.
+    """
     return {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": mixed_precision(job)}
 
 
 def as_yaml(value: Mapping[str, object], indent: str = "") -> str:
-    """Strings in JSON's quotes, which are YAML's too."""
+    """Return the values as YAML; its strings are in JSON's quotes, which YAML allows."""
     lines = []
-    for name, one in value.items():
-        if isinstance(one, Mapping) and one:
-            lines.append(f"{indent}{name}:\n{as_yaml(one, indent + '  ')}")
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            lines.append(f"{indent}{name}:\n{as_yaml(item, indent + '  ')}")
         else:
-            lines.append(f"{indent}{name}: {json.dumps(one)}\n")
+            lines.append(f"{indent}{name}: {json.dumps(item)}\n")
     return "".join(lines)

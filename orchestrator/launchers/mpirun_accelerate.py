@@ -1,4 +1,4 @@
-"""mpirun starts `accelerate launch` once for each rank, which starts that one process."""
+"""mpirun starts `accelerate launch` once for each rank, and that starts a single process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from orchestrator.launchers.job import Job, Launch
 
 
 def launch(job: Job) -> Launch:
-    """Raises PlanError without accelerate or mpirun."""
+    """Return the command of mpirun; raise PlanError if accelerate or mpirun is missing."""
     version = accelerate_config.version_of(job)
     config = accelerate_config.config(job, version, starts_mpirun=False)
     path = f"{job.run_dir}/{accelerate_config.NAME}"
-    # accelerate stays beside its rank, and would hold the socket that hydra leaves open.
+    # accelerate keeps running while its rank does, and would keep the socket that hydra leaves open.
     closing = (job.ranks[0], f"{job.train}/node.py", "unlistening")
-    each = (*closing, job.ranks[0], *PROGRAM, "--config_file", path, *job.ranks[1:])
-    started = mpirun.launch(replace(job, ranks=each))
+    rank_command = (*closing, job.ranks[0], *PROGRAM, "--config_file", path, *job.ranks[1:])
+    mpi_launch = mpirun.launch(replace(job, ranks=rank_command))
     return replace(
-        started,
-        summary=f"{started.summary}, which starts accelerate {version} for each rank",
+        mpi_launch,
+        summary=f"{mpi_launch.summary}, which starts accelerate {version} for each rank",
         shared={accelerate_config.NAME: accelerate_config.as_yaml(config)},
         environment=accelerate_config.environment(job),
     )

@@ -1,1 +1,1 @@
-"""Request -> plan: what all targets share."""
+"""Turns requests into plans: what all targets share."""

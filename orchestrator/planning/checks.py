@@ -1,4 +1,4 @@
-"""What a recipe, a stack and a backend ask of each other and of the nodes."""
+"""Checks that a recipe, a stack, a backend and the nodes fit together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 
 
 def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
-    """Raises PlanError if the recipe is not meant for the stack."""
+    """Raise PlanError if the recipe does not support the stack."""
     if recipe.stacks and stack.name not in recipe.stacks:
         raise PlanError(
             f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
@@ -38,67 +38,75 @@ def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
     is_requested = ("--ddp_backend", "ccl") in pairwise(parts)
     if is_requested and transformers and Version(transformers) >= NO_DDP_BACKEND_CCL:
         raise PlanError(
-            f"--ddp_backend ccl: transformers {transformers} no longer takes it.",
-            hint="Leave it out. orch makes the process group on ccl before the script starts, and the Trainer uses it.",
+            f"--ddp_backend ccl: transformers {transformers} does not accept it.",
+            hint="Omit it: orch creates the process group with ccl before the script starts, and the Trainer uses it.",
         )
 
 
 def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> Choice[tuple[str, ...]]:
-    """Libraries for LD_PRELOAD, as paths that are the same on every node."""
-    found = {name: same_path(name, nodes) for name in stack.preload}
-    paths = tuple(path for path in found.values() if path)
-    missing = ", ".join(name for name, path in found.items() if not path)
+    """Return the libraries for LD_PRELOAD whose paths are the same on every node."""
+    common = {name: same_path(name, nodes) for name in stack.preload}
+    paths = tuple(path for path in common.values() if path)
+    missing = ", ".join(name for name, path in common.items() if not path)
     reason = f"not installed everywhere: {missing}" if missing else ""
     value = ", ".join(paths) or "nothing"
     return Choice(paths, (Decision(topic="preload", value=value, reason=reason),))
 
 
 def same_path(library: str, nodes: tuple[Node, ...]) -> str | None:
-    """Where all nodes have it; None if one has it elsewhere or not at all."""
-    found = {node.facts.libraries.get(library) for node in nodes}
-    return found.pop() if len(found) == 1 else None
+    """Return the library's path; None if a node lacks it or has it elsewhere."""
+    paths = {node.facts.libraries.get(library) for node in nodes}
+    return paths.pop() if len(paths) == 1 else None
 
 
-def leave_preload(stack: Stack, why: str) -> Choice[tuple[str, ...]]:
-    """In a container each rank looks for the libraries itself: the image's are not the node's."""
+def defer_preload(stack: Stack, reason: str) -> Choice[tuple[str, ...]]:
+    """Return no paths: in a container each rank finds the libraries of the image itself."""
     value = ", ".join(stack.preload) or "nothing"
-    return Choice((), (Decision(topic="preload", value=value, reason=why),))
+    return Choice((), (Decision(topic="preload", value=value, reason=reason),))
 
 
 def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice[Stack]:
-    """The stack as the backend wants it, which all nodes have. Raises PlanError."""
+    """Return the stack as the backend needs it.
+
+    Raises:
+        PlanError: if a node lacks a part of it.
+    """
     stack = stack.for_backend(backend.name)
     for node in nodes:
         stack.check(node)
-    told = Decision(topic="stack", value=stack.name, reason=stack.summary)
+    decision = Decision(topic="stack", value=stack.name, reason=stack.summary)
     if stack.end_of_life is None:
-        return Choice(stack, (told,))
+        return Choice(stack, (decision,))
     end = stack.end_of_life
-    old = Decision(topic="warning", value=f"{stack.name} is {end.describe()}", reason=end.reason)
-    return Choice(stack, (told, old))
+    warning = Decision(topic="warning", value=f"{stack.name} is {end.describe()}", reason=end.reason)
+    return Choice(stack, (decision, warning))
 
 
-def choose_workers(backend: Backend, asked: int) -> int:
-    """Cores of each rank that oneCCL's workers have for themselves. Raises PlanError."""
-    if asked and not backend.workers:
+def check_workers(backend: Backend, workers: int) -> int:
+    """Return how many cores of each rank are reserved for oneCCL's workers.
+
+    Raises:
+        PlanError: if the backend has no workers.
+    """
+    if workers and not backend.workers:
         raise PlanError(
-            f"--ccl-workers {asked}, but the backend is {backend.name}.",
-            hint="Only ccl has workers: --backend ccl, or leave --ccl-workers out.",
+            f"--ccl-workers {workers}, but the backend is {backend.name}.",
+            hint="Only ccl has workers: use --backend ccl, or omit --ccl-workers.",
         )
-    return asked
+    return workers
 
 
 def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> None:
-    """Raises PlanError where --ipex cannot train, or would train wrongly."""
+    """Raise PlanError if training with --ipex is impossible or gives wrong results."""
     if recipe.own_script:
         raise PlanError(
-            f"--ipex is for recipes; {recipe.script} decides for itself.",
+            f"--ipex applies to recipes only; {recipe.script} is your own script.",
             hint="Call ipex.optimize in the script, and wrap its result in DistributedDataParallel.",
         )
     if not recipe.ipex:
         raise PlanError(
-            f"--ipex: recipe '{recipe.name}' has no --use_ipex.",
-            hint="Leave --ipex out. A recipe whose script takes that flag says `ipex = true` in its recipe.toml.",
+            f"--ipex: recipe '{recipe.name}' does not accept --use_ipex.",
+            hint="Omit --ipex. A recipe whose script accepts the flag has `ipex = true` in its recipe.toml.",
         )
     precision = BF16 if precision == AUTO else precision  # the ranks may choose it
     stack.check_ipex(precision=precision, world_size=ranks)

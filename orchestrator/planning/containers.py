@@ -1,4 +1,4 @@
-"""Ranks in containers: one of an image on each node, whatever launcher starts the ranks. Pure."""
+"""Containers for ranks: one per node, whichever launcher starts the ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
 from orchestrator.stacks.image import NAME
 
-FILE = "container.json"  # in a run's folder; train/containers.py reads it
+FILE = "container.json"  # in the run folder; orch_node reads it
 STARTS = ("rank", "node")
 UNLIMITED, INHERIT = "unlimited", "inherit"
 SIZE = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
-# What orch itself says of a container: how its ranks are reached, found and ended.
-OURS = (
+# Options that orch sets itself, because it reaches, finds and ends ranks through them.
+RESERVED_OPTIONS = (
     "--detach",
     "-d",
     "--entrypoint",
@@ -42,20 +42,23 @@ OURS = (
     "-i",
 )
 
-# Mounted over, an image would not be itself any more; a script there comes without its neighbours.
-OF_THE_IMAGE = ("/", "/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/run", "/sys", "/usr", "/var")
+# Mounting one of these would hide files of the image, so a script in one of them is mounted without its folder.
+IMAGE_FOLDERS = ("/", "/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/run", "/sys", "/usr", "/var")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docker:
-    """How containers are started. `start`: orch's ranks in them, or once per node the image's own
-    entrypoint.
+    """How containers are started.
 
-    `python`: the image's, by path or name. `shm`: the size of /dev/shm. `memlock`: memory that may
-    be locked: unlimited, inherit (the engine's own limit) or bytes. `mounts`: SOURCE:TARGET[:ro] as
-    `docker run --volume` takes them. `env_file`: a file on the nodes, of mode 0600 if it holds
-    secrets; its values reach the ranks by a pipe, and no `docker inspect`. `arguments`: more
-    options of `docker run`, each in one word.
+    Attributes:
+        start: `rank` starts each rank in the container, `node` the image's own entrypoint once per node.
+        python: The image's interpreter, by path or name.
+        shm: The size of /dev/shm.
+        memlock: The limit of locked memory: unlimited, inherit (the engine's own limit) or bytes.
+        mounts: SOURCE:TARGET[:ro] as in `docker run --volume`.
+        env_file: A file on the nodes, of mode 0600 if it contains secrets. Its values are passed through a pipe, so
+            `docker inspect` does not show them.
+        arguments: More options of `docker run`, each in one word.
     """
 
     image: str = ""
@@ -68,54 +71,57 @@ class Docker:
     arguments: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raises PlanError for the first value that the engine would refuse or misread."""
+        """Raise PlanError for the first value that the engine would reject or misread."""
         if not NAME.fullmatch(self.image):
             raise PlanError(
-                f"--docker-image {self.image!r} is no name of an image.",
+                f"--docker-image {self.image!r} is not the name of an image.",
                 hint="Examples: orch:current, registry.example/team/torch:3.",
             )
         if self.start not in STARTS:
-            raise PlanError(f"start = {self.start!r}.", hint=f"It is {' or '.join(STARTS)}.")
+            raise PlanError(f"start = {self.start!r} is unknown.", hint=f"Use {' or '.join(STARTS)}.")
         if not SIZE.fullmatch(self.shm):
-            raise PlanError(f"shm = {self.shm!r} is no size.", hint="Examples: 512m, 4g.")
+            raise PlanError(f"shm = {self.shm!r} is not a size.", hint="Examples: 512m, 4g.")
         if self.memlock not in (UNLIMITED, INHERIT) and not self.memlock.isdecimal():
-            raise PlanError(f"memlock = {self.memlock!r}.", hint=f"{UNLIMITED}, {INHERIT} or a number of bytes.")
+            raise PlanError(
+                f"memlock = {self.memlock!r} is invalid.", hint=f"Use {UNLIMITED}, {INHERIT} or a number of bytes."
+            )
         if self.env_file and not self.env_file.startswith("/"):
             raise PlanError(
-                f"env_file = {self.env_file!r} is no absolute path.",
-                hint="It is a file on the nodes: /etc/orch/train.env",
+                f"env_file = {self.env_file!r} is not an absolute path.",
+                hint="Name a file on the nodes: /etc/orch/train.env",
             )
         for mount in self.mounts:
             if not mount.startswith("/") or ":/" not in mount:
-                raise PlanError(f"mounts: {mount!r} is not SOURCE:TARGET.", hint="/data:/data:ro")
+                raise PlanError(f"mounts: {mount!r} is not SOURCE:TARGET.", hint="Example: /data:/data:ro")
         self.check_arguments()
 
     def check_arguments(self) -> None:
-        """A word that is no option would be taken for the image."""
+        """Raise PlanError for an argument that docker would take for the image, or that orch sets itself."""
         for word in self.arguments:
             name = word.partition("=")[0]
             if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name):
                 raise PlanError(
-                    f"arguments: {word!r} is no option of docker run.", hint="Each is one word: --cap-add=SYS_NICE."
+                    f"arguments: {word!r} is not an option of docker run.",
+                    hint="Write each option as one word: --cap-add=SYS_NICE.",
                 )
-            if name in OURS:
+            if name in RESERVED_OPTIONS:
                 raise PlanError(
-                    f"arguments: {name} is orch's own.",
-                    hint="There are image, shm, mounts, env_file and python; cores follow from the layout.",
+                    f"arguments: orch sets {name} itself.",
+                    hint="Use the keys image, shm, mounts, env_file and python; the layout determines the cores.",
                 )
 
     def options(self, folders: Iterable[str], workdir: str) -> tuple[str, ...]:
-        """Options of `docker run`. `folders` of the node have the same path in the container."""
+        """Return the options of `docker run`; `folders` of the node have the same path in the container."""
         limit = "-1:-1" if self.memlock == UNLIMITED else f"{self.memlock}:{self.memlock}"
         return (
-            # The node's network and process ids: ranks are reached, seen and ended as without.
+            # With the node's network and process ids, ranks are reached and ended as without containers.
             *("--network", "host", "--pid", "host"),
             *("--shm-size", self.shm),
             *(() if self.memlock == INHERIT else ("--ulimit", f"memlock={limit}")),
             *("--workdir", workdir),
-            # The node's user may be nobody in the image, without a home.
+            # The node's user may not exist in the image, and then has no home.
             *("--env", "HOME=/tmp", "--env", "USER=orch"),
-            *(word for folder in outermost(folders) for word in ("--mount", bind(folder))),
+            *(word for folder in outermost_folders(folders) for word in ("--mount", bind(folder))),
             *(word for mount in self.mounts for word in ("--volume", mount)),
             *self.arguments,
         )
@@ -123,8 +129,14 @@ class Docker:
     def file(
         self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...], processes: Mapping[str, int]
     ) -> str:
-        """container.json. `preload`: names of libraries, where the image has them. `processes`:
-        node -> the ranks that the image itself starts there."""
+        """Return the content of container.json.
+
+        Args:
+            folders: The folders that the container shares with its node.
+            run_dir: The run's folder.
+            preload: The names of libraries to preload from the image.
+            processes: How many ranks the image itself starts on each node.
+        """
         value = {
             "schema": 1,
             "image": self.image,
@@ -139,34 +151,38 @@ class Docker:
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether the image's own entrypoint does, and orch starts that alone."""
+        """Return whether the image's own entrypoint starts the ranks."""
         return self.start == "node"
 
-    def tell(self) -> Decision:
-        what = f"ranks on its {self.python}"
+    def explain(self) -> Decision:
+        """Return the decision about the containers."""
+        ranks = f"ranks on its {self.python}"
         if self.starts_ranks:
-            what = "its entrypoint, told RANK = node, starts the ranks"
-        why = f"one container on each node, as the node's user; {what}"
-        return Decision(topic="docker", value=self.image, reason=why)
+            ranks = "its entrypoint starts the ranks, with RANK = node"
+        reason = f"one container on each node, as the node's user; {ranks}"
+        return Decision(topic="docker", value=self.image, reason=reason)
 
 
 def bind(folder: str) -> str:
-    """A value of --mount, which docker reads as a line of CSV: any path survives that."""
+    """Return a value of --mount, which docker parses as CSV, so that any path is possible."""
     fields = (f"{name}={folder}".replace('"', '""') for name in ("source", "target"))
     return "type=bind," + ",".join(f'"{field}"' for field in fields)
 
 
-def seen_folders(base: str, train: str, script: str, paths: Iterable[str]) -> tuple[str, ...]:
-    """Return what a container has at the same paths as its node: runs, programs, the folder of
-    the script, and data. `script` is empty for a module, which the image has."""
+def shared_folders(base: str, train: str, script: str, paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders that a container shares with its node: runs, programs, the script's folder and data.
+
+    `script` is empty for a module, which is in the image.
+    """
     folder = str(PurePosixPath(script).parent)
-    is_seen = script and folder not in OF_THE_IMAGE
-    return (base, train, *((folder,) if is_seen else ()), *paths)
+    is_shared = script and folder not in IMAGE_FOLDERS
+    return (base, train, *((folder,) if is_shared else ()), *paths)
 
 
-def outermost(folders: Iterable[str]) -> list[str]:
-    """The folders without those inside another one."""
-    found = sorted(set(folders))
-    return [
-        one for one in found if not any(other != one and PurePosixPath(one).is_relative_to(other) for other in found)
-    ]
+def outermost_folders(folders: Iterable[str]) -> list[str]:
+    """Return the folders that are not inside another one."""
+    roots: list[str] = []
+    for folder in sorted(set(folders), key=lambda path: PurePosixPath(path).parts):
+        if not roots or not PurePosixPath(folder).is_relative_to(roots[-1]):
+            roots.append(folder)
+    return sorted(roots)

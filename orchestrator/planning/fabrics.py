@@ -1,4 +1,4 @@
-"""What MPI and oneCCL talk over: asked for, or the fastest that was proved between all nodes."""
+"""The fabric of MPI and oneCCL: the requested one, or the fastest that was verified between all nodes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from orchestrator.model.links import LOOPBACK, LOOPBACK_ADDRESS, Link
 from orchestrator.model.process_group import Backend
 
 AUTO = "auto"
-# Debian's packages of the libraries that providers of impi-rt want and do not bring.
-BRINGS = {
+# Debian's packages with the libraries that the providers of impi-rt need but do not include.
+DEBIAN_PACKAGES = {
     "libibverbs.so.1": "libibverbs1 ibverbs-providers",
     "librdmacm.so.1": "librdmacm1 ibverbs-providers",
     "libefa.so.1": "ibverbs-providers",
@@ -25,9 +25,14 @@ BRINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
-    """What a fabric is asked to carry. `contained`: ranks in containers; `nodes`: with the spares;
-    `spares`: how many of them, the last ones, are."""
+class FabricUse:
+    """The traffic of a run that a fabric would carry.
+
+    Attributes:
+        nodes: The nodes, including the spares, which are last.
+        contained: The ranks run in containers.
+        spares: The number of spares.
+    """
 
     nodes: tuple[Node, ...]
     backend: Backend
@@ -40,165 +45,173 @@ class Over:
 
 
 def choose_fabric(
-    links: Choice[tuple[Link, ...]], cluster: Cluster, asked: str | None, over: Over
+    links: Choice[tuple[Link, ...]], cluster: Cluster, requested: str | None, use: FabricUse
 ) -> Choice[tuple[Link, ...]]:
-    """The links with what carries their traffic. Raises PlanError for a fabric that was asked for,
-    by the flag or else the inventory, and cannot be."""
-    found = ((asked, "as asked"), (cluster.fabric, f"orch_fabric of {cluster.source}"))
-    name, why = next(((one, why) for one, why in found if one), (AUTO, ""))
+    """Add the fabric that carries the traffic to the links.
+
+    Raises:
+        PlanError: if the fabric that the option or the inventory requests cannot be used.
+    """
+    sources = ((requested, "requested"), (cluster.fabric, f"orch_fabric of {cluster.source}"))
+    name, reason = next(((fabric, source) for fabric, source in sources if fabric), (AUTO, ""))
     if name != AUTO:
-        check_name(name, why)
-        return with_fabric(links, name, over, decision=asked_for(name, why, over))
-    if len(over.nodes) == 1 or carries_nothing(over):
+        check_name(name, reason)
+        return with_fabric(links, name, use, decision=use_requested(name, reason, use))
+    if len(use.nodes) == 1 or why_unused(use):
         return links
-    return fastest(links, over)
+    return fastest(links, use)
 
 
-def check_name(name: str, why: str) -> None:
+def check_name(name: str, source: str) -> None:
     if name not in FABRICS:
-        raise PlanError(
-            f"There is no fabric '{name}' ({why}).",
-            hint=did_you_mean(name, FABRICS) or f"Known are {', '.join((AUTO, *FABRICS))}.",
-        )
+        raise PlanError(f"There is no fabric '{name}' ({source}).", hint=did_you_mean(name, (AUTO, *FABRICS)))
 
 
-def carries_nothing(over: Over) -> str:
-    """Why no traffic would go over a fabric: none, if it would."""
-    if over.contained:
-        return "containers have neither the devices nor the libraries of their node"
-    return "" if over.backend.name == "ccl" else f"it is for --backend ccl, not {over.backend.name}"
+def why_unused(use: FabricUse) -> str:
+    """Return why the run could not use a fabric; empty if it can."""
+    if use.contained:
+        return "containers lack the devices and libraries of their node"
+    return "" if use.backend.name == "ccl" else f"only --backend ccl uses fabrics, not {use.backend.name}"
 
 
-def asked_for(name: str, why: str, over: Over) -> Decision:
-    """Raises PlanError that names the nodes that lack it, and what is missing there."""
+def use_requested(name: str, source: str, use: FabricUse) -> Decision:
+    """Return the decision for a requested fabric.
+
+    Raises:
+        PlanError: naming the nodes that cannot use it, and what they lack.
+    """
     flag = f"--fabric {name}"
-    if name != TCP and (reason := carries_nothing(over)):
-        raise PlanError(f"{flag}: {reason}.", hint="Leave one of them out.")
+    if name != TCP and (reason := why_unused(use)):
+        raise PlanError(f"{flag}: {reason}.", hint="Omit one of them.")
     if name == SHM:
-        check_shm(flag, over)
-    if name != TCP and (missing := list(lacking(name, over))):
-        raise PlanError(f"{flag}: {'; '.join(missing[:3])}.", hint=remedy(name, over.nodes))
-    return Decision(topic="fabric", value=told(name, devices_of(name, over)), reason=why)
+        check_shm(flag, use)
+    if name != TCP and (problems := list(fabric_problems(name, use))):
+        raise PlanError(f"{flag}: {'; '.join(problems[:3])}.", hint=remedy(name, use.nodes))
+    return Decision(topic="fabric", value=describe_fabric(name, devices_of(name, use)), reason=source)
 
 
-def check_shm(flag: str, over: Over) -> None:
-    if len(over.nodes) > 1:
-        names = fold([node.name for node in over.nodes])
+def check_shm(flag: str, use: FabricUse) -> None:
+    if len(use.nodes) > 1:
+        names = fold([node.name for node in use.nodes])
         raise PlanError(
-            f"{flag}: memory is not shared between {names}.",
-            hint="Use --nodes 1, or another fabric; ranks of one node share memory anyway.",
+            f"{flag}: {names} do not share memory.",
+            hint="Use --nodes 1, or another fabric. Ranks of one node always use shared memory.",
         )
-    if over.transport != "mpi":
+    if use.transport != "mpi":
         raise PlanError(
-            f"{flag}: oneCCL finds no such provider where it talks over libfabric (ofi) itself.",
+            f"{flag}: oneCCL's own libfabric transport (ofi) has no such provider.",
             hint="Use --launcher mpirun with --mpi intel or mpich.",
         )
 
 
-def lacking(name: str, over: Over) -> Iterator[str]:
-    """What keeps the fabric from these nodes, node by node."""
-    for node in over.nodes:
-        missing = node.facts.fabrics.get(name, "nobody has looked for it")
+def fabric_problems(name: str, use: FabricUse) -> Iterator[str]:
+    """Yield why the nodes cannot use the fabric."""
+    for node in use.nodes:
+        missing = node.facts.fabrics.get(name, "not checked yet")
         if missing:
             yield f"{node.name}: {missing}"
-    if over.spares and len({names_of(name, node) for node in over.nodes}) > 1:
-        spares = fold([node.name for node in over.nodes[-over.spares :]])
-        yield f"{spares} could not stand in: not all nodes have devices of the same names"
+    if use.spares and len({device_names(name, node) for node in use.nodes}) > 1:
+        spares = fold([node.name for node in use.nodes[-use.spares :]])
+        yield f"{spares} cannot replace a node: the device names of the nodes differ"
 
 
-def names_of(name: str, node: Node) -> tuple[tuple[str, int | None], ...]:
-    return tuple((one.name, one.numa) for one in rails(name, node.facts.devices))
+def device_names(name: str, node: Node) -> tuple[tuple[str, int | None], ...]:
+    return tuple((device.name, device.numa) for device in rails(name, node.facts.devices))
 
 
 def remedy(name: str, nodes: tuple[Node, ...]) -> str:
-    said = {node.facts.fabrics.get(name) for node in nodes}
-    if None in said:
-        return "Run `orch provision`, which looks at what the nodes and the stack have."
-    packages = [BRINGS[library] for one in said if one and (library := one[3:]) in BRINGS]
+    problems = {node.facts.fabrics.get(name) for node in nodes}
+    if None in problems:
+        return "Run `orch provision`, which checks the nodes and the stack."
+    packages = [
+        DEBIAN_PACKAGES[library]
+        for problem in problems
+        if problem and (library := problem.removeprefix("no ")) in DEBIAN_PACKAGES
+    ]
     if packages:
-        then = "" if all(node.local for node in nodes) else " Then run `orch provision`."
-        return f"Debian has it: apt-get install {' '.join(dict.fromkeys(packages))}.{then}"
-    return "`orch nodes` shows what each node has; --fabric auto takes what all have."
+        provision = "" if all(node.local for node in nodes) else " Then run `orch provision`."
+        return f"On Debian: apt-get install {' '.join(dict.fromkeys(packages))}.{provision}"
+    return "`orch nodes` shows the fabrics of each node; --fabric auto uses one that all have."
 
 
-def devices_of(name: str, over: Over, most: int = 0) -> dict[str, tuple[Device, ...]]:
-    """Node -> its devices for the fabric: as many as every node has, and `most` at most."""
-    found = {node.name: rails(name, node.facts.devices) for node in over.nodes}
-    count = min(map(len, found.values()))
-    return {node: devices[: min(count, most or count)] for node, devices in found.items()}
+def devices_of(name: str, use: FabricUse, most: int = 0) -> dict[str, tuple[Device, ...]]:
+    """Return each node's devices for the fabric: as many as every node has, and at most `most`."""
+    available = {node.name: rails(name, node.facts.devices) for node in use.nodes}
+    count = min(map(len, available.values()))
+    return {node: devices[: min(count, most or count)] for node, devices in available.items()}
 
 
 def with_fabric(
-    links: Choice[tuple[Link, ...]], name: str, over: Over, *, decision: Decision, most: int = 0
+    links: Choice[tuple[Link, ...]], name: str, use: FabricUse, *, decision: Decision, most: int = 0
 ) -> Choice[tuple[Link, ...]]:
-    """A node alone needs no link for the run itself; its fabric is told by one to itself."""
-    alone = over.nodes[0].name
-    found = links.value or (Link(node=alone, interface=LOOPBACK, address=LOOPBACK_ADDRESS, reason="one node alone"),)
-    devices = devices_of(name, over, most)
-    chosen = tuple(replace(one, fabric=name, devices=devices[one.node]) for one in found)
-    return Choice(chosen, (*links.decisions, decision))
+    """Return the links with the fabric; a single node gets a link to itself that holds the fabric."""
+    node = use.nodes[0].name
+    own_link = Link(node=node, interface=LOOPBACK, address=LOOPBACK_ADDRESS, reason="a single node")
+    devices = devices_of(name, use, most)
+    updated = tuple(replace(link, fabric=name, devices=devices[link.node]) for link in links.value or (own_link,))
+    return Choice(updated, (*links.decisions, decision))
 
 
-def told(name: str, devices: dict[str, tuple[Device, ...]]) -> str:
-    """With its devices: each set of them once, with the nodes that have it."""
+def describe_fabric(name: str, devices: dict[str, tuple[Device, ...]]) -> str:
+    """Return the fabric's name with each set of devices and the nodes that have it."""
     sets: dict[str, list[str]] = {}
-    for node, its in devices.items():
-        if its:
-            sets.setdefault(" and ".join(one.name for one in its), []).append(node)
-    where = "; ".join(f"{its} on {fold(nodes)}" for its, nodes in sets.items())
-    return f"{name} over {where}" if where else name
+    for node, node_devices in devices.items():
+        if node_devices:
+            sets.setdefault(" and ".join(device.name for device in node_devices), []).append(node)
+    listing = "; ".join(f"{names} on {fold(nodes)}" for names, nodes in sets.items())
+    return f"{name} over {listing}" if listing else name
 
 
-def fastest(links: Choice[tuple[Link, ...]], over: Over) -> Choice[tuple[Link, ...]]:
-    """Of what all nodes have and a ping-pong has proved between them; TCP where that is nothing.
-    Nothing is told where no node has a device: then there is no choice."""
-    there = [name for name in RDMA if any(rails(name, node.facts.devices) for node in over.nodes)]
-    if not there:
+def fastest(links: Choice[tuple[Link, ...]], use: FabricUse) -> Choice[tuple[Link, ...]]:
+    """Return the links with the fastest fabric that was verified between all nodes; TCP if there is none.
+
+    There is no decision if no node has a device.
+    """
+    available = [name for name in RDMA if any(rails(name, node.facts.devices) for node in use.nodes)]
+    if not available:
         return links
-    unfit = {name: why_not(name, over) for name in there}
-    proved = {name: proof(name, over.nodes) for name in (*there, TCP) if not unfit.get(name)}
-    best = max(proved, key=lambda name: measured(proved[name]))
+    problems = {name: why_unverified(name, use) for name in available}
+    results = {name: common_result(name, use.nodes) for name in (*available, TCP) if not problems.get(name)}
+    best = max(results, key=lambda name: result.gbit if (result := results[name]) else 0.0)
     if best != TCP:
-        why = f"the fastest of those proved between all nodes: {figures(proved)}"
-        most = (proved[best] or Proof(together="")).rails
-        value = told(best, devices_of(best, over, most))
-        decision = Decision(topic="fabric", value=value, reason=why)
-        return with_fabric(links, best, over, decision=decision, most=most)
-    slower = {name: one for name, one in proved.items() if name == TCP or one}
-    reasons = [f"{name}: {why}" for name, why in unfit.items() if why]
+        reason = f"the fastest one that was verified between all nodes: {describe_speeds(results)}"
+        most = (results[best] or Proof(together="")).rails
+        value = describe_fabric(best, devices_of(best, use, most))
+        decision = Decision(topic="fabric", value=value, reason=reason)
+        return with_fabric(links, best, use, decision=decision, most=most)
+    slower = {name: result for name, result in results.items() if name == TCP or result}
+    reasons = [f"{name}: {problem}" for name, problem in problems.items() if problem]
     if len(slower) > 1:
-        reasons.append(f"the fastest of those proved: {figures(slower)}")
+        reasons.append(f"the fastest one that was verified: {describe_speeds(slower)}")
     decision = Decision(topic="fabric", value=TCP, reason="; ".join(reasons))
-    return with_fabric(links, TCP, over, decision=decision)
+    return with_fabric(links, TCP, use, decision=decision)
 
 
-def why_not(name: str, over: Over) -> str:
-    """What keeps `auto` from the fabric: nothing, if it was proved between all of these nodes."""
-    if missing := list(lacking(name, over)):
-        return missing[0]
-    without = [node.name for node in over.nodes if not rails(name, node.facts.devices)]
+def why_unverified(name: str, use: FabricUse) -> str:
+    """Return why `auto` does not use the fabric; empty if it was verified between all of the nodes."""
+    if problem := next(fabric_problems(name, use), ""):
+        return problem
+    without = [node.name for node in use.nodes if not rails(name, node.facts.devices)]
     if without:
         return f"{fold(without)}: no RDMA device"
-    failed = [one.failed for node in over.nodes if (one := node.facts.proved.get(name))]
-    if words := next(filter(None, failed), ""):
-        return f"its ping-pong failed: {words}"
-    return "" if proof(name, over.nodes) else "no ping-pong between all of these nodes is recorded"
+    failures = (result.failed for node in use.nodes if (result := node.facts.proved.get(name)))
+    if reason := next(filter(None, failures), ""):
+        return f"its ping-pong failed: {reason}"
+    return "" if common_result(name, use.nodes) else "no ping-pong between all of these nodes is recorded"
 
 
-def proof(name: str, nodes: tuple[Node, ...]) -> Proof | None:
-    """That of a ping-pong in which all of these nodes took part."""
-    found = [node.facts.proved.get(name) for node in nodes]
-    first = found[0]
-    together = {one.together if one else "" for one in found}
-    return first if first and first.together and len(together) == 1 else None
+def common_result(name: str, nodes: tuple[Node, ...]) -> Proof | None:
+    """Return the result of a ping-pong between all of these nodes, if there was one."""
+    results = [node.facts.proved.get(name) for node in nodes]
+    first = results[0]
+    ping_pongs = {result.together if result else "" for result in results}
+    return first if first and first.together and len(ping_pongs) == 1 else None
 
 
-def measured(found: Proof | None) -> float:
-    return found.gbit if found else 0.0
-
-
-def figures(proved: dict[str, Proof | None]) -> str:
-    """The fastest first."""
-    known = {name: one for name, one in proved.items() if one}
-    by_speed = sorted(known.items(), key=lambda pair: -pair[1].gbit)
-    return ", ".join(f"{name} {one.gbit:.3g} Gbit/s and {one.microseconds:.3g} us" for name, one in by_speed)
+def describe_speeds(results: dict[str, Proof | None]) -> str:
+    """Return the bandwidth and latency of each fabric, the fastest first."""
+    measured = [(result.gbit, result.microseconds, name) for name, result in results.items() if result]
+    return ", ".join(
+        f"{name} {gbit:.3g} Gbit/s and {latency:.3g} us"
+        for gbit, latency, name in sorted(measured, key=lambda result: -result[0])
+    )

@@ -1,4 +1,4 @@
-"""The nodes of a run, the interfaces between them, and the ranks on their cores."""
+"""Decides the nodes of a run, the interfaces between them, and the ranks on their cores."""
 
 from __future__ import annotations
 
@@ -16,82 +16,84 @@ V = TypeVar("V", int, str)
 
 
 def choose_nodes(cluster: Cluster) -> Choice[tuple[Node, ...]]:
-    """Raises PlanError for chosen nodes of which nothing is known."""
-    hosts, why = cluster.selection.hosts, cluster.selection.reason
-    return Choice(cluster.selected_nodes(), (Decision(topic="nodes", value=fold(hosts), reason=why),))
+    """Return the selected nodes; raise PlanError if one is not provisioned."""
+    selection = cluster.selection
+    decision = Decision(topic="nodes", value=fold(selection.hosts), reason=selection.reason)
+    return Choice(cluster.selected_nodes(), (decision,))
 
 
 def choose_spares(cluster: Cluster) -> Choice[tuple[Node, ...]]:
-    """Raises PlanError for a spare node that could not stand in."""
+    """Return the spare nodes; raise PlanError if one cannot replace every other node."""
     spares = cluster.spare_nodes()
     if not spares:
         return Choice(())
     names = fold([node.name for node in spares])
-    return Choice(spares, (Decision(topic="spare nodes", value=names, reason="for nodes that are lost"),))
+    return Choice(spares, (Decision(topic="spare nodes", value=names, reason="to replace lost nodes"),))
 
 
 def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
-    """The interface of every node. Raises PlanError where none can be told."""
-    found = links(nodes)
-    return Choice(found, tell_network(found))
+    """Return the interface of every node; raise PlanError if it cannot be determined."""
+    node_links = links(nodes)
+    return Choice(node_links, explain_network(node_links))
 
 
 def choose_layout(nodes: tuple[Node, ...], ppn: int | None, workers: int) -> Choice[Layout]:
-    """The ranks on the nodes' cores. Raises PlanError for more ranks than cores."""
+    """Assign ranks to the nodes' cores; raise PlanError if there are more ranks than cores."""
     layout = lay_out(nodes, ppn, workers)
-    return Choice(layout, (*tell_ranks(layout, ppn), *tell_threads(layout)))
+    return Choice(layout, (*explain_ranks(layout, ppn), *explain_threads(layout)))
 
 
-def tell_ranks(layout: Layout, ppn: int | None) -> tuple[Decision, ...]:
-    """How many ranks; where nodes differ, which of them have how many."""
+def explain_ranks(layout: Layout, ppn: int | None) -> tuple[Decision, ...]:
+    """Return the number of ranks, and where nodes differ, how many each has."""
     counts = {node: len(places) for node, places in layout.by_node().items()}
-    why = f"{ppn} on each node, as asked" if ppn else "one for each NUMA node"
+    reason = f"{ppn} on each node, as requested" if ppn else "one for each NUMA node"
     if len(set(counts.values())) > 1:
-        why = f"{why}: {on_nodes(counts)}"
-    return (Decision(topic="ranks", value=str(layout.world_size), reason=why),)
+        reason = f"{reason}: {describe_values(counts)}"
+    return (Decision(topic="ranks", value=str(layout.world_size), reason=reason),)
 
 
-def tell_threads(layout: Layout) -> tuple[Decision, ...]:
-    """Where nodes differ in the threads of a rank: on which, and what that costs."""
+def explain_threads(layout: Layout) -> tuple[Decision, ...]:
+    """Return which nodes have other numbers of threads per rank, and what that costs."""
     threads = {node: places[0].threads for node, places in layout.by_node().items()}
     if len(set(threads.values())) == 1:
         return ()
     slowest = fold(by_value(threads)[min(threads.values())])
-    why = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
-    return (Decision(topic="threads of a rank", value=on_nodes(threads), reason=why),)
+    reason = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
+    return (Decision(topic="threads of a rank", value=describe_values(threads), reason=reason),)
 
 
-def on_nodes(values: Mapping[str, int]) -> str:
+def describe_values(values: Mapping[str, int]) -> str:
     return ", ".join(f"{value} on {fold(names)}" for value, names in by_value(values).items())
 
 
-def tell_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
-    """The builds of torch, where nodes have different ones of the same version."""
+def explain_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
+    """Return the nodes with each build of torch, if there are several builds of one version."""
     builds = by_value({node.name: node.facts.packages.get(TORCH, "none") for node in nodes})
     if len(builds) < 2:
         return ()
-    told = "; ".join(f"{build} on {fold(names)}" for build, names in sorted(builds.items()))
-    why = "other builds of one version: they train together, and may round differently"
-    return (Decision(topic="torch", value=told, reason=why),)
+    listing = "; ".join(f"{build} on {fold(names)}" for build, names in sorted(builds.items()))
+    reason = "different builds of one version: they can train together, but may round differently"
+    return (Decision(topic="torch", value=listing, reason=reason),)
 
 
-def tell_damaged(cluster: Cluster) -> tuple[Decision, ...]:
-    """Hosts that the run can do without, and whose records cannot be read."""
+def explain_damaged(cluster: Cluster) -> tuple[Decision, ...]:
+    """Return warnings for hosts outside the run whose records cannot be read."""
     return tuple(
-        Decision(topic="warning", value=f"{name} is not known", reason=words) for name, words in cluster.damaged.items()
+        Decision(topic="warning", value=f"{name} is not known", reason=problem)
+        for name, problem in cluster.damaged.items()
     )
 
 
 def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
-    """Value -> the names that have it."""
-    found: dict[V, list[str]] = {}
+    """Return the names that have each value."""
+    names: dict[V, list[str]] = {}
     for name, value in values.items():
-        found.setdefault(value, []).append(name)
-    return found
+        names.setdefault(value, []).append(name)
+    return names
 
 
-def tell_idle(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
-    """Cores that no rank uses, if there are any."""
+def explain_idle_cores(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
+    """Return how many cores no rank uses, if there are any."""
     places = layout.by_node()
     idle = {node.name: unused_cores(node, places[node.name]) for node in nodes}
     return tuple(
@@ -103,15 +105,16 @@ def tell_idle(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
     )
 
 
-def tell_network(found: tuple[Link, ...]) -> tuple[Decision, ...]:
-    """One decision for each reason: the interfaces, and the nodes that have each."""
+def explain_network(node_links: tuple[Link, ...]) -> tuple[Decision, ...]:
+    """Return one decision per reason, with the interfaces and the nodes that have each."""
     reasons: dict[str, dict[str, list[str]]] = {}
-    for one in found:
-        reasons.setdefault(one.reason, {}).setdefault(one.interface, []).append(one.node)
+    for link in node_links:
+        reasons.setdefault(link.reason, {}).setdefault(link.interface, []).append(link.node)
     return tuple(
-        Decision(topic="network", value=spread(interfaces), reason=reason) for reason, interfaces in reasons.items()
+        Decision(
+            topic="network",
+            value="; ".join(f"{name} on {fold(nodes)}" for name, nodes in interfaces.items()),
+            reason=reason,
+        )
+        for reason, interfaces in reasons.items()
     )
-
-
-def spread(interfaces: Mapping[str, list[str]]) -> str:
-    return "; ".join(f"{name} on {fold(nodes)}" for name, nodes in interfaces.items())

@@ -1,4 +1,4 @@
-"""What starts the ranks, over which MPI, and what they talk through."""
+"""Decides the launcher, the flavour of MPI and the backend."""
 
 from __future__ import annotations
 
@@ -10,136 +10,135 @@ from orchestrator.launchers import DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.process_group import BACKENDS, PYTORCH_BUILDS, TRANSPORT_DESCRIPTIONS, TRANSPORTS, Backend
-from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
-from orchestrator.stacks.stack import Bindings, Stack, same_version
+from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS, AccelerateOptions
+from orchestrator.stacks.stack import Stack, same_version
 
 
-def choose_mpi(cluster: Cluster, stack: Stack, asked: str | None) -> Decision:
-    """The flag, or else the inventory's word, or else the stack's; told with the launcher.
+def choose_mpi(cluster: Cluster, stack: Stack, requested: str | None) -> Decision:
+    """Return the flavour of MPI from the option, the inventory or the stack; the launcher's decision includes it.
 
-    Raises PlanError.
+    Raises:
+        PlanError: if there is no such flavour.
     """
-    layers = ((asked, "asked for"), (cluster.mpi, f"orch_mpi of {cluster.source}"))
-    found = ((value, why) for value, why in layers if value)
-    value, why = next(found, (stack.mpi, f"stack '{stack.name}'"))
+    layers = ((requested, "requested"), (cluster.mpi, f"orch_mpi of {cluster.source}"))
+    default = (stack.mpi, f"stack '{stack.name}'")
+    value, source = next(((flavour, source) for flavour, source in layers if flavour), default)
     if value not in DIALECTS:
-        raise PlanError(
-            f"There is no MPI '{value}' ({why}).",
-            hint=did_you_mean(value, DIALECTS) or f"Known are {', '.join(DIALECTS)}.",
-        )
-    return Decision(topic="mpi", value=value, reason=why)
+        raise PlanError(f"There is no MPI '{value}' ({source}).", hint=did_you_mean(value, DIALECTS))
+    return Decision(topic="mpi", value=value, reason=source)
 
 
-MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # other names of one program
+MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # aliases of one program
 
 
 def check_launcher(name: str, options: AccelerateOptions | None, mpi: str | None) -> None:
-    """Raises PlanError for one that is not there, that does not read accelerate's file, or that
-    starts no MPI where the flag asks for one."""
+    """Check that the launcher exists and supports the other options.
+
+    Raises:
+        PlanError: if it does not exist, does not start accelerate although a configuration is given, or starts no MPI
+            although --mpi is given.
+    """
     if name not in LAUNCHERS:
         raise PlanError(f"There is no launcher '{name}'.", hint=did_you_mean(MPI_LAUNCHERS.get(name, name), LAUNCHERS))
 
-    if options and name not in WITH:
+    if options and name not in ACCELERATE_LAUNCHERS:
         raise PlanError(
             f"--accelerate-config {options.source}: --launcher {name} does not start accelerate.",
-            hint=f"Add --launcher {' or '.join(WITH)}.",
+            hint=f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}.",
         )
     if mpi and name in WITHOUT_MPI:
-        raise PlanError(f"--mpi {mpi}: --launcher {name} starts the ranks without MPI.", hint="Leave one of them out.")
+        raise PlanError(f"--mpi {mpi}: --launcher {name} starts the ranks without MPI.", hint="Omit one of them.")
 
 
-def choose_backend(stack: Stack, nodes: tuple[Node, ...], asked: str | None, plugins: Mapping[str, Backend]) -> Backend:
-    """One of the stack's, or a plug-in that the nodes have all of. Raises PlanError."""
-    name = asked or stack.backends[0]
-    own = {one.name: one for one in stack.plugins}
-    known = {**BACKENDS, **plugins, **own}
-    if name not in known:
+def choose_backend(
+    stack: Stack, nodes: tuple[Node, ...], requested: str | None, plugins: Mapping[str, Backend]
+) -> Backend:
+    """Return the requested backend, or the stack's default.
+
+    Raises:
+        PlanError: if it does not exist, or a node lacks a requirement.
+    """
+    name = requested or stack.backends[0]
+    backends = {**BACKENDS, **plugins, **{plugin.name: plugin for plugin in stack.plugins}}
+    if name not in backends:
         raise PlanError(
             f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
-            hint=did_you_mean(name, known)
-            or "A plug-in is registered in the stack file or by an entry point: docs/how-to/backends.md.",
+            hint=f"{did_you_mean(name, backends)} To add a backend, see docs/how-to/backends.md.",
         )
-    backend = known[name]
-    if name == "ccl":
-        backend = ccl_of(stack)
+    backend = ccl_backend(stack) if name == "ccl" else backends[name]
     check_backend(backend, nodes)
     return replace(backend, env=(*stack.environment.items(), *backend.env))
 
 
-def ccl_of(stack: Stack) -> Backend:
-    """Raises PlanError on a stack without bindings."""
+def ccl_backend(stack: Stack) -> Backend:
+    """Return the ccl backend of the stack; raise PlanError if the stack has no bindings."""
     if stack.bindings is None or "ccl" not in stack.backends:
         raise PlanError(
             f"--backend ccl: stack '{stack.name}' has {' and '.join(stack.backends)}.",
-            hint="Only stacks with bindings have ccl: `orch stacks`.",
+            hint="`orch stacks` shows which stacks have bindings for ccl.",
         )
-    return replace(
-        BACKENDS["ccl"],
-        summary=f"oneCCL, {stack.bindings.module} {stack.bindings.version}",
-        module=stack.bindings.module,
-        setvars=setvars_of(stack.bindings),
-    )
-
-
-def setvars_of(bindings: Bindings) -> str:
-    """Intel's wheels need theirs; ours find their libraries by themselves."""
-    return f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""
+    bindings = stack.bindings
+    # Only Intel's wheels need their script; the bindings that orch builds find their libraries themselves.
+    setvars = f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""
+    summary = f"oneCCL, {bindings.module} {bindings.version}"
+    return replace(BACKENDS["ccl"], summary=summary, module=bindings.module, setvars=setvars)
 
 
 def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
-    """Raises PlanError that says what the nodes lack for it, and what to do."""
-    problems = [text for node in nodes for text in lacks(backend, node)]
+    """Raise PlanError if nodes lack a requirement of the backend."""
+    problems = [problem for node in nodes for problem in missing_requirements(backend, node)]
     if problems:
+        source = f" (the plug-in is registered by {backend.source})" if backend.source else ""
         raise PlanError(
             f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}.",
-            hint=backend.advice or f"Add it to the requirements of the stack{of(backend)}.",
+            hint=backend.advice or f"Add it to the requirements of the stack{source}.",
         )
 
 
-def of(backend: Backend) -> str:
-    return f" (the plug-in is registered by {backend.source})" if backend.source else ""
-
-
-def lacks(backend: Backend, node: Node) -> list[str]:
-    found = node.facts.packages
-    missing = [
-        f"{node.name} has no {name}" if name not in found else f"{node.name} has {name} {found[name]}, not {version}"
-        for name, version in backend.requirements.items()
-        if name not in found or (version and not same_version(found[name], version))
-    ]
+def missing_requirements(backend: Backend, node: Node) -> list[str]:
+    """Return what the node lacks for the backend."""
+    packages = node.facts.packages
+    missing = []
+    for name, version in backend.requirements.items():
+        if name not in packages:
+            missing.append(f"{node.name} has no {name}")
+        elif version and not same_version(packages[name], version):
+            missing.append(f"{node.name} has {name} {packages[name]}, not {version}")
     if backend.gpu and not node.facts.gpus:
         missing.append(f"{node.name} has no GPU (/dev/nvidia0)")
-    _, _, build = found.get("torch", "").partition("+")
+    _, _, build = packages.get("torch", "").partition("+")
     if backend.built_into_torch and build.startswith(PYTORCH_BUILDS):
-        missing.append(f"torch {found['torch']} of {node.name} was built without {backend.name}")
+        missing.append(f"torch {packages['torch']} of {node.name} was built without {backend.name}")
     return missing
 
 
-def below(backend: Backend, launcher: str, mpi: str, *, contained: bool = False) -> Backend:
-    """The backend with what this launcher makes necessary. Raises PlanError for one that needs the
-    launcher's socket where ranks start in containers."""
+def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool = False) -> Backend:
+    """Return the backend with the variables that the launcher requires.
+
+    Raises:
+        PlanError: if it needs the launcher's socket, and the ranks start in containers.
+    """
     if contained and backend.name == "mpi":
         raise PlanError(
             "--backend mpi: the launcher's socket (PMI) does not reach into a container.",
-            hint="Take --backend ccl, which talks over libfabric there, or gloo; or run without a container.",
+            hint="Use --backend ccl, which uses libfabric in containers, or gloo; or run without containers.",
         )
     if backend.name != "ccl":
         return backend
-    how = transport(launcher, mpi, contained=contained)
-    return replace(
-        backend, summary=f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[how]}", env=(*TRANSPORTS[how], *backend.env)
-    )
+    name = transport(launcher, mpi, contained=contained)
+    summary = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[name]}"
+    return replace(backend, summary=summary, env=(*TRANSPORTS[name], *backend.env))
 
 
 def choose_launch(name: str, job: Job, mpi: Decision) -> Choice[Launch]:
-    """What starts the ranks. Raises PlanError."""
+    """Return what starts the ranks; raise PlanError if the nodes lack it."""
     launch = LAUNCHERS[name](job)
-    why = launch.summary
+    reason = launch.summary
     if mpi.reason and "MPI" in launch.summary:
-        why = f"{why}; {mpi.reason}"
-    return Choice(launch, (Decision(topic="launcher", value=name, reason=why),))
+        reason = f"{reason}; {mpi.reason}"
+    return Choice(launch, (Decision(topic="launcher", value=name, reason=reason),))
 
 
-def tell_backend(backend: Backend) -> Choice[Backend]:
-    why = f"{backend.summary}; a plug-in of {backend.source}" if backend.source else backend.summary
-    return Choice(backend, (Decision(topic="backend", value=backend.name, reason=why),))
+def explain_backend(backend: Backend) -> Choice[Backend]:
+    reason = f"{backend.summary}; a plug-in of {backend.source}" if backend.source else backend.summary
+    return Choice(backend, (Decision(topic="backend", value=backend.name, reason=reason),))

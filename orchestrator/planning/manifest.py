@@ -1,4 +1,4 @@
-"""Objects of an engine that takes them as YAML documents."""
+"""Renders Kubernetes objects as YAML documents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Object = dict[str, Any]
 
 
 class Dumper(yaml.SafeDumper):
-    """Block style for texts with several lines, and no aliases."""
+    """A dumper that writes texts with several lines in block style, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -25,5 +25,5 @@ Dumper.add_representer(str, represent_text)
 
 
 def as_yaml(objects: tuple[Object, ...]) -> str:
-    """YAML documents, in the order in which the objects are made."""
+    """Return the objects as YAML documents, in this order."""
     return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)

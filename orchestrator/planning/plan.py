@@ -1,9 +1,9 @@
-"""Everything that will be done, as a value. `--dry-run` prints what `execute` walks."""
+"""A plan: all steps of a run as values. `--dry-run` prints the steps that execute.py carries out."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
@@ -18,35 +18,32 @@ from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Value
 from orchestrator.planning.manifest import as_yaml
 
-HEREDOC = "ORCH_END_OF_FILE"
-SCRIPT = "job.sh"  # what a scheduler takes, in the run's folder
+HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
+SCRIPT = "job.sh"  # for a scheduler, in the run's folder
 
 
 def heredoc(content: str) -> str:
-    """A file's content as what `cat` reads: the word that ends it is no line of it."""
+    """Return a file's content as a here-document whose delimiter is not a line of it."""
     lines = set(content.split("\n"))
-    end = next(word for word in words_of_end() if word not in lines)
-    return f"<<'{end}'\n{content}{end}"
-
-
-def words_of_end() -> Iterator[str]:
-    return (f"{HEREDOC}_{number}" if number else HEREDOC for number in count())
+    delimiters = (f"{HEREDOC_DELIMITER}_{number}" if number else HEREDOC_DELIMITER for number in count())
+    delimiter = next(word for word in delimiters if word not in lines)
+    return f"<<'{delimiter}'\n{content}{delimiter}"
 
 
 def shell_at(node: RunNode, text: str) -> str:
-    """Shell text that runs the shell text `text` on the node."""
+    """Return shell text that runs `text` on the node."""
     return shlex.join([*node.via, text]) if node.via else text
 
 
-def write(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
-    """Shell text that writes what `source` redirects to a file of its user on each of the nodes.
+def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
+    """Return shell text that writes the redirected `source` to a private file on each of the nodes.
 
-    Several nodes are reached alike, but for the node's name at the end.
+    The ssh commands of several nodes differ only in the node's name at the end.
     """
     folder = shlex.quote(str(PurePosixPath(path).parent))
     text = f"umask 077 && mkdir -p {folder} && cat > {shlex.quote(path)}"
     if len(nodes) == 1:
-        # Here, in a shell of its own: the steps that follow have the user's umask.
+        # A subshell keeps the user's umask for the following steps.
         return f"{shell_at(nodes[0], text) if nodes[0].via else f'({text})'} {source}"
     names = shlex.join(node.via[-1] for node in nodes)
     reach = shlex.join(nodes[0].via[:-1])
@@ -55,7 +52,7 @@ def write(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutFile:
-    """Write a file of the run, the same on several nodes."""
+    """A step that writes a file of the run, the same on several nodes."""
 
     at: tuple[RunNode, ...]
     path: str
@@ -66,13 +63,13 @@ class PutFile:
         return self.at
 
     def describe(self) -> str:
-        """A shell command that writes exactly this file."""
-        return write(self.at, self.path, heredoc(self.content))
+        """Return a shell command that writes exactly this file."""
+        return write_command(self.at, self.path, heredoc(self.content))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutHere:
-    """Write a file of this machine that only its user may read."""
+class PutLocalFile:
+    """A step that writes a private file on this machine."""
 
     path: str
     content: str
@@ -89,7 +86,7 @@ class PutHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFile:
-    """Copy a file of this machine to nodes."""
+    """A step that copies a file of this machine to nodes."""
 
     at: tuple[RunNode, ...]
     source: str
@@ -100,10 +97,10 @@ class SendFile:
         return self.at
 
     def describe(self) -> str:
-        return write(self.at, self.path, f"< {shlex.quote(self.source)}")
+        return write_command(self.at, self.path, f"< {shlex.quote(self.source)}")
 
 
-# The folder brings the program that checks what is there, and copies it if need be.
+# The archive contains the program that checks the existing folder, and copies the archive's files if needed.
 UNPACK = """umask 077
 part=$(mktemp -d) && trap 'rm -rf "$part"' EXIT && tar -xzf - -C "$part" &&
   python3 -I -S -B "$part/node.py" receive-folder "$part" "$1"
@@ -112,7 +109,7 @@ part=$(mktemp -d) && trap 'rm -rf "$part"' EXIT && tar -xzf - -C "$part" &&
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFolder:
-    """Copy the folder train/ of this machine to a node unless the same content is there.
+    """A step that copies the folder train/ to a node unless the same content is there.
 
     The folder at `path` is complete, and only its user and root can have written it.
     """
@@ -126,7 +123,7 @@ class SendFolder:
         return (self.at,)
 
     def unpack(self) -> tuple[str, ...]:
-        """The program there that reads it, as tar and gzip have packed it."""
+        """Return the command on the node that reads the gzipped tar archive."""
         return ("sh", "-c", UNPACK, "sh", self.path)
 
     def describe(self) -> str:
@@ -136,7 +133,7 @@ class SendFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRun:
-    """Start the supervisor, which starts the launcher and watches the ranks."""
+    """A step that starts the supervisor, which starts the launcher and watches the ranks."""
 
     at: RunNode
     command: Command
@@ -152,7 +149,7 @@ class StartRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyObjects:
-    """Make the objects of a run in the cluster that takes them, in this order."""
+    """A step that creates the Kubernetes objects of a run in this order."""
 
     objects: tuple[dict[str, Any], ...]
 
@@ -164,15 +161,15 @@ class ApplyObjects:
         return as_yaml(self.objects)
 
     def describe(self) -> str:
-        """The manifest: documents that an engine takes as they are."""
+        """Return the manifest as YAML documents."""
         return f"---\n{self.manifest().rstrip()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitScript:
-    """Hand a script to the scheduler of the host `at`, which runs it when there is room.
+    """A step that submits a script to the scheduler of the host `at`.
 
-    With `allocation`, the id of a job that runs already, the script is a step of that job.
+    With `allocation`, the id of a running job, the script becomes a step of that job.
     """
 
     at: RunNode
@@ -185,20 +182,20 @@ class SubmitScript:
         return (self.at,)
 
     def describe(self) -> str:
-        """The script, as a person would hand it in; for another machine, how it gets there."""
+        """Return the script; for another machine, the commands that transfer and submit it."""
         if not self.at.via:
             return self.script.rstrip("\n")
         path = shlex.quote(f"{self.run_dir}/{SCRIPT}")
-        put = write((self.at,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
-        return f"{put}\n{shell_at(self.at, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
+        transfer = write_command((self.at,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
+        return f"{transfer}\n{shell_at(self.at, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
 
 
-Step = PutHere | PutFile | SendFile | SendFolder | StartRun | ApplyObjects | SubmitScript
+Step = PutLocalFile | PutFile | SendFile | SendFolder | StartRun | ApplyObjects | SubmitScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a run is made from.
+    """The inputs that a run is made from.
 
     Attributes:
         script: The path on this machine; empty for a module.
@@ -216,8 +213,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that will be done for one run, and why. `run`: what will be known of it. `array`: the
-    runs of a plan that starts several at once, itself the first; their steps are this one's."""
+    """All steps of one run, and the reasons of its decisions.
+
+    Attributes:
+        run: The record of the run.
+        array: All runs of a plan that starts several, including this one; they share its steps.
+    """
 
     run: RunRecord
     origin: Origin
@@ -234,18 +235,20 @@ class Plan:
 
     @property
     def manifests(self) -> bool:
-        """Whether all that is done is to make objects: the plan then is a manifest."""
+        """Return whether the plan only creates objects, so that it can be printed as a manifest."""
         return all(isinstance(step, ApplyObjects) for step in self.steps)
 
     def describe(self) -> str:
-        """The plan as a shell script: its decisions as comments, its steps as commands. One that
-        is a script for a scheduler has them in it."""
+        """Return the plan as a shell script: its decisions as comments, its steps as commands.
+
+        The script for a scheduler on this machine already contains the decisions.
+        """
         if any(isinstance(step, SubmitScript) and not step.at.via for step in self.steps):
             return "\n".join(step.describe() for step in self.steps) + "\n"
         comments = [f"# {one_line(line)}" for line in self.summary()]
         return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
 
     def summary(self) -> list[str]:
-        """The decisions with their reasons, one line each, and the place of every rank."""
+        """Return the decisions with their reasons, one line each, and the place of every rank."""
         places = [place.describe() for place in self.layout.places]
         return [*(decision.describe() for decision in self.decisions), *places]

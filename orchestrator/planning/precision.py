@@ -11,7 +11,7 @@ from orchestrator.model.hostlist import fold
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Resume, TrainRequest
 
-OF_SCRIPT = "left to the script"
+OF_SCRIPT = "left to the script"  # the precision of a user's own script
 SLOW = "SLOW: "
 
 

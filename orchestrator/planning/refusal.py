@@ -1,4 +1,4 @@
-"""No flag is dropped: what a target has no use for is refused, with a reason and a way out."""
+"""Refuses options that a target cannot use, with a reason and a remedy; no option is ignored silently."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import Any
 from orchestrator.errors import PlanError
 from orchestrator.planning.request import TargetOptions, TrainRequest
 
-NAMES = {"settings": "--set"}  # fields that are not called like their flags
+NAMES = {"settings": "--set"}  # options whose names differ from those of their fields
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`why` goes on after the flag's name; `instead`: what to do."""
+    """Why a target refuses an option.
+
+    Attributes:
+        why: The rest of a sentence that begins with the option.
+        instead: What the user can do.
+    """
 
     why: str
     instead: str
@@ -24,34 +29,42 @@ def flag(field: str) -> str:
     return NAMES.get(field) or f"--{field.replace('_', '-')}"
 
 
-def given(value: Any) -> Iterator[str]:
-    """Fields of a request, or of a target's options, that are not as if nothing had been said."""
+def changed_fields(value: Any) -> Iterator[str]:
+    """Yield the fields of a request, or of a target's options, that differ from their defaults."""
     for field in fields(value):
         if getattr(value, field.name) != field.default:
             yield field.name
 
 
 def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None:
-    """Raises PlanError for all that the target refuses, at once. `refuses`: field -> why."""
-    found = [(flag(name), refuses[name]) for name in given(request) if name in refuses]
-    refuse([*found, *foreign(request.options, request.on)])
+    """Check that the target can use all options of the request.
+
+    Args:
+        request: The request.
+        refuses: The reason for each field that the target refuses.
+
+    Raises:
+        PlanError: naming all options that it refuses.
+    """
+    refused = [(flag(name), refuses[name]) for name in changed_fields(request) if name in refuses]
+    raise_refusals([*refused, *misplaced_options(request.options, request.on)])
 
 
 def check_foreign(options: Iterable[TargetOptions], on: str | None) -> None:
-    """Raises PlanError for what is meant for another target than `on`."""
-    refuse(list(foreign(options, on)))
+    """Raise PlanError for options of another target than `on`."""
+    raise_refusals(list(misplaced_options(options, on)))
 
 
-def refuse(found: Sequence[tuple[str, Refusal]]) -> None:
-    if found:
+def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> None:
+    if refusals:
         raise PlanError(
-            " ".join(f"{name} {refusal.why}." for name, refusal in found),
-            hint=" ".join(dict.fromkeys(refusal.instead for _, refusal in found)),
+            " ".join(f"{name} {refusal.why}." for name, refusal in refusals),
+            hint=" ".join(dict.fromkeys(refusal.instead for _, refusal in refusals)),
         )
 
 
-def foreign(options: Iterable[TargetOptions], on: str | None) -> Iterator[tuple[str, Refusal]]:
-    for one in options:
-        where = f"--on {one.on}"
-        for name in given(one) if one.on != on else ():
-            yield flag(name), Refusal(f"is for {where}", f"Add {where}, or leave it out.")
+def misplaced_options(options: Iterable[TargetOptions], on: str | None) -> Iterator[tuple[str, Refusal]]:
+    for target_options in options:
+        target = f"--on {target_options.on}"
+        for name in changed_fields(target_options) if target_options.on != on else ():
+            yield flag(name), Refusal(f"is for {target}", f"Add {target}, or omit {flag(name)}.")

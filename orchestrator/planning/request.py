@@ -1,4 +1,4 @@
-"""What was asked for, and the unfinished run that it carries on."""
+"""The request of the command line, and the unfinished run that it resumes."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import ClassVar, Protocol, TypeVar
 
 from orch_node.protocol.precision import AUTO
 
-# Half of the time after which torch.distributed gives a collective up by itself, and longer than
-# any step, evaluation or compilation that reports nothing should take.
+# Half of torch.distributed's own timeout of a collective, and longer than any step, evaluation or compilation should
+# take without reporting.
 STALL_SECONDS = 900.0
 RUNS_DIR = PurePath("runs")
 
 
 class TargetOptions(Protocol):
-    """A frozen dataclass of options that one target alone has; each of its fields has a default.
-
-    `on`: what `--on` says to mean that target.
-    """
+    """A frozen dataclass of one target's options, all with defaults; `on` is the target's name in `--on`."""
 
     on: ClassVar[str]
 
 
-Own = TypeVar("Own", bound=TargetOptions)
+Options = TypeVar("Options", bound=TargetOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """What was asked for on the command line, and no more: None where the user left it open, files
-    and folders by their names, settings as KEY=VALUE. No target leaves a field unread: it consumes
-    it, or refuses it with a reason."""
+    """The options of a command line exactly as the user gave them.
+
+    An option that was omitted is None, files and folders are names, settings are KEY=VALUE. Every target uses or
+    refuses every field.
+    """
 
     # What
     recipe: str
@@ -67,18 +66,18 @@ class TrainRequest:
     # Containers
     docker_image: str | None = None
     docker: tuple[str, ...] = ()
-    # What one target alone has, and where records are kept
+    # Options of a single target, and the folder of run records
     options: tuple[TargetOptions, ...] = ()
     runs_dir: PurePath = RUNS_DIR
 
-    def own(self, kind: type[Own]) -> Own:
-        """The target's own options, as given or else their defaults."""
-        return next((one for one in self.options if isinstance(one, kind)), kind())
+    def options_of(self, kind: type[Options]) -> Options:
+        """Return a target's own options, or their defaults."""
+        return next((options for options in self.options if isinstance(options, kind)), kind())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """An unfinished run of the same request, whose output directory is carried on."""
+    """An unfinished run of the same request, whose output folder is reused."""
 
     run_id: str
     state: str

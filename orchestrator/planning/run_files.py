@@ -1,4 +1,4 @@
-"""The files of a run that the ranks' wrappers read on every node: layout.json and env.json."""
+"""Renders the files that the ranks' wrappers read on every node: layout.json and env.json."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 def layout_json(
     layout: Layout, backend: Backend, nodes: tuple[Node, ...], spares: tuple[Node, ...], links: tuple[Link, ...]
 ) -> str:
-    """Every node with its variables, and every rank's placement."""
+    """Return the content of layout.json: every node with its variables, and every rank's placement."""
     linked = {link.node: link for link in links}
-    known = {node.name: node for node in nodes}
-    written = RunLayout(
+    by_name = {node.name: node for node in nodes}
+    run_layout = RunLayout(
         world_size=layout.world_size,
         backend=backend.name,
         backend_module=backend.module,
@@ -33,17 +33,18 @@ def layout_json(
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
         nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
         ranks=tuple(
-            placement(place, backend, places, own)
+            placement(place, backend, places, variables)
             for name, places in layout.by_node().items()
-            for place, own in zip(places, of_devices(known[name], places, linked.get(name), backend), strict=True)
+            for place, variables in zip(
+                places, device_variables(by_name[name], places, linked.get(name), backend), strict=True
+            )
         ),
     )
-    return run_layouts.render(written)
+    return run_layouts.render(run_layout)
 
 
 def node_entry(node: Node, link: Link | None) -> NodeEntry:
-    """What the ranks find on the node, and check: its name for itself, its torch, its address,
-    its environment; and what puts it right. `recorded`: all this was seen before the run."""
+    """Return what the ranks check on the node, its variables, and how to repair it."""
     return NodeEntry(
         name=node.name,
         host=node.facts.hostname,
@@ -56,10 +57,10 @@ def node_entry(node: Node, link: Link | None) -> NodeEntry:
     )
 
 
-def of_devices(
+def device_variables(
     node: Node, places: tuple[Place, ...], link: Link | None, backend: Backend
 ) -> tuple[dict[str, str], ...]:
-    """Variables that give each rank of a node the devices near its cores."""
+    """Return the variables of each rank of a node that select the devices near its cores."""
     if link is None or not link.devices:
         return ({},) * len(places)
     numa = {core.cpus[0]: core.numa for core in node.facts.cores}
@@ -68,8 +69,8 @@ def of_devices(
 
 
 def placement(place: Place, backend: Backend, places: tuple[Place, ...], devices: Mapping[str, str]) -> Placement:
-    """`places`: all of its node; `devices`: variables that name its own."""
-    own = local_numbers(dict(backend.env), place.local_rank, place.local_world_size)
+    """Return the placement of a rank; `places` are all of its node, `devices` the variables for its devices."""
+    numbers = local_numbers(dict(backend.env), place.local_rank, place.local_world_size)
     return Placement(
         rank=place.rank,
         node=place.node,
@@ -78,15 +79,15 @@ def placement(place: Place, backend: Backend, places: tuple[Place, ...], devices
         cpus=place.cpus,
         worker_cpus=place.worker_cpus,
         threads=place.threads,
-        env={**own, **workers(place, places), **devices},
+        env={**numbers, **worker_variables(place, places), **devices},
     )
 
 
-def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
-    """oneCCL's variables for cores set apart: those of all ranks of the node, rank by rank."""
+def worker_variables(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
+    """Return oneCCL's variables for reserved cores, which list those of all ranks of the node."""
     if not place.worker_cpus:
         return {}
-    cpus = [cpu for other in places for cpu in other.worker_cpus]
+    cpus = [cpu for neighbour in places for cpu in neighbour.worker_cpus]
     return {
         "CCL_WORKER_OFFLOAD": "1",
         "CCL_WORKER_COUNT": str(len(place.worker_cpus)),
@@ -95,9 +96,14 @@ def workers(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
 
 
 def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]) -> str:
-    """What every rank finds in its environment, besides its own numbers.
+    """Return the content of env.json: the variables that are the same for every rank.
 
-    `address`, `port`: where rank 0 waits for the others. `launcher`: variables that it wants.
+    Args:
+        address: The address of rank 0's rendezvous.
+        port: Its port.
+        backend: The backend of the process group.
+        preload: The libraries for LD_PRELOAD.
+        launcher: The variables that the launcher requires.
     """
     environment = {
         "MASTER_ADDR": address,
@@ -111,5 +117,5 @@ def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...]
 
 
 def master_port(run_id: str) -> int:
-    """A port for the rendezvous: from the run's id, below Linux' ephemeral range (32768)."""
+    """Return a port for the rendezvous, derived from the run's id, below Linux's ephemeral range (32768)."""
     return 20000 + int(hashlib.sha256(run_id.encode()).hexdigest(), 16) % 12000

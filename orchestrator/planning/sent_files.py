@@ -1,4 +1,4 @@
-"""Files of this machine that the ranks need on other machines, and where they are there. Pure."""
+"""Files of this machine that the ranks need on other machines, and their paths there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.planning.plan import SendFile
 
 
 class Folders(Protocol):
-    """Absolute: of the run on its nodes, of train/ there, and of train/ on this machine."""
+    """Absolute paths: of the run on its nodes, of train/ there, and of train/ on this machine."""
 
     @property
     def run_dir(self) -> str: ...
@@ -26,37 +26,37 @@ class Folders(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """Where files of this machine are found by the ranks, and the copies that this takes."""
+    """The path of each local file for the ranks, and the steps that copy them."""
 
     paths: Mapping[str, str]
     sent: tuple[SendFile, ...]
 
 
 def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
-    """The script, what lies beside it, and the data that settings name."""
+    """Return the script, the files of its recipe, and the data files in the settings."""
     data = [str(settings[name]) for name in recipe.paths if name in settings]
     script = [recipe.script_file] if recipe.script_file else []
     return list(dict.fromkeys([*script, *recipe.files, *data]))
 
 
 def in_train(path: str, folders: Folders) -> str | None:
-    """Where a file of train/ is found on the nodes; None for one that is none."""
+    """Return the path of a file of train/ on the nodes; None for other files."""
     if not PurePosixPath(path).is_relative_to(folders.train_here):
         return None
     return f"{folders.train}/{PurePosixPath(path).relative_to(folders.train_here)}"
 
 
 def sent_files(recipe: Recipe, settings: Mapping[str, Value], at: tuple[RunNode, ...], folders: Folders) -> Files:
-    """As the ranks of other machines see them: what lies in train/ is there, the rest is sent.
+    """Return the paths of local files on other machines; files of train/ are already there, others are sent.
 
-    The files of a plug-in recipe stay as they are to each other.
+    The files of a plug-in recipe keep their relative paths.
     """
     paths: dict[str, str] = {}
     sent: list[SendFile] = []
     for path in named_files(recipe, settings):
-        place = in_train(path, folders)
-        if place is None:
-            place = f"{folders.run_dir}/files/{recipe.sent_path(path, len(paths))}"
-            sent.append(SendFile(at=at, source=path, path=place))
-        paths[path] = place
+        destination = in_train(path, folders)
+        if destination is None:
+            destination = f"{folders.run_dir}/files/{recipe.sent_path(path, len(paths))}"
+            sent.append(SendFile(at=at, source=path, path=destination))
+        paths[path] = destination
     return Files(paths=paths, sent=tuple(sent))

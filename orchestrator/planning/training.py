@@ -1,7 +1,9 @@
-"""What is trained, as every target decides it, and what a run's record says of it. Pure."""
+"""The decisions about training that all targets share, and the run's record."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,7 +24,7 @@ from orchestrator.stacks.stack import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """`settings`: of the recipe, all of them. `stack`: as the backend wants it."""
+    """The decisions; `settings` are all of the recipe's, `stack` is as the backend needs it."""
 
     recipe: Recipe
     settings: Mapping[str, Value]
@@ -33,7 +35,7 @@ class Training:
 
 
 class NewRun(Protocol):
-    """A run that is about to be. `started_by`: user@host; `created`: since the epoch."""
+    """A run that is about to start; started_by is user@host, created are seconds since the epoch."""
 
     @property
     def run_id(self) -> str: ...
@@ -45,9 +47,17 @@ class NewRun(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """Where a run will live: its nodes, node0 first, and absolute paths on them. `output_dir`: what
-    its script gets; `target`: the engine that takes it; `location`: what that one needs to find
-    it."""
+    """The location of a run.
+
+    Attributes:
+        nodes: Its nodes, node0 first.
+        run_dir: Its folder on the nodes, an absolute path.
+        train: The folder of train/ on the nodes, an absolute path.
+        python: The interpreter of its ranks.
+        output_dir: The script's output folder.
+        target: The name of the target.
+        location: What the target needs to find the run.
+    """
 
     nodes: tuple[RunNode, ...]
     run_dir: str
@@ -59,35 +69,41 @@ class Home:
 
 
 def choose_output(recipe: Recipe, run_dir: str, resume: Resume | None) -> Choice[str | None]:
-    """The folder that the script gets as --output_dir; an own script gets none."""
-    told = () if resume is None else (tell_resume(resume),)
-    folder = resume.output_dir if resume else f"{run_dir}/output"
-    return Choice(None if recipe.own_script else folder, told)
+    """Return the script's --output_dir; None for a user's own script."""
+    if recipe.own_script:
+        folder = None
+    else:
+        folder = resume.output_dir if resume else f"{run_dir}/output"
+    if resume is None:
+        return Choice(folder)
+    reason = f"the same request, {resume.state}; --fresh starts from the beginning"
+    return Choice(folder, (Decision(topic="resume", value=f"carries on {resume.run_id}", reason=reason),))
 
 
-def tell_resume(resume: Resume) -> Decision:
-    why = f"the same request, {resume.state}; --fresh starts over"
-    return Decision(topic="resume", value=f"carries on {resume.run_id}", reason=why)
-
-
-def tell_restarts(restarts: int, recipe: Recipe, fewest: int | None) -> tuple[Decision, ...]:
-    """`fewest`: with how few nodes the run may go on, where somebody has asked for that."""
+def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tuple[Decision, ...]:
+    """Return the number of restarts, and whether the run can continue on fewer nodes."""
     if not restarts:
         return ()
     if recipe.elastic:
-        why = "without lost nodes, too: the recipe then keeps its global batch, order and schedule"
-    elif fewest:
-        why = f"on {fewest} nodes or more, as asked; the global batch is then the script's affair"
+        reason = "also without lost nodes: the recipe keeps its global batch, order and schedule"
+    elif min_nodes:
+        reason = f"on {min_nodes} nodes or more, as requested; the script must adapt its global batch"
     else:
-        why = "on as many nodes: with fewer ranks the script would train with another global batch"
-    return (Decision(topic="restarts", value=str(restarts), reason=why),)
+        reason = "on the same number of nodes: with fewer ranks the script would change its global batch"
+    return (Decision(topic="restarts", value=str(restarts), reason=reason),)
 
 
 def script_command(
     request: TrainRequest, training: Training, paths: Mapping[str, str], output_dir: str | None
 ) -> tuple[str, ...]:
-    """The training script and its arguments, as the ranks see them. `paths`: file of this machine
-    -> where the ranks find it."""
+    """Return the training script and its arguments, as the ranks run them.
+
+    Args:
+        request: The request.
+        training: The decisions.
+        paths: Where the ranks find each local file.
+        output_dir: The script's output folder.
+    """
     recipe = training.recipe
     mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in training.settings.items()}
     return (
@@ -116,7 +132,7 @@ def run_precision(training: Training, output_dir: str | None) -> RunPrecision | 
 
 
 def run_record(training: Training, new: NewRun, home: Home, *, key: str, decisions: tuple[Decision, ...]) -> RunRecord:
-    """`key` is equal for requests that ask for the same training."""
+    """Return the record of a run; `key` is equal for requests that ask for the same training."""
     return RunRecord(
         run_id=new.run_id,
         key=key,
@@ -137,6 +153,18 @@ def run_record(training: Training, new: NewRun, home: Home, *, key: str, decisio
         target=home.target,
         location=dict(home.location),
     )
+
+
+def request_key(request: TrainRequest, training: Training, *, hosts: tuple[str, ...], names: tuple[str, ...]) -> str:
+    """Return a key that is equal for requests that ask for the same training.
+
+    It is the first 12 digits of a SHA-256. The precision is not part of it: a run can be resumed
+    in another one. `names` are whatever else distinguishes runs of a recipe on this target.
+    """
+    requested = [request.inventory, hosts, request.ppn, request.ipex, request.script_args]
+    decided = (training.stack.name, training.backend.name, *names)
+    value = [training.recipe.script, sorted(training.settings.items()), requested, decided]
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
 def origin_of(request: TrainRequest, training: Training, fingerprints: Mapping[str, str]) -> Origin:

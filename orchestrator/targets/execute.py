@@ -19,7 +19,7 @@ from orchestrator.planning.plan import (
     ApplyObjects,
     Plan,
     PutFile,
-    PutHere,
+    PutLocalFile,
     SendFile,
     SendFolder,
     StartRun,
@@ -82,7 +82,7 @@ def execute(
 
 def do(step: Step, connections: Mapping[str, Connection], applier: Applier | None) -> None:
     match step:
-        case PutHere(path=path, content=content):
+        case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)
         case PutFile(at=at, path=path, content=content):
             everywhere(at, lambda node: connections[node].put(path, content))

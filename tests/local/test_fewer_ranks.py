@@ -236,7 +236,7 @@ def test_a_run_that_loses_a_node_learns_as_if_it_had_not(ground: Ground) -> None
     run = newest_run(ground)
     assert [event["ranks"] for event in events(run, "launched")] == [2, 1]
     for line in (
-        "restarts: 1 (without lost nodes, too: the recipe then keeps its global batch, order and schedule)",
+        "restarts: 1 (also without lost nodes: the recipe keeps its global batch, order and schedule)",
         "continues without node1: 1 of 2 ranks; the recipe keeps its global batch, its order of data and its schedule",
         "the global batch stays 8 examples, as planned for 2 ranks: 1 rank computes 2 micro batches of 4",
     ):

@@ -77,7 +77,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         stack=stack,
         backend=backend,
         precision=precision,
-        preload=checks.leave_preload(stack.value, "what of it the image has"),
+        preload=checks.defer_preload(stack.value, "what of it the image has"),
         training=training_of(
             request, inputs, stack.value, backend.value, precision=precision.value, layout=layout.value
         ),
@@ -112,7 +112,7 @@ def with_flags(request: TrainRequest, kube: KubeSettings) -> KubeSettings:
 
 
 def check_once(request: TrainRequest, flag: str, name: str) -> None:
-    if any(pair.startswith(f"{name}=") for pair in request.own(KubeOptions).k8s):
+    if any(pair.startswith(f"{name}=") for pair in request.options_of(KubeOptions).k8s):
         raise PlanError(f"{flag} and --k8s {name} are the same.", hint="Leave one of them out.")
 
 
@@ -143,7 +143,7 @@ def choose_stack(request: TrainRequest, inputs: Inputs, *, hydra: bool) -> tuple
     checks.check_script_arguments(request.script_args, inputs.stack)
     chosen = launch.choose_backend(inputs.stack, (), request.backend, {})
     backend = for_pods(chosen, hydra=hydra)
-    return checks.fit_stack(inputs.stack, chosen, ()), launch.tell_backend(backend)
+    return checks.fit_stack(inputs.stack, chosen, ()), launch.explain_backend(backend)
 
 
 def for_pods(backend: Backend, *, hydra: bool) -> Backend:

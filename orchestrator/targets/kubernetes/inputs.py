@@ -33,7 +33,7 @@ def plan(request: TrainRequest) -> Plan:
 
 
 def read(request: TrainRequest) -> Inputs:
-    own = request.own(KubeOptions)
+    own = request.options_of(KubeOptions)
     kube = kube_settings(own.k8s_file, list(own.k8s))
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load.stack(request.stack)

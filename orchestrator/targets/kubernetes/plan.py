@@ -14,16 +14,16 @@ from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.request_key import request_key
 from orchestrator.planning.run_files import TIMEOUT_SECONDS
 from orchestrator.planning.training import (
     Home,
     choose_output,
+    explain_restarts,
     origin_of,
+    request_key,
     run_precision,
     run_record,
     script_command,
-    tell_restarts,
 )
 from orchestrator.targets.kubernetes import run_record as run_records
 from orchestrator.targets.kubernetes.decisions import Inputs, Resolved, resolve
@@ -105,7 +105,7 @@ def job_of(request: TrainRequest, plan: Plan, chosen: Resolved, *, script: tuple
 def tell_elastic(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
     """Only a run that may go on with fewer pods has something to say of it."""
     fewer = chosen.least < len(chosen.layout.value.nodes)
-    return tell_restarts(request.max_restarts if fewer else 0, chosen.training.recipe, chosen.least)
+    return explain_restarts(request.max_restarts if fewer else 0, chosen.training.recipe, chosen.least)
 
 
 def key_of(request: TrainRequest, chosen: Resolved) -> str:
@@ -121,7 +121,7 @@ def key_of(request: TrainRequest, chosen: Resolved) -> str:
 def home_of(run_id: str, chosen: Resolved, request: TrainRequest) -> Home:
     kube = chosen.kube
     at = location(run_id, chosen.launcher.value, kube)
-    wait_limit = request.own(KubeOptions).wait_limit
+    wait_limit = request.options_of(KubeOptions).wait_limit
     return Home(
         nodes=tuple(RunNode(node=node) for node in chosen.layout.value.nodes),
         run_dir=f"{kube.mount}/runs/{run_id}",

@@ -11,7 +11,7 @@ from orch_node.protocol.container import APPTAINER, PYXIS, ContainerSpec
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.planning.containers import bind, outermost
+from orchestrator.planning.containers import bind, outermost_folders
 
 SQUASHED = ".sqsh"  # as `enroot import` names them
 NAMES = ("python", "mounts", "env-file", "arguments")
@@ -102,7 +102,7 @@ class Image:
 
     def options(self, folders: Iterable[str], run_dir: str) -> tuple[str, ...]:
         """`folders` of the nodes have the same path in the image. Raises PlanError."""
-        seen = outermost(folders)
+        seen = outermost_folders(folders)
         if self.engine == PYXIS:
             mounts = ",".join((*map(pair, seen), *self.mounts))
             own = ("--no-container-mount-home", f"--container-workdir={run_dir}")

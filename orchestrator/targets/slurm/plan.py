@@ -15,20 +15,20 @@ from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
-from orchestrator.planning.containers import seen_folders
+from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.plan import Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.request_key import request_key
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
 from orchestrator.planning.sent_files import Files, in_train, named_files, sent_files
 from orchestrator.planning.training import (
     Home,
     choose_output,
+    explain_restarts,
     origin_of,
+    request_key,
     run_precision,
     run_record,
     script_command,
-    tell_restarts,
 )
 from orchestrator.targets.slurm import location as locations
 from orchestrator.targets.slurm.allocation import WAY_OUT
@@ -90,7 +90,7 @@ def decide(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resum
         *all_decisions(chosen.layout),
         Decision(topic="launcher", value=chosen.launcher, reason=launch.summary),
         *all_decisions(chosen.image, chosen.backend, chosen.precision, chosen.preload, output),
-        *tell_restarts(request.max_restarts, chosen.training.recipe, request.min_nodes),
+        *explain_restarts(request.max_restarts, chosen.training.recipe, request.min_nodes),
     )
     plan = Plan(
         run=run_record(
@@ -117,7 +117,7 @@ def contained(config: JobConfig, chosen: Resolved, files: Files, site: SlurmSite
     assert image is not None
     base = str(PurePosixPath(site.run_dir).parent)
     script = files.paths.get(chosen.training.recipe.script, "")
-    folders = seen_folders(base, site.train, script, files.paths.values())
+    folders = shared_folders(base, site.train, script, files.paths.values())
     text = image.file(folders, site.run_dir, preload=config.preload)
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 

@@ -32,7 +32,7 @@ from orchestrator.targets.slurm.settings import SlurmSettings
 def plan(request: TrainRequest) -> Plan:
     """Read the files, decide. Asks Slurm nothing, and writes nothing; of a login node it asks what
     its stack is."""
-    own = request.own(SlurmOptions)
+    own = request.options_of(SlurmOptions)
     slurm = slurm_settings(own.slurm_file, own.slurm, image=own.container)
     slurm.check()
     look_for_image(slurm)

@@ -82,8 +82,8 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
     chosen = launch.choose_backend(inputs.stack, have, request.backend, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, chosen, have)
     contained = image.value is not None
-    below = launch.below(chosen, launcher, mpi.value, contained=contained)
-    backend = launch.tell_backend(below)
+    below = launch.adapt_backend(chosen, launcher, mpi.value, contained=contained)
+    backend = launch.explain_backend(below)
     precision = choose_precision(inputs.recipe, (), request, resume)
     layout = choose_layout(request, count, inputs.slurm)
     return Resolved(
@@ -95,7 +95,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         stack=stack,
         backend=backend,
         precision=precision,
-        preload=checks.leave_preload(stack.value, f"what of it the {'image has' if contained else 'nodes have'}"),
+        preload=checks.defer_preload(stack.value, f"what of it the {'image has' if contained else 'nodes have'}"),
         image=image,
         training=training_of(request, inputs, stack.value, backend.value, precision.value, layout),
     )

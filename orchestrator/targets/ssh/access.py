@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.model.cluster import Cluster
-from orchestrator.planning.plan import PutHere
+from orchestrator.planning.plan import PutLocalFile
 from orchestrator.state import State, write_private
 
 
-def ssh_config(cluster: Cluster) -> PutHere | None:
+def ssh_config(cluster: Cluster) -> PutLocalFile | None:
     """What the `ssh -F` of a plan, and fabric, read: for all nodes, also of other runs. None where
     it is there already, or where no node is another machine."""
     if cluster.ssh_config is None:
         return None
     path = State.of(Path(cluster.source)).ssh_config
-    return PutHere(path=str(path), content=cluster.ssh_config)
+    return PutLocalFile(path=str(path), content=cluster.ssh_config)
 
 
 def write_ssh_config(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.containers import Docker, seen_folders
+from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import Files
 from orchestrator.targets.ssh.steps import Site
@@ -25,7 +25,7 @@ def choose_docker(request: TrainRequest, launcher: str, docker: Docker | None) -
     docker.check()
     if docker.starts_ranks:
         check_own_start(request, launcher, docker)
-    return Choice(docker, (docker.tell(),))
+    return Choice(docker, (docker.explain(),))
 
 
 def starts_ranks(docker: Docker | None) -> bool:
@@ -67,4 +67,4 @@ def folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
     base = str(PurePosixPath(site.run_dir).parent)
     if site.root:
         return (base, site.train, f"{site.root}/data")
-    return seen_folders(base, site.train, files.paths.get(recipe.script, ""), files.paths.values())
+    return shared_folders(base, site.train, files.paths.get(recipe.script, ""), files.paths.values())

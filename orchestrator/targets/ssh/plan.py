@@ -8,14 +8,21 @@ from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hostlist import fold
 from orchestrator.model.links import master_address
 from orchestrator.planning import accelerate_options
-from orchestrator.planning.hosts import tell_damaged, tell_idle, tell_torch
+from orchestrator.planning.hosts import explain_damaged, explain_idle_cores, explain_torch
 from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.request_key import request_key
 from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import Files
-from orchestrator.planning.training import Home, choose_output, origin_of, run_record, script_command, tell_restarts
+from orchestrator.planning.training import (
+    Home,
+    choose_output,
+    explain_restarts,
+    origin_of,
+    request_key,
+    run_record,
+    script_command,
+)
 from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.resolve import Inputs, Resolved, resolve
@@ -45,7 +52,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
     decisions = (
         Decision(topic="run", value=site.run_id),
         *tell(inputs, chosen, job, launch),
-        *tell_restarts(request.max_restarts, training.recipe, request.min_nodes),
+        *explain_restarts(request.max_restarts, training.recipe, request.min_nodes),
         *output.decisions,
     )
     plan = Plan(
@@ -83,11 +90,11 @@ def tell(inputs: Inputs, chosen: Resolved, job: Job, launch: Choice[Launch]) -> 
     return (
         *all_decisions(software.stack, chosen.nodes, chosen.spares, chosen.layout),
         *all_decisions(launch, software.docker),
-        *(accelerate_options.tell(options, job) if options else ()),
-        *(() if software.docker.value else tell_torch(chosen.everywhere)),
+        *(accelerate_options.explain_options(options, job) if options else ()),
+        *(() if software.docker.value else explain_torch(chosen.everywhere)),
         *all_decisions(software.backend, software.precision, software.preload, chosen.links),
-        *tell_idle(chosen.nodes.value, chosen.layout.value),
-        *tell_damaged(inputs.cluster),
+        *explain_idle_cores(chosen.nodes.value, chosen.layout.value),
+        *explain_damaged(inputs.cluster),
     )
 
 

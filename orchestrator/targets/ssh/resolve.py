@@ -13,7 +13,7 @@ from orchestrator.model.links import Link
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, fabrics, hosts, launch
-from orchestrator.planning.accelerate_options import WITH, AccelerateOptions
+from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS, AccelerateOptions
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
@@ -76,7 +76,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
     everywhere = (*nodes.value, *spares.value)
     links = hosts.choose_links(everywhere)
     software = choose_software(request, inputs, everywhere, resume)
-    over = fabrics.Over(
+    over = fabrics.FabricUse(
         nodes=everywhere,
         backend=software.backend.value,
         contained=software.docker.value is not None,
@@ -103,7 +103,7 @@ def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ..
     mpi = launch.choose_mpi(inputs.cluster, inputs.stack, request.mpi)
     docker = container_steps.choose_docker(request, launcher, inputs.docker)
     stack, backend = choose_stack(
-        request, inputs, nodes, over=Over(launcher=launcher, mpi=mpi.value, docker=docker.value)
+        request, inputs, nodes, over=FabricUse(launcher=launcher, mpi=mpi.value, docker=docker.value)
     )
     return Software(
         launcher=launcher,
@@ -111,13 +111,15 @@ def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ..
         docker=docker,
         stack=stack,
         backend=backend,
-        precision=choose_precision(inputs.recipe, nodes, request, resume, through_accelerate=launcher in WITH),
+        precision=choose_precision(
+            inputs.recipe, nodes, request, resume, through_accelerate=launcher in ACCELERATE_LAUNCHERS
+        ),
         preload=choose_preload(stack.value, nodes, docker.value),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
+class FabricUse:
     """What lies between orch and the ranks."""
 
     launcher: str
@@ -126,7 +128,7 @@ class Over:
 
 
 def choose_stack(
-    request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], *, over: Over
+    request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], *, over: FabricUse
 ) -> tuple[Choice[Stack], Choice[Backend]]:
     """The backend with what the launcher makes necessary, and the stack as it wants it, which all
     nodes have. Raises PlanError."""
@@ -134,8 +136,8 @@ def choose_stack(
     asked = container_steps.NO_BACKEND if own_start else request.backend
     chosen = launch.choose_backend(inputs.stack, nodes, asked, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, chosen, nodes)
-    backend = launch.below(chosen, over.launcher, over.mpi, contained=over.docker is not None)
-    return stack, Choice(backend) if own_start else launch.tell_backend(backend)
+    backend = launch.adapt_backend(chosen, over.launcher, over.mpi, contained=over.docker is not None)
+    return stack, Choice(backend) if own_start else launch.explain_backend(backend)
 
 
 def choose_preload(stack: Stack, nodes: tuple[Node, ...], docker: Docker | None) -> Choice[tuple[str, ...]]:
@@ -143,12 +145,12 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...], docker: Docker | None)
         return checks.choose_preload(stack, nodes)
     if docker.starts_ranks:
         return Choice(())
-    return checks.leave_preload(stack, "as far as the image has them" if stack.preload else "")
+    return checks.defer_preload(stack, "as far as the image has them" if stack.preload else "")
 
 
 def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Software) -> Choice[Layout]:
     """Raises PlanError for more ranks than cores, or for workers that the backend has not."""
-    workers = checks.choose_workers(software.backend.value, request.ccl_workers)
+    workers = checks.check_workers(software.backend.value, request.ccl_workers)
     if software.own_start:
         layout = hosts.choose_layout(nodes, 1, workers).value
         return Choice(layout, container_steps.tell_own_ranks(request))

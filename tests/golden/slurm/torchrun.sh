@@ -23,7 +23,7 @@
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
-# restarts: 1 (without lost nodes, too: the recipe then keeps its global batch, order and schedule)
+# restarts: 1 (also without lost nodes: the recipe keeps its global batch, order and schedule)
 set -eu
 umask 077
 # orch passes the path of this file. A node that does not see it does not share the folder of the run.

@@ -22,7 +22,7 @@ from orchestrator.model.layout import lay_out as ranks_on
 from orchestrator.model.links import Link
 from orchestrator.model.process_group import CCL, GLOO, TRANSPORTS, Backend
 from orchestrator.operations import nodes
-from orchestrator.planning.fabrics import Over, choose_fabric
+from orchestrator.planning.fabrics import FabricUse, choose_fabric
 from orchestrator.planning.hosts import choose_links
 from orchestrator.planning.run_files import layout_json
 from orchestrator.stacks.stack import Stack
@@ -244,7 +244,7 @@ def chosen(
     **over: object,
 ) -> Choice[tuple[Link, ...]]:
     cluster = replace(make_cluster(*nodes), fabric=inventory)
-    whole = replace(Over(nodes=nodes, backend=backend), **over)  # type: ignore[arg-type]
+    whole = replace(FabricUse(nodes=nodes, backend=backend), **over)  # type: ignore[arg-type]
     return choose_fabric(choose_links(nodes), cluster, asked, whole)
 
 
@@ -338,7 +338,7 @@ def test_golden_plan_of_two_nodes_over_psm3(e810: tuple[Node, Node], test_stack:
 
 def test_a_fabric_that_is_asked_for_needs_no_proof(e810: tuple[Node, Node]) -> None:
     assert lines(chosen(e810, "verbs")) == [
-        "fabric: verbs over irdma-cvl01tf2 and irdma-cvl11tf2 on node0, node1 (as asked)"
+        "fabric: verbs over irdma-cvl01tf2 and irdma-cvl11tf2 on node0, node1 (requested)"
     ]
     said_by_inventory = chosen(e810, inventory="psm3")
     assert "orch_fabric of inventory/lab" in lines(said_by_inventory)[0]
@@ -351,8 +351,8 @@ def test_a_fabric_that_is_asked_for_needs_no_proof(e810: tuple[Node, Node]) -> N
     [
         ("efa", "--fabric efa: node0: no RDMA device of the driver efa; node1: no libefa.so.1."),
         ("verbs", "--fabric verbs: node1: no librdmacm.so.1."),
-        ("shm", "--fabric shm: memory is not shared between node0, node1."),
-        ("psm", "There is no fabric 'psm' (as asked)."),
+        ("shm", "--fabric shm: node0, node1 do not share memory."),
+        ("psm", "There is no fabric 'psm' (requested)."),
     ],
 )
 def test_what_nodes_lack_is_refused_by_their_names(asked: str, words: str, tmp_path: Path) -> None:
@@ -365,11 +365,11 @@ def test_what_nodes_lack_is_refused_by_their_names(asked: str, words: str, tmp_p
 
 
 def test_what_cannot_carry_a_fabric_refuses_it(e810: tuple[Node, Node]) -> None:
-    with pytest.raises(PlanError, match="it is for --backend ccl, not gloo"):
+    with pytest.raises(PlanError, match="only --backend ccl uses fabrics, not gloo"):
         chosen(e810, "psm3", backend=GLOO)
-    with pytest.raises(PlanError, match="containers have neither the devices"):
+    with pytest.raises(PlanError, match="containers lack the devices"):
         chosen(e810, "psm3", contained=True)
-    with pytest.raises(PlanError, match="finds no such provider"):
+    with pytest.raises(PlanError, match="has no such provider"):
         chosen(e810[:1], "shm", backend=OVER_OFI)
     assert chosen(proved(e810, psm3=PSM3), backend=GLOO) == choose_links(e810)
 
@@ -377,7 +377,7 @@ def test_what_cannot_carry_a_fabric_refuses_it(e810: tuple[Node, Node]) -> None:
 def test_nodes_that_were_provisioned_before_are_told_so() -> None:
     facts = replace(make_facts(), interfaces={"eth1": ("10.0.0.1",)})
     old = make_node("node0", facts, address="10.0.0.1")
-    with pytest.raises(PlanError, match="node0: nobody has looked for it") as caught:
+    with pytest.raises(PlanError, match="node0: not checked yet") as caught:
         chosen((old,), "psm3")
     assert "orch provision" in caught.value.hint
 
@@ -385,7 +385,7 @@ def test_nodes_that_were_provisioned_before_are_told_so() -> None:
 def test_a_spare_with_other_devices_could_not_stand_in(tmp_path: Path) -> None:
     nodes = (node(0, "e810", "rdma-core", tmp_path), node(1, "connectx", "rdma-core", tmp_path))
     assert environments(chosen(nodes, "psm3")) == {"psm3"}
-    with pytest.raises(PlanError, match="node1 could not stand in"):
+    with pytest.raises(PlanError, match="node1 cannot replace a node"):
         chosen(nodes, "psm3", spares=1)
 
 

@@ -8,7 +8,7 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.model.cluster import Node
 from orchestrator.model.links import links
-from orchestrator.planning.hosts import tell_network
+from orchestrator.planning.hosts import explain_network
 from tests.conftest import make_facts, make_job, make_node
 
 
@@ -35,7 +35,7 @@ def test_one_node_needs_no_link() -> None:
 def test_the_route_to_the_other_nodes() -> None:
     nodes = (node(1), node(2))
     assert chosen(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
-    assert [line.describe() for line in tell_network(links(nodes))] == [
+    assert [line.describe() for line in explain_network(links(nodes))] == [
         "network: eth1 on node1, node2 (route to the other nodes)"
     ]
 
@@ -43,7 +43,7 @@ def test_the_route_to_the_other_nodes() -> None:
 def test_facts_of_older_records_have_no_route() -> None:
     nodes = (node(1, route=""), node(2, route=""))
     assert chosen(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
-    assert "has the node's address" in tell_network(links(nodes))[0].reason
+    assert "has the node's address" in explain_network(links(nodes))[0].reason
 
 
 def test_an_address_that_is_translated_on_the_way() -> None:

@@ -56,7 +56,7 @@ def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) ->
     told = [one for one in plan.decisions if one.topic == "accelerate config"]
     values = [one.value.removeprefix("CONTRADICTED: ").split()[0] for one in told[1:]]
     assert values == ["machine_rank", "main_process_ip", "mpirun_config", "num_processes"]
-    assert told[4].reason == "2: ranks, by --ppn and the nodes' cores"
+    assert told[4].reason == "2: ranks, from --ppn and the nodes' cores"
     for name in ("main_process_port 29500", "main_training_function train", "num_machines 2"):
         assert name in told[0].value
     (config,) = (s for s in plan.steps if getattr(s, "path", "").endswith("accelerate.yaml"))

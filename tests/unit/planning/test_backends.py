@@ -8,7 +8,7 @@ import pytest
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.backends import load_entry_point
 from orchestrator.model.process_group import BACKENDS, Backend
-from orchestrator.planning.launch import below, choose_backend
+from orchestrator.planning.launch import adapt_backend, choose_backend
 from orchestrator.stacks.stack import Bindings, Stack
 from tests.conftest import make_facts, make_node
 
@@ -33,7 +33,7 @@ def test_what_is_missing_is_said_with_what_to_do(test_stack: Stack) -> None:
     assert "node0 has no GPU (/dev/nvidia0)" in refused(test_stack, "nccl").message
     assert "was built without mpi" in refused(test_stack, "mpi").message
     assert "'current' has gloo" in refused(test_stack, "ccl").message
-    assert refused(test_stack, "glo").hint == "Did you mean 'gloo'?"
+    assert refused(test_stack, "glo").hint == "Did you mean 'gloo'? To add a backend, see docs/how-to/backends.md."
 
 
 def test_gpus_and_a_torch_of_ones_own_are_taken(test_stack: Stack) -> None:
@@ -68,8 +68,8 @@ def test_oneccl_talks_over_mpi_only_below_hydra(test_stack: Stack) -> None:
     ccl = choose_backend(stack, NODES, None, {})
 
     def how(launcher: str, mpi: str) -> str:
-        return dict(below(ccl, launcher, mpi).env)["CCL_ATL_TRANSPORT"]
+        return dict(adapt_backend(ccl, launcher, mpi).env)["CCL_ATL_TRANSPORT"]
 
     assert [how("mpirun", mpi) for mpi in ("intel", "mpich", "openmpi")] == ["mpi", "mpi", "ofi"]
     assert [how(one, "intel") for one in ("torchrun", "accelerate", "mpirun-accelerate")] == ["ofi", "mpi", "ofi"]
-    assert below(BACKENDS["gloo"], "torchrun", "intel") == BACKENDS["gloo"]
+    assert adapt_backend(BACKENDS["gloo"], "torchrun", "intel") == BACKENDS["gloo"]

@@ -15,7 +15,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.model.limits import Limits
-from orchestrator.planning.containers import Docker, bind, outermost
+from orchestrator.planning.containers import Docker, bind, outermost_folders
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.provisioning.preflight import find_problems
 from orchestrator.stacks.stack import Stack
@@ -103,21 +103,21 @@ def test_a_mount_survives_any_path(folder: str) -> None:
 
 
 def test_folders_inside_others_are_not_mounted_twice() -> None:
-    assert outermost(["/a/b", "/a", "/ab", "/a/b/c", "/a"]) == ["/a", "/ab"]
+    assert outermost_folders(["/a/b", "/a", "/ab", "/a/b/c", "/a"]) == ["/a", "/ab"]
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"image": "Two Words"}, "no name of an image"),
-        ({"image": "-v"}, "no name of an image"),
-        ({"image": ""}, "no name of an image"),
+        ({"image": "Two Words"}, "not the name of an image"),
+        ({"image": "-v"}, "not the name of an image"),
+        ({"image": ""}, "not the name of an image"),
         ({"start": "once"}, "start = 'once'"),
-        ({"shm": "much"}, "shm = 'much' is no size"),
+        ({"shm": "much"}, "shm = 'much' is not a size"),
         ({"memlock": "-1"}, "memlock = '-1'"),
         ({"mounts": ("data",)}, "'data' is not SOURCE:TARGET"),
-        ({"arguments": ("busybox",)}, "'busybox' is no option"),
-        ({"arguments": ("--network=none",)}, "--network is orch's own"),
+        ({"arguments": ("busybox",)}, "'busybox' is not an option"),
+        ({"arguments": ("--network=none",)}, "orch sets --network itself"),
     ],
 )
 def test_settings_that_the_engine_would_misread(test_stack: Stack, changed: dict[str, object], words: str) -> None:
@@ -196,7 +196,7 @@ def test_the_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="contains no named image"):
         load.image_file(archive(tmp_path, [{"Config": "0.json", "RepoTags": None}]))
     for wrong in (__file__, str(tmp_path / "none.tar"), archive(tmp_path, {"a": 1}, "x.tar")):
-        with pytest.raises(RequestError, match="is no file of an image"):
+        with pytest.raises(RequestError, match="is not an image file"):
             load.image_file(wrong)
 
 

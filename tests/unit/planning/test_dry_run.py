@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from orch_node.protocol.record import Decision, RunNode
 
-from orchestrator.planning.plan import HEREDOC, PutFile, PutHere
+from orchestrator.planning.plan import HEREDOC_DELIMITER, PutFile, PutLocalFile
 from orchestrator.planning.plan import Plan as AnyPlan
 
 HERE = (RunNode(node="node0"),)
@@ -27,15 +27,15 @@ def shell(script: str, folder: Path) -> None:
     [
         "",
         "one line\n",
-        f"10.0.0.1\n{HEREDOC}\n{MARK}\n",
-        f"{HEREDOC}\n{HEREDOC}_1\n{MARK}\n",
+        f"10.0.0.1\n{HEREDOC_DELIMITER}\n{MARK}\n",
+        f"{HEREDOC_DELIMITER}\n{HEREDOC_DELIMITER}_1\n{MARK}\n",
         f"$({MARK}) `{MARK}` \\\n",
     ],
 )
 @pytest.mark.parametrize("kind", ["here", "node"])
 def test_a_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a folder" / "file"
-    here = PutHere(path=str(path), content=content)
+    here = PutLocalFile(path=str(path), content=content)
     step = here if kind == "here" else PutFile(at=HERE, path=str(path), content=content)
     shell("umask 022\n" + step.describe(), tmp_path)
     assert path.read_text() == content

@@ -103,7 +103,7 @@ def test_the_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: St
     assert words in plan(test_stack, cluster)
     words = "launcher: mpirun (mpiexec.hydra of MPICH; orch_mpi of inventory/lab)"
     assert words in plan(test_stack, replace(cluster, mpi="mpich"))
-    words = "launcher: mpirun (mpirun of Open MPI; asked for)"
+    words = "launcher: mpirun (mpirun of Open MPI; requested)"
     assert words in plan(test_stack, replace(cluster, mpi="mpich"), mpi="openmpi")
 
 

@@ -111,9 +111,9 @@ def test_the_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, 
 def test_builds_that_differ_between_nodes_are_told() -> None:
     versions = ("2.13.0+cpu", "2.13.0+cpu", "2.13.0+cu130")
     nodes = tuple(make_node(f"node{i}", with_torch(one)) for i, one in enumerate(versions))
-    (told,) = hosts.tell_torch(nodes)
+    (told,) = hosts.explain_torch(nodes)
     assert told.value == "2.13.0+cpu on node0, node1; 2.13.0+cu130 on node2"
-    assert hosts.tell_torch(nodes[:2]) == ()
+    assert hosts.explain_torch(nodes[:2]) == ()
 
 
 REPAIRS = ["`orch setup`", "`orch provision`", "`orch provision` with --stack intel-2.8"]

@@ -11,7 +11,7 @@ from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
 from orchestrator.paths import STACKS
-from orchestrator.planning.launch import ccl_of, choose_backend
+from orchestrator.planning.launch import ccl_backend, choose_backend
 from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, PARITY_PERCENT, Stack, minor
 from release.stack_tables import parity_table, version_table
@@ -213,7 +213,7 @@ def test_only_intels_bindings_have_their_setvars_sourced() -> None:
     for stack in STACKS_LOADED:
         if stack.bindings and "ccl" in stack.backends:
             expected = "" if stack.bindings.built_by == "orch" else f"{stack.bindings.module}/env/setvars.sh"
-            assert ccl_of(stack).setvars == expected
+            assert ccl_backend(stack).setvars == expected
 
 
 def test_reference_page_has_the_tables_of_all_stacks() -> None:
