@@ -285,8 +285,8 @@ def test_the_fastest_that_was_proved_is_taken(e810: tuple[Node, Node]) -> None:
     slower = Proof(together=TOGETHER, rails=2, gbit=80.0, microseconds=4.0)
     choice = chosen(proved(e810, psm3=PSM3, verbs=slower, tcp=TCP))
     assert lines(choice) == [
-        "fabric: psm3 over irdma-cvl01tf2 and irdma-cvl11tf2 on node0, node1 (the fastest of "
-        "those proved between all nodes: psm3 92.3 Gbit/s and 3.2 us, verbs 80 Gbit/s and 4 us, "
+        "fabric: psm3 over irdma-cvl01tf2 and irdma-cvl11tf2 on node0, node1 (the fastest one "
+        "that was verified between all nodes: psm3 92.3 Gbit/s and 3.2 us, verbs 80 Gbit/s and 4 us, "
         "tcp 20.5 Gbit/s and 25 us)"
     ]
     assert environments(choice) == {"psm3"}
@@ -343,7 +343,7 @@ def test_a_fabric_that_is_asked_for_needs_no_proof(e810: tuple[Node, Node]) -> N
     said_by_inventory = chosen(e810, inventory="psm3")
     assert "orch_fabric of inventory/lab" in lines(said_by_inventory)[0]
     assert environments(chosen(e810, "tcp", inventory="psm3")) == {"tcp"}
-    assert lines(chosen(e810, "tcp")) == ["fabric: tcp (as asked)"]
+    assert lines(chosen(e810, "tcp")) == ["fabric: tcp (requested)"]
 
 
 @pytest.mark.parametrize(

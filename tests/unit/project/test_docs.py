@@ -87,7 +87,7 @@ QUOTED_OUTPUT = (
     "nodes are as they should be",
     "ranks wait in collective",
     "start again with the same command to go on",
-    "the fastest of those proved",
+    "the fastest one that was",
 )
 
 

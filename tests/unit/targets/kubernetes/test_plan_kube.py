@@ -299,7 +299,7 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
     ("change", "words"),
     [
         ({"image": ""}, "No image"),
-        ({"image": "two words"}, "not the name of an image"),
+        ({"image": "two words"}, "no name of an image"),
         ({"namespace": "Team A"}, "namespace = 'Team A'"),
         ({"claim": "a_b"}, "claim"),
         ({"memory": "64 GB"}, "memory = '64 GB'"),

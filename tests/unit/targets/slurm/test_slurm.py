@@ -712,7 +712,7 @@ def image_settings(*pairs: str, image: str = "/shared/torch.sif") -> SlurmSettin
         ({}, ("container-arguments=--pid",), "/torch.sif", "orch says that itself"),
         ({}, ("container-arguments=--container-image=a",), "/torch.sqsh", "orch says that itself"),
         ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis holds the ranks that srun starts"),
-        ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without a container"),
+        ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
         ({"docker_image": "torch"}, (), "/torch.sif", "--container IMAGE"),
     ],
 )
