@@ -23,7 +23,7 @@ SHOWN = {
     "Typer",
     "tell",
     "say",
-    "complain",
+    "print_error",
     "note",
     "warn",
     "warned",

@@ -1,9 +1,9 @@
-"""Commands whose help has one shape: a name for each value, and nothing beside a flag."""
+"""Commands with uniform help and error messages."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -11,80 +11,137 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from orchestrator.errors import RequestError
 
-SCRIPT = "script_args"
+SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
 RECIPE = "recipe"
-SHOWS = "show"
-DASHES = "orch.dashes"  # in the context: whether there was a `--`
-LIKE_A_TYPO = 0.8  # how alike an option and a known one are, of 1
-WHAT_TO_TRAIN = (
-    "orch train bert-qa, or orch train script.py -- --its --flags. `orch recipes` lists the "
+SHOW = "show"  # subcommand that shows one object of a group
+HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arguments contain `--`
+SELECTED_TARGET = "orch.selected_target"  # key in context.meta: the value of --on
+# Panels of options that only one target has. The help shows them if --on selects the target.
+TARGET_PANELS = {"Kubernetes": "k8s", "Slurm": "slurm"}
+MIN_SIMILARITY = 0.8  # of an unknown option to one that is suggested, from 0 to 1
+TRAIN_EXAMPLES = (
+    "Examples: orch train bert-qa, or orch train script.py -- --epochs 3. `orch recipes` lists the "
     "recipes, `orch train --help` the options."
 )
-AFTER = "Options of a script go after --: orch train script.py -- --its --flags."
+DOUBLE_DASH_HINT = "Script arguments go after --: orch train script.py -- --epochs 3."
 
 
-class Named(TyperArgument):
-    """An argument whose name says what it is, without brackets of its own or a type beside it."""
+class NamedArgument(TyperArgument):
+    """An argument that the help shows by its name, without brackets or a type."""
 
     def display_type_rich(self, ctx: Any) -> str | None:
         return None
 
     def get_usage_pieces(self, ctx: Any) -> list[str]:
         name = self.metavar or self.name or ""
-        more = "..." if self.nargs != 1 else ""
-        return [f"{name if self.required else f'[{name}]'}{more}"]
+        ellipsis = "..." if self.nargs != 1 else ""
+        return [f"{name if self.required else f'[{name}]'}{ellipsis}"]
 
 
-def shape(parameters: list[Any]) -> list[Any]:
-    """The same parameters: click finds them again in what was parsed."""
-    for one in parameters:
-        if isinstance(one, TyperArgument):
-            one.__class__ = Named
-        elif isinstance(one, TyperOption) and one.is_flag:
-            one.metavar = ""  # a flag takes no value
+def format_parameters(parameters: list[Any]) -> list[Any]:
+    """Simplify how the help shows these parameters.
+
+    They are changed in place, because click looks up the same objects in its parsing results.
+    """
+    for parameter in parameters:
+        if isinstance(parameter, TyperArgument):
+            parameter.__class__ = NamedArgument
+        elif isinstance(parameter, TyperOption) and parameter.is_flag:
+            parameter.metavar = ""  # a flag takes no value
     return parameters
 
 
+def target_in(arguments: Sequence[str]) -> str | None:
+    """Return the last value of --on before `--`, or None."""
+    target = None
+    for argument, following in zip(arguments, [*arguments, None][1:], strict=True):
+        if argument == "--":
+            break
+        if argument == "--on":
+            target = following
+        elif argument.startswith("--on="):
+            target = argument.removeprefix("--on=")
+    return target
+
+
 class Command(TyperCommand):
+    """A command that reports usage errors as RequestError."""
+
     def get_params(self, ctx: Any) -> list[Any]:
-        return shape(super().get_params(ctx))
+        return format_parameters(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with one line in place of the options of each target that is not selected."""
+        hidden: dict[str, list[Any]] = {}
+        for parameter in self.params:
+            panel = getattr(parameter, "rich_help_panel", None)
+            if panel in TARGET_PANELS and TARGET_PANELS[panel] != ctx.meta.get(SELECTED_TARGET):
+                hidden.setdefault(panel, []).append(parameter)
+        epilog = self.epilog
+        lines = [
+            f"{panel} ({', '.join(option.opts[0] for option in options)}): "
+            f"{ctx.command_path} --on {TARGET_PANELS[panel]} --help"
+            for panel, options in hidden.items()
+        ]
+        self.epilog = "\n\n".join(filter(None, (*lines, epilog)))
+        self._set_hidden(hidden, True)
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.epilog = epilog
+            self._set_hidden(hidden, False)
+
+    @staticmethod
+    def _set_hidden(panels: dict[str, list[Any]], hidden: bool) -> None:
+        for options in panels.values():
+            for option in options:
+                option.hidden = hidden
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raises RequestError for an option that may be the script's: nobody guesses the `--`."""
-        ctx.meta[DASHES] = "--" in args
+        """Parse the arguments.
+
+        Raises:
+            RequestError: For a usage error; for an unknown option that may belong to the script, it
+                explains `--`.
+        """
+        ctx.meta[HAS_DOUBLE_DASH] = "--" in args
+        ctx.meta[SELECTED_TARGET] = target_in(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # its class is typer's or click's, by their version
-            if all(parameter.name != SCRIPT for parameter in self.params):
+            if all(parameter.name != SCRIPT_ARGUMENTS for parameter in self.params):
                 raise_usage_error(ctx, error)
             if getattr(getattr(error, "param", None), "name", "") == RECIPE:
-                raise RequestError("Name what to train: a recipe or a script.", hint=WHAT_TO_TRAIN) from None
+                raise RequestError("Name a recipe or a script to train.", hint=TRAIN_EXAMPLES) from None
             if not hasattr(error, "possibilities"):
                 raise_usage_error(ctx, error)
             option = getattr(error, "option_name", "")
-            near = difflib.get_close_matches(option, error.possibilities or (), 1, LIKE_A_TYPO)
+            similar = difflib.get_close_matches(option, error.possibilities or (), 1, MIN_SIMILARITY)
             raise RequestError(
-                f"No such option: {option}.", hint=" ".join([AFTER, *(f"Did you mean {name}?" for name in near)])
+                f"No such option: {option}.",
+                hint=" ".join([DOUBLE_DASH_HINT, *(f"Did you mean {name}?" for name in similar)]),
             ) from None
 
 
 def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:
-    """Raise an error of the command line in the form of all other errors.
+    """Raise a usage error in the form of all other errors.
 
     Raises:
-        RequestError: if it is an error that typer would print in a box of its own.
+        RequestError: If typer would print the error in a box.
     """
     is_help = type(error).__name__ == "NoArgsIsHelpError"
     if is_help or not hasattr(error, "format_message"):
         raise error
     raise RequestError(
-        f"{error.format_message().rstrip('.')}.", hint=f"`{ctx.command_path} --help` shows what it takes."
+        f"{error.format_message().rstrip('.')}.", hint=f"`{ctx.command_path} --help` lists the options."
     ) from None
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
+    """A group of commands that reports usage errors as RequestError."""
+
     def get_params(self, ctx: Any) -> list[Any]:
-        return shape(super().get_params(ctx))
+        return format_parameters(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raise RequestError for an option that the group does not know."""
@@ -103,22 +160,24 @@ class Commands(TyperGroup):
             raise_usage_error(ctx, error)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Raises RequestError for the name of a thing where a command is due."""
-        found = super().get_command(ctx, cmd_name)
-        if found is None and SHOWS in self.commands and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(cmd_name, self.commands, n=1)
-            shows = f"`{ctx.command_path} {SHOWS} {cmd_name}` shows one."
+        """Return a command, or raise RequestError if an object's name stands in its place."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and SHOW in self.commands and not ctx.resilient_parsing:
+            similar = difflib.get_close_matches(cmd_name, self.commands, n=1)
             raise RequestError(
-                f"No such command: {ctx.command_path} {cmd_name}.", hint=f"Did you mean '{near[0]}'?" if near else shows
+                f"No such command: {ctx.command_path} {cmd_name}.",
+                hint=f"Did you mean '{similar[0]}'?"
+                if similar
+                else f"To show one: {ctx.command_path} {SHOW} {cmd_name}",
             )
-        return found
+        return command
 
 
 class App(typer.Typer):
-    """A group of commands, all of this shape."""
+    """A Typer application whose commands are Command and CommandGroup."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=Commands, **settings)
+        super().__init__(cls=CommandGroup, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=Command, **settings)

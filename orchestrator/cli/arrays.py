@@ -1,4 +1,4 @@
-"""A plan that starts several runs at once: do it, and tell what came of each."""
+"""Watch the runs of a job array and print their outcomes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.cli.options import complain
+from orchestrator.cli.options import print_error
 from orchestrator.planning.plan import Plan
 from orchestrator.screen import say
 
 
 def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
-    """They have begun; `base`: the folder of runs. Ends the program, with 1 where one failed."""
+    """Watch the started runs of an array, print their outcomes and exit.
+
+    Args:
+        plan: The plan that has started the runs.
+        base: The folder of all run folders.
+        as_json: Whether to print JSON.
+        wait: Whether to watch the runs until they end.
+
+    Raises:
+        typer.Exit: With exit code 1 if a run failed.
+    """
     from orchestrator.operations import array
     from orchestrator.report import arrays
 
-    handles = array.members(plan, base, complain)
+    handles = array.members(plan, base, print_error)
     if not wait:
         handles[0].started()
         say(arrays.started_as_json(plan) if as_json else arrays.started(plan))
         return
-    complain(arrays.started(plan))
+    print_error(arrays.started(plan))
     outcomes = []
     try:
-        for outcome in array.follow(handles, complain):
-            complain(arrays.line(outcome))
+        for outcome in array.follow(handles, print_error):
+            print_error(arrays.line(outcome))
             outcomes.append(outcome)
     except KeyboardInterrupt:
-        complain("interrupted: stopping all runs")
+        print_error("interrupted: stopping all runs")
         array.stop(handles[len(outcomes) :])
         outcomes += [handle.finish() for handle in handles[len(outcomes) :]]
     code = array.exit_code(outcomes)

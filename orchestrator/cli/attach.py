@@ -1,4 +1,4 @@
-"""`orch attach`, `orch stop`, `orch logs`, `orch clean`: runs that live, or should not."""
+"""The commands `orch attach`, `orch stop`, `orch logs` and `orch clean`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error
 from orchestrator.screen import say
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def attach(
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Show the progress of a run again, until it ends. Ctrl-C leaves it alone."""
+    """Show the progress of a run until it ends. Ctrl-C detaches and does not stop the run."""
     from orchestrator.cli.running import file_lines, watch
     from orchestrator.operations.find import find
     from orchestrator.operations.output import check_shown
@@ -38,7 +38,7 @@ def attach(
 
     def interrupted() -> None:
         screen.end()
-        screen.note(f"the run goes on; orch stop {record.run_id} ends it")
+        screen.note(f"the run continues; to stop it: orch stop {record.run_id}")
         raise typer.Exit(130) from None
 
     outcome = watch(handle, screen, as_json=as_json, interrupted=interrupted)
@@ -48,15 +48,15 @@ def attach(
 def stop(
     run: RunName = "last", inventory: OfInventory = None, runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False
 ) -> None:
-    """End all processes of a run on all its nodes, and only these; exit code 1 if one is left.
+    """Stop a run: end its processes, and no others, on all its nodes.
 
-    Without an ID, the newest run that has not ended is stopped.
+    Without an ID, the newest run that has not ended is stopped. The exit code is 1 if a process remains.
     """
     from orchestrator.operations import runs as operation
     from orchestrator.report import cleanup
     from orchestrator.runs import store
 
-    handle, others = operation.find_live(runs_dir, run, inventory, complain)
+    handle, others = operation.find_live(runs_dir, run, inventory, print_error)
     before = store.load(handle.folder).state
     done = handle.stop()
     if as_json:
@@ -65,17 +65,19 @@ def stop(
         after = store.load(handle.folder).state
         say(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
         if others:
-            say(f"Not stopped: {', '.join(others)}. `orch stop ID` stops one.")
+            say(f"Still running: {', '.join(others)}. To stop one: orch stop ID")
     raise typer.Exit(done.exit_code)
 
 
 def clean(
     inventory: OfInventory = None,
-    check: Annotated[bool, typer.Option("--check", help="End nothing; exit code 1 if there is something.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only report leftovers; exit code 1 if there are any.")
+    ] = False,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """End what past runs have left: processes, and segments in /dev/shm."""
+    """Remove what ended runs have left behind: processes, and segments in /dev/shm."""
     from orchestrator.operations import clean as operation
     from orchestrator.report import cleanup
 
@@ -87,18 +89,20 @@ def clean(
 def logs(
     run: RunName = "last",
     rank: Annotated[int | None, typer.Option(metavar="RANK", help="Only this rank.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until the run ends.")] = False,
-    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")] = False,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only lines that match this regular expression.")
+    ] = None,
     inventory: OfInventory = None,
     runs_dir: RunsDir = RUNS_DIR,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print the logs of a run's ranks from all nodes, each line with its rank and node."""
+    """Print the logs of all ranks, each line with its rank and node."""
     from orchestrator.operations import logs as operation
     from orchestrator.operations.find import find
 
     pattern = operation.compiled(grep)
-    handle = find(runs_dir, run, inventory, complain)
+    handle = find(runs_dir, run, inventory, print_error)
     lines = operation.lines(handle, pattern, rank=rank, follow=follow)
     try:
         if as_json:
@@ -110,7 +114,7 @@ def logs(
 
 
 def print_json(lines: Iterable[LogLine]) -> None:
-    """Print each line, as it was, as a JSON object."""
+    """Print each complete line unchanged as a JSON object."""
     from orchestrator.report.listing import SCHEMA
 
     for line in lines:
@@ -120,7 +124,7 @@ def print_json(lines: Iterable[LogLine]) -> None:
 
 
 def print_lines(lines: Iterable[LogLine]) -> None:
-    """Print each line as a terminal shows it; on a terminal, unfinished ones in place below."""
+    """Print each line; on a terminal, redraw unfinished lines in place."""
     from rich.live import Live
 
     from orchestrator.report.rank_lines import RankLines

@@ -1,4 +1,4 @@
-"""`orch runs compare`."""
+"""The command `orch runs compare`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, complain
+from orchestrator.cli.options import AsJson, print_error
 from orchestrator.screen import say
 
 
 def compare(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="ID|last", help="The one; `orch runs` lists them.")],
-    b: Annotated[str, typer.Argument(metavar="ID|last", help="The other.")] = "last",
+    a: Annotated[str, typer.Argument(metavar="ID|last", help="First run; `orch runs` lists them.")],
+    b: Annotated[str, typer.Argument(metavar="ID|last", help="Second run.")] = "last",
     as_json: AsJson = False,
 ) -> None:
-    """Show which settings of two runs differ, and what came of it: loss, throughput, outcome."""
+    """Compare the settings and the results of two runs: loss, throughput and outcome."""
     from orchestrator.operations import compare as operation
     from orchestrator.report import comparison
 
-    found = operation.comparison(context.obj, a, b, complain)
+    found = operation.comparison(context.obj, a, b, print_error)
     say(comparison.as_json(found) if as_json else comparison.text(found))

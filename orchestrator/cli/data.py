@@ -1,4 +1,4 @@
-"""`orch data`."""
+"""The command `orch data`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.cli.output import OUTPUT, Output
 from orchestrator.cli.request import PANELS
 from orchestrator.planning.request import TrainRequest
 
-app = App(help="Data for training: prepare text for bert-pretrain.", no_args_is_help=True)
+app = App(help="Prepare training data for bert-pretrain.", no_args_is_help=True)
 RECIPE = "bert-data"
 
 
@@ -27,7 +27,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What becomes data, and where that goes."""
+    """The input and the output of `orch data prepare`."""
 
     kind: Kind
     inputs: tuple[Path, ...]
@@ -35,7 +35,7 @@ class Data:
 
 
 def some(panel: str, *names: str) -> dict[str, ParameterInfo]:
-    """Some options of `orch train`."""
+    """Return these options of `orch train`."""
     return {name: PANELS[panel][name] for name in names}
 
 
@@ -44,14 +44,15 @@ DATA = Group(
     panels={
         "Data": {
             "kind": typer.Argument(
-                metavar="text|wikipedia", help="text: documents between blank lines; wikipedia: a dump, .xml[.bz2]."
+                metavar="text|wikipedia",
+                help="text: documents separated by blank lines; wikipedia: a dump, .xml or .xml.bz2.",
             ),
             "inputs": typer.Argument(
                 metavar="FILE",
-                help="One file of this machine, which the nodes are sent; or files and folders of "
-                ".txt files as the nodes see them.",
+                help="One file of this machine, which is copied to the nodes; or paths on the nodes: "
+                "files, or folders of .txt files.",
             ),
-            "out": typer.Option(metavar="FOLDER", help="The folder for the data, on the nodes."),
+            "out": typer.Option(metavar="FOLDER", help="Output folder on the nodes."),
         }
     },
 )
@@ -60,13 +61,13 @@ REQUEST = Group(
     panels={
         "What": {
             "settings": typer.Option(
-                metavar="KEY=VALUE", help="Of the recipe bert-data: shards, ...; may be repeated."
+                metavar="KEY=VALUE", help="Setting of the recipe bert-data, such as shards=64; may be repeated."
             ),
             "stack": PANELS["What"]["stack"],
         },
         "Where": some("Where", "inventory", "nodes", "exclude"),
         "Ranks": some("Ranks", "ppn"),
-        "Restarts": {"fresh": typer.Option(help="A new run; what is in --out is kept all the same.")},
+        "Restarts": {"fresh": typer.Option(help="Start a new run; finished files in --out are kept.")},
     },
     fixed={"recipe": RECIPE, "precision": "fp32"},
 )
@@ -76,13 +77,13 @@ PRINTED = Group(kind=Output, panels={"Output": {name: OUTPUT[name] for name in P
 
 @app.callback()
 def data() -> None:
-    """Data for training."""
+    """Prepare training data."""
 
 
 def prepare(data: Data, request: TrainRequest, output: Output) -> None:
-    """Turn text into sharded, tokenized, masked Parquet for bert-pretrain, in parallel.
+    """Convert text into tokenized, masked Parquet shards for bert-pretrain, in parallel.
 
-    What is done already is not done again: the same command carries on.
+    Run the same command again to resume: finished shards are skipped.
     """
     from orchestrator.cli.running import show_or_run
     from orchestrator.operations import data as operation

@@ -1,4 +1,4 @@
-"""`orch fetch`."""
+"""The command `orch fetch`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, complain
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, print_error
 from orchestrator.screen import console, harmless, say
 
 if TYPE_CHECKING:
@@ -21,23 +21,31 @@ def fetch(
     inventory: OfInventory = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only such files or folders: model, 'checkpoint-*'. Repeatable."),
+        typer.Option(
+            metavar="PATTERN", help="Only matching files or folders, such as model or 'checkpoint-*'; may be repeated."
+        ),
     ] = None,
-    source: Annotated[str | None, typer.Option("--from", metavar="FOLDER", help="Another folder on the node.")] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Another node than node0.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FOLDER", help="Folder on the node. Default: the run's output folder."),
+    ] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Node to copy from. Default: node0.")] = None,
     to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to; default: output/ in the run's folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Destination. Default: output/ in the run's folder.")
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a run's checkpoints and outputs here, checked by hash; again goes on where it ended."""
+    """Copy a run's checkpoints and output to this machine and verify their hashes.
+
+    Run the same command again to resume an interrupted copy.
+    """
     from orchestrator.operations import fetch as operation
     from orchestrator.operations.find import find
     from orchestrator.report.listing import SCHEMA
     from orchestrator.targets.interface import Wanted
 
-    handle = find(runs_dir, run, inventory, complain)
+    handle = find(runs_dir, run, inventory, print_error)
     wanted = Wanted(source=source or "", node=node, to=to, only=tuple(only or ()))
     with Bar() as bar:
         found = operation.fetch(handle, wanted, bar.listener())
@@ -54,14 +62,14 @@ def fetch(
         }
         say(json.dumps(value, indent=1))
     else:
-        say(f"{len(found.files)} files, {size / 2**20:.1f} MiB, {len(found.brought)} of them new: {found.folder}")
+        say(f"{len(found.files)} files ({size / 2**20:.1f} MiB, {len(found.brought)} new) in {found.folder}")
     for entry in found.left_out:
-        complain(f"left out: {harmless(entry.path)}: {entry.problem}")
+        print_error(f"skipped: {harmless(entry.path)}: {entry.problem}")
     raise typer.Exit(int(bool(found.left_out)))
 
 
 class Bar:
-    """Progress on standard error: a bar on a terminal, a line for each file in a pipe."""
+    """A progress display on standard error: a bar on a terminal, otherwise one line per file."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.app import App
-from orchestrator.cli.options import AsJson, complain
+from orchestrator.cli.options import AsJson, print_error
 from orchestrator.screen import say
 
-app = App(help="The image of a stack, for pods and containers: build, save, push it.")
+app = App(help="Build, save and push the container image of a stack.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
-Tag = Annotated[str | None, typer.Option(metavar="NAME", help="Its name; default: orch:STACK.")]
-Engine = Annotated[str, typer.Option(metavar="PROGRAM", help="docker, podman, or another with their commands.")]
+Tag = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the image. Default: orch:STACK.")]
+Engine = Annotated[str, typer.Option(metavar="PROGRAM", help="docker, podman, or a program with the same commands.")]
 
 
 @app.command()
@@ -23,22 +23,22 @@ def build(
     stack: StackName = "current",
     tag: Tag = None,
     base: Annotated[
-        str | None, typer.Option(metavar="IMAGE", help="An image with Python, also pinned: python:3.11-slim@sha256:...")
+        str | None,
+        typer.Option(metavar="IMAGE", help="Base image with Python; a digest is allowed: python:3.11-slim@sha256:..."),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The base's Python, where its name does not say it.")
+        str | None,
+        typer.Option(metavar="VERSION", help="Python version of the base image, if its name does not contain it."),
     ] = None,
     find_links: Annotated[
-        list[str] | None, typer.Option(metavar="FOLDER", help="A folder of wheels that no index has.")
+        list[str] | None, typer.Option(metavar="FOLDER", help="Folder of wheels that no index has.")
     ] = None,
-    context: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files to build from are laid.")] = Path(
-        "orch-image"
-    ),
+    context: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the build context.")] = Path("orch-image"),
     engine: Engine = "docker",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image of a stack from its wheels; prints its digest."""
+    """Build the image of a stack from its wheels and print its digest."""
     from orchestrator import load
     from orchestrator.errors import RequestError
     from orchestrator.operations import image as operation
@@ -46,13 +46,13 @@ def build(
     from orchestrator.stacks.image import make_image
 
     if dry_run and as_json:
-        raise RequestError("--json is not for --dry-run, which prints the Dockerfile.", hint="Leave --json out.")
+        raise RequestError("--json does not work with --dry-run, which prints the Dockerfile.", hint="Omit --json.")
     made = make_image(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
         say(made.dockerfile(), nl=False, program=True)
         return
     operation.check_engine(engine)
-    operation.lay_out(made, context, tuple(find_links or ()), python, complain)
+    operation.lay_out(made, context, tuple(find_links or ()), python, print_error)
     digest = operation.build(made, context)
     value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
     say(json.dumps(value) if as_json else f"{made.tag} {digest}")
@@ -61,12 +61,12 @@ def build(
 @app.command()
 def save(
     path: Annotated[Path, typer.Argument(metavar="FILE.tar")],
-    stack: Annotated[str, typer.Option(metavar="NAME", help="The stack whose image it is.")] = "current",
+    stack: Annotated[str, typer.Option(metavar="NAME", help="Stack of the image.")] = "current",
     tag: Tag = None,
     engine: Engine = "docker",
     as_json: AsJson = False,
 ) -> None:
-    """Write an image to a file, for nodes without a registry; prints its SHA-256."""
+    """Write an image to a file, for nodes without a registry, and print its SHA-256."""
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA
@@ -80,7 +80,7 @@ def save(
 
 @app.command()
 def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker", as_json: AsJson = False) -> None:
-    """Push an image to the registry that its name begins with; prints its digest there."""
+    """Push an image to the registry in its name and print its digest there."""
     from orchestrator import load
     from orchestrator.operations import image as operation
     from orchestrator.report.listing import SCHEMA

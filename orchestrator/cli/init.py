@@ -1,4 +1,4 @@
-"""`orch init`."""
+"""The command `orch init`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from orchestrator.screen import say
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the cluster is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cluster.")],
     hosts: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="HOST",
             help="node1, alice@node1, alice@node1:2222, an address, or a range such as "
-            "node[1-8]; with --from-ssh-config: which of its hosts, default all.",
+            "node[1-8]. With --from-ssh-config: hosts to select. Default: all.",
         ),
     ] = None,
     from_ssh_config: Annotated[
-        bool, typer.Option("--from-ssh-config", help="Take the hosts of an SSH configuration.")
+        bool, typer.Option("--from-ssh-config", help="Read the hosts from an SSH configuration.")
     ] = False,
-    ssh_config: Annotated[Path, typer.Option(metavar="FILE", help="The SSH configuration to read.")] = Path(
+    ssh_config: Annotated[Path, typer.Option(metavar="FILE", help="SSH configuration to read.")] = Path(
         "~/.ssh/config"
     ),
 ) -> None:
-    """Write inventory/NAME/hosts.yml, the hosts of a cluster, with comments to edit."""
+    """Create inventory/NAME/hosts.yml, an inventory with the hosts of a cluster and comments."""
     from orchestrator.operations import init as operation
 
     config = ssh_config.expanduser() if from_ssh_config else None
     folder = operation.init(name, hosts or (), config)
-    say(f"{folder}/hosts.yml is written; edit what is not right, then:\n  orch provision {folder}")
+    say(f"Created {folder}/hosts.yml. Review it, then run:\n  orch provision {folder}")

@@ -1,4 +1,4 @@
-"""`orch k8s check`, `init` and `role`, and the options of `orch train --on k8s`."""
+"""The commands of `orch k8s`, and the options of `orch train --on k8s`."""
 
 from __future__ import annotations
 
@@ -13,46 +13,52 @@ import typer
 from orchestrator.cli.app import App
 from orchestrator.cli.groups import Group
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.train import TargetFlags
+from orchestrator.cli.train import TargetCommandLine
 from orchestrator.screen import say
 from orchestrator.targets.kubernetes.options import KubeOptions
 
 if TYPE_CHECKING:
     from orchestrator.targets.kubernetes.findings import Finding
 
-app = App(help="A Kubernetes cluster: is it ready, and what makes it so.")
-Pairs = Annotated[list[str] | None, typer.Option("--k8s", metavar="KEY=VALUE", help="A setting, as with orch train.")]
+app = App(help="Check and prepare a Kubernetes cluster.")
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option("--k8s", metavar="KEY=VALUE", help="Setting of the pods, as for orch train; may be repeated."),
+]
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
-        "--k8s-file", envvar="ORCH_K8S_FILE", metavar="FILE", help="Settings as TOML; default: orch-k8s.toml here."
+        "--k8s-file",
+        envvar="ORCH_K8S_FILE",
+        metavar="FILE",
+        help="TOML file with --k8s settings. Default: orch-k8s.toml here.",
     ),
 ]
 
-TOKEN_FILE = "--token-file names a file with the token alone; - is standard input."
-TRAIN = TargetFlags(
-    on=KubeOptions.on,
-    summary="k8s: as pods of a Kubernetes cluster.",
-    launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # KINDS, not imported here
-    manifests=True,
-    group=Group(
+TOKEN_FILE_HINT = "--token-file needs a file that contains only the token, or - for standard input."
+TRAIN = TargetCommandLine(
+    name=KubeOptions.on,
+    summary="k8s: pods of a Kubernetes cluster.",
+    launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # copied: importing KINDS is slow
+    has_manifest=True,
+    options=Group(
         kind=KubeOptions,
         panels={
             "Kubernetes": {
                 "k8s": typer.Option(
-                    metavar="KEY=VALUE", help="A setting of the pods, such as image, cpu, memory; may be repeated."
+                    metavar="KEY=VALUE", help="Setting of the pods, such as image, cpu or memory; may be repeated."
                 ),
                 "k8s_file": typer.Option(
-                    envvar="ORCH_K8S_FILE", metavar="FILE", help="Such settings as TOML; default: orch-k8s.toml here."
+                    envvar="ORCH_K8S_FILE",
+                    metavar="FILE",
+                    help="TOML file with --k8s settings. Default: orch-k8s.toml here.",
                 ),
-                "k8s_patch": typer.Option(
-                    metavar="FILE", help="Changes to the objects that are made, as JSON Patch (RFC 6902)."
-                ),
+                "k8s_patch": typer.Option(metavar="FILE", help="JSON Patch (RFC 6902) for the created objects."),
                 "wait_limit": typer.Option(
                     metavar="SECONDS",
                     min=1,
-                    help="End the run if its ranks have not started by then, as when an image, a "
-                    "claim, a node or quota never comes. Default: wait without a limit.",
+                    help="Stop the run if its ranks have not started after this time, for example because of "
+                    "a missing image, volume claim, node or quota. Default: no limit.",
                 ),
             }
         },
@@ -63,15 +69,18 @@ TRAIN = TargetFlags(
 @app.command()
 def check(
     launcher: Annotated[
-        str | None, typer.Option(metavar="NAME", help="trainjob, pytorchjob, mpijob or job; default: any.")
+        str | None, typer.Option(metavar="NAME", help="trainjob, pytorchjob, mpijob or job. Default: any.")
     ] = None,
-    nodes: Annotated[int, typer.Option(metavar="N", help="How many pods a run will have.")] = 1,
-    pull: Annotated[bool, typer.Option("--pull/--no-pull", help="Start a small pod with the image.")] = True,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of pods of the run.")] = 1,
+    pull: Annotated[bool, typer.Option("--pull/--no-pull", help="Pull the image by starting a small pod.")] = True,
     k8s: Pairs = None,
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether runs can start: what is missing, and its cure. Exit code 1 if there is any."""
+    """Check whether runs can start, and print what is missing and how to fix it.
+
+    The exit code is 1 if anything is missing.
+    """
     from orchestrator.errors import RequestError, did_you_mean
     from orchestrator.targets.kubernetes import check as cluster_check
     from orchestrator.targets.kubernetes.api.connect import connect
@@ -79,39 +88,38 @@ def check(
     from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
     if launcher is not None and launcher not in KINDS:
-        raise RequestError(f"--launcher {launcher}: unknown.", hint=did_you_mean(launcher, KINDS))
+        raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
     settings = kube_settings(k8s_file, list(k8s or ()))
     request = cluster_check.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
-    found = []
+    findings = []
     for finding in cluster_check.check(
         lambda: connect(settings.context, settings.namespace),
         settings,
         request,
         notify=lambda line: say(line, err=True),
     ):
-        found.append(finding)
+        findings.append(finding)
         if not as_json:
             say(finding.describe())
     if as_json:
-        say(check_json(found))
-    raise typer.Exit(int(any(one.state == "miss" for one in found)))
+        say(check_json(findings))
+    raise typer.Exit(int(any(finding.state == "miss" for finding in findings)))
 
 
 @app.command()
 def init(
     token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A file with the token of the Hugging Face hub; - is standard input."),
+        Path | None, typer.Option(metavar="FILE", help="File with a Hugging Face Hub token; - reads standard input.")
     ] = None,
     runtime: Annotated[
-        bool, typer.Option("--runtime", help="A TrainingRuntime for TrainJobs of your own, too.")
+        bool, typer.Option("--runtime", help="Also create a TrainingRuntime for your own TrainJobs.")
     ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Make them, instead of printing them.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Create the objects instead of printing them.")] = False,
     k8s: Pairs = None,
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Render what a namespace needs once: the volume, the hub's token as a Secret."""
+    """Print the objects that a namespace needs once: the volume, and the Hub token as a Secret."""
     from orchestrator.errors import RequestError
     from orchestrator.report.listing import SCHEMA
     from orchestrator.targets.kubernetes import init as namespace_objects
@@ -119,7 +127,9 @@ def init(
     from orchestrator.targets.kubernetes.load import kube_settings
 
     if as_json and not apply:
-        raise RequestError("--json is for --apply: the objects are printed as YAML.", hint="Leave --json out.")
+        raise RequestError(
+            "--json requires --apply: without it, the objects are printed as YAML.", hint="Omit --json, or add --apply."
+        )
     settings = kube_settings(k8s_file, list(k8s or ()))
     if runtime:
         settings.check()
@@ -136,12 +146,12 @@ def init(
 @app.command()
 def role(
     launcher: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only for this kind of job; default: for all kinds.")
+        str | None, typer.Option(metavar="NAME", help="Only for this kind of job. Default: all kinds.")
     ] = None,
     k8s: Pairs = None,
     k8s_file: SettingsFile = None,
 ) -> None:
-    """Print the Role with all rights that orch needs, also for `init` and Kueue, as YAML."""
+    """Print a Role with all permissions that orch needs, including `init` and Kueue, as YAML."""
     from orchestrator.errors import RequestError, did_you_mean
     from orchestrator.planning.manifest import as_yaml
     from orchestrator.targets.kubernetes import rights
@@ -149,24 +159,30 @@ def role(
     from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
     if launcher is not None and launcher not in KINDS:
-        raise RequestError(f"--launcher {launcher}: unknown.", hint=did_you_mean(launcher, KINDS))
+        raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
     settings = kube_settings(k8s_file, list(k8s or ()))
     settings.check_names()
     made = rights.role(settings, [launcher] if launcher else KINDS)
     say(as_yaml((made,)), nl=False, program=True)
 
 
-def check_json(found: Iterable[Finding]) -> str:
+def check_json(findings: Iterable[Finding]) -> str:
     from orchestrator.report.listing import SCHEMA
 
-    findings = [asdict(one) for one in found]
-    ready = not any(one["state"] == "miss" for one in findings)
-    value = {"schema": SCHEMA, "kind": "k8s check", "ready": ready, "findings": findings}
+    records = [asdict(finding) for finding in findings]
+    ready = not any(record["state"] == "miss" for record in records)
+    value = {"schema": SCHEMA, "kind": "k8s check", "ready": ready, "findings": records}
     return json.dumps(value, indent=1)
 
 
 def read_token(path: Path | None) -> str | None:
-    """Never an argument: every user of a machine can read those."""
+    """Return the token in a file or on standard input, or None without a path.
+
+    The token is no command-line argument because all users of a machine can read those.
+
+    Raises:
+        RequestError: If the file cannot be read or does not contain exactly one token.
+    """
     import sys
 
     from orchestrator.errors import RequestError
@@ -176,7 +192,7 @@ def read_token(path: Path | None) -> str | None:
     try:
         token = (sys.stdin.read() if str(path) == "-" else path.read_text()).strip()
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.", hint=TOKEN_FILE) from None
+        raise RequestError(f"Cannot read {path}: {error.strerror}.", hint=TOKEN_FILE_HINT) from None
     if not token or any(letter.isspace() for letter in token):
-        raise RequestError(f"{path} holds no token.", hint=TOKEN_FILE)
+        raise RequestError(f"{path} does not contain a token.", hint=TOKEN_FILE_HINT)
     return token

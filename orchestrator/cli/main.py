@@ -1,4 +1,4 @@
-"""The program `orch`: its commands, and the one place where errors become words and exit codes."""
+"""The program `orch`: registers all commands and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ from orchestrator.errors import OrchError
 from orchestrator.screen import prepare, say
 from orchestrator.state import fallback_home, uses_fallback_home
 
-FIRST, WATCH, NODES, LOOK = "First", "Runs", "Nodes", "What there is"  # panels of the help
+# Panels of the help.
+START, RUNS, NODES, DEFINITIONS = "Getting started", "Runs", "Nodes and clusters", "Recipes, data and stacks"
 STEPS = (
     "On this machine:  orch setup,  orch train bert-qa",
     "On a cluster:  orch init lab HOST...,  orch provision inventory/lab,  "
     "orch train bert-qa --inventory inventory/lab",
-    "What a command would do:  orch train ... --dry-run.  Its options:  orch COMMAND --help",
+    "Preview without running:  orch train ... --dry-run.  Options of a command:  orch COMMAND --help",
 )
 EXAMPLES = (
     "orch train bert-qa --ppn 2",
     "orch train bert-qa --set num_train_epochs=3 --precision fp32",
-    "orch train script.py --inventory inventory/lab --nodes 4 --ppn 4 -- --its --flags",
+    "orch train script.py --inventory inventory/lab --nodes 4 --ppn 4 -- --epochs 3",
 )
 
 app = App(
@@ -61,50 +62,53 @@ def orch(
         typer.Option(
             "--version",
             is_eager=True,
-            callback=lambda asked: tell_version() if asked else None,
-            help="Tell the versions of orch, of the stack that is installed, and of Python.",
+            callback=lambda is_set: print_version() if is_set else None,
+            help="Show the versions of orch, the installed stack and Python.",
         ),
     ] = False,
 ) -> None:
-    """Turn Linux hosts into a CPU training cluster, and train on it."""
+    """Turn Linux hosts into a CPU training cluster and train PyTorch models on it."""
 
 
-def tell_version() -> None:
+def print_version() -> None:
     from orchestrator.operations.version import lines
 
     say("\n".join(lines()))
     raise typer.Exit
 
 
-app.command("setup", rich_help_panel=FIRST)(setup.setup)
-app.command("init", rich_help_panel=FIRST)(init.init)
-app.command("provision", rich_help_panel=FIRST)(provision.command(slurm.SHARED))
-app.command("train", rich_help_panel=FIRST, epilog="\n\n".join(EXAMPLES))(train.command(k8s.TRAIN, slurm.TRAIN))
-app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
-app.command("attach", rich_help_panel=WATCH)(attach.attach)
-app.command("logs", rich_help_panel=WATCH)(attach.logs)
-app.command("report", rich_help_panel=WATCH)(report.report)
-app.command("fetch", rich_help_panel=WATCH)(fetch.fetch)
-app.command("stop", rich_help_panel=WATCH)(attach.stop)
+app.command("setup", rich_help_panel=START)(setup.setup)
+app.command("init", rich_help_panel=START)(init.init)
+app.command("provision", rich_help_panel=START)(provision.command(slurm.SHARED))
+app.command("train", rich_help_panel=START, epilog="\n\n".join(EXAMPLES))(train.command(k8s.TRAIN, slurm.TRAIN))
+app.add_typer(runs.app, name="runs", rich_help_panel=RUNS)
+app.command("attach", rich_help_panel=RUNS)(attach.attach)
+app.command("logs", rich_help_panel=RUNS)(attach.logs)
+app.command("report", rich_help_panel=RUNS)(report.report)
+app.command("fetch", rich_help_panel=RUNS)(fetch.fetch)
+app.command("stop", rich_help_panel=RUNS)(attach.stop)
 app.command("nodes", rich_help_panel=NODES)(nodes.nodes)
 app.command("sync", rich_help_panel=NODES)(sync.sync)
 app.command("clean", rich_help_panel=NODES)(attach.clean)
 app.add_typer(k8s.app, name="k8s", rich_help_panel=NODES)
 app.add_typer(image.app, name="image", rich_help_panel=NODES)
-app.add_typer(recipes.app, name="recipes", rich_help_panel=LOOK)
-app.add_typer(data.app, name="data", rich_help_panel=LOOK)
-app.add_typer(stacks.app, name="stacks", rich_help_panel=LOOK)
+app.add_typer(recipes.app, name="recipes", rich_help_panel=DEFINITIONS)
+app.add_typer(data.app, name="data", rich_help_panel=DEFINITIONS)
+app.add_typer(stacks.app, name="stacks", rich_help_panel=DEFINITIONS)
 runs.app.command("compare")(compare.compare)
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 failed, 2 asked wrong, 3 a bug of ours, 75 preempted, 130
-    interrupted, 141 the output was closed."""
+    """Run the command line and exit with its exit code.
+
+    Exit codes: 0 success, 1 failure, 2 usage error, 3 bug in orch, 75 preempted, 130 interrupted,
+    141 output closed.
+    """
     prepare()
-    gc.set_threshold(50_000)  # what planning makes of thousands of nodes lives to its end
+    gc.set_threshold(50_000)  # A plan for thousands of nodes makes many objects that live until the end.
     try:
         if uses_fallback_home():
-            say(f"note: the home folder is not writable; using {fallback_home()} instead", err=True)
+            say(f"note: the home directory is not writable; using {fallback_home()}", err=True)
         app()
     except OrchError as error:
         say(f"error: {error.message}", err=True)
@@ -115,12 +119,12 @@ def main() -> None:
         say("interrupted", err=True)
         sys.exit(130)
     except Exception:
-        say(f"error: this is a bug in orch. The details are in {save_traceback()}", err=True)
+        say(f"error: This is a bug in orch. Details: {save_traceback()}", err=True)
         sys.exit(3)
 
 
 def save_traceback() -> str:
-    """Write the current exception to a log file; -> its path."""
+    """Write the current exception to a log file and return its path."""
     import traceback
 
     with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".log", delete=False) as log:

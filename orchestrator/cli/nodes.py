@@ -1,14 +1,14 @@
-"""`orch nodes`."""
+"""The command `orch nodes`."""
 
 from __future__ import annotations
 
-from orchestrator.cli.options import AsJson, complain
+from orchestrator.cli.options import AsJson, print_error
 from orchestrator.cli.provision import Inventory
 from orchestrator.screen import say
 
 
 def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
-    """Show what `orch provision` has recorded about the nodes."""
+    """List the nodes of an inventory, as recorded by `orch provision`."""
     from orchestrator.operations import nodes as operation
     from orchestrator.report import listing
 
@@ -16,4 +16,4 @@ def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
     rows = found.rows
     say(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))
     for line in found.warnings:
-        complain(f"warning: {line}")
+        print_error(f"warning: {line}")

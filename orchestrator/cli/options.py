@@ -1,4 +1,4 @@
-"""What several commands share: options, and what is said beside the answer."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,49 +9,59 @@ import typer
 
 from orchestrator.screen import say
 
-RunName = Annotated[str, typer.Argument(metavar="ID|last", help="The run; `orch runs` lists them, last is the newest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-RunsDir = Annotated[
-    Path, typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept.")
+RunName = Annotated[
+    str, typer.Argument(metavar="ID|last", help="Run ID, or last for the newest run. `orch runs` lists the runs.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+RunsDir = Annotated[Path, typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders.")]
 OfInventory = Annotated[
     str | None,
     typer.Option(
         "--inventory",
         metavar="INVENTORY",
-        help="Ask the nodes of this inventory: finds runs that other machines have started.",
+        help="Query the nodes of this inventory; also finds runs started from other machines.",
     ),
 ]
 RUNS_DIR = Path("runs")
-SHOW = typer.Option("--show", metavar="RANK|all|none", help="Whose output to show while the run is watched.")
+SHOW = typer.Option("--show", metavar="RANK|all|none", help="Ranks whose output is shown.")
 RecipePath = Annotated[
     list[Path] | None,
     typer.Option(
         envvar="ORCH_RECIPE_PATH",
         metavar="FOLDER",
-        help="A folder with a recipe.toml, or of several such folders; may be repeated.",
+        help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
     ),
 ]
 
 
-def said_by(context: typer.Context, name: str) -> str:
-    """Where a parameter's value is from: COMMANDLINE, ENVIRONMENT, DEFAULT, ..."""
+def source_name(context: typer.Context, name: str) -> str:
+    """Return the source of a parameter's value, such as COMMANDLINE, ENVIRONMENT or DEFAULT."""
     source = context.get_parameter_source(name)
     return source.name if source else ""
 
 
 def check_subcommand(context: typer.Context, *read: str) -> None:
-    """Raises RequestError for options before a subcommand that it does not read: not `read`."""
+    """Check that no option before a subcommand would be ignored.
+
+    Args:
+        context: Context of the command group.
+        read: Parameters of the group that its subcommands read.
+
+    Raises:
+        RequestError: If there is such an option.
+    """
     from orchestrator.errors import RequestError
 
-    for one in context.command.params:
-        if one.name and one.name not in read and said_by(context, one.name) == "COMMANDLINE":
-            words = f"{context.command_path} {context.invoked_subcommand}"
+    for option in context.command.params:
+        if option.name and option.name not in read and source_name(context, option.name) == "COMMANDLINE":
+            subcommand = context.invoked_subcommand
             raise RequestError(
-                f"{one.opts[0]} before {context.invoked_subcommand} is not read.",
-                hint=f"After it, if it knows the option: {words} {one.opts[0]}.",
+                f"{option.opts[0]} has no effect before '{subcommand}'.",
+                hint=f"Put it after the subcommand, if that supports it: {context.command_path} {subcommand} "
+                f"{option.opts[0]}.",
             )
 
 
-def complain(line: str) -> None:
+def print_error(line: str) -> None:
+    """Print a line on standard error."""
     say(line, err=True)

@@ -1,4 +1,4 @@
-"""What a command that plans a run prints, and whether the run is done."""
+"""Output options of commands that plan a run."""
 
 from __future__ import annotations
 
@@ -18,46 +18,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """`format`: what -o says; `show`: whose lines are shown."""
+    """What is printed about a run, and whether it is started."""
 
     runs_dir: Path = RUNS_DIR
-    wait: bool = True
-    show: str = "0"
+    wait: bool = True  # watch the run until it ends
+    show: str = "0"  # the rank whose lines are shown, or all, or none
     verbose: bool = False
     dry_run: bool = False
-    format: str | None = None
+    format: str | None = None  # the value of -o
     as_json: bool = False
 
     @property
     def json(self) -> bool:
+        """Whether the output is JSON, by either option."""
         return self.as_json or self.format == "json"
 
 
 OUTPUT: Mapping[str, ParameterInfo] = {
-    "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Where run directories are kept."),
-    "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or start it and return."),
+    "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders."),
+    "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or only start it."),
     "show": SHOW,
-    "verbose": typer.Option("--verbose", "-v", help="Print every decision with its reason."),
-    "dry_run": typer.Option(help="Print what would be done, as a shell script; do nothing."),
-    "format": typer.Option("-o", metavar="yaml|json", help="With --dry-run: the manifest, or JSON."),
+    "verbose": typer.Option("--verbose", "-v", help="Print all decisions with their reasons."),
+    "dry_run": typer.Option(help="Print the plan as a shell script, without running it."),
+    "format": typer.Option("-o", metavar="yaml|json", help="Format of --dry-run: a manifest or JSON."),
     "as_json": typer.Option("--json", help="Print one JSON object instead of text."),
 }
 
 
 def check_format(output: Output) -> None:
-    """Raises RequestError for formats that there are not, or not of this."""
+    """Raise RequestError if the format is unknown or contradicts other options."""
     from orchestrator.errors import RequestError
 
     if output.format not in (None, "yaml", "json"):
-        raise RequestError(f"-o {output.format}: there is no such format.", hint="Give yaml or json.")
+        raise RequestError(f"-o {output.format}: unknown format.", hint="Use yaml or json.")
     if output.format == "yaml" and (output.as_json or not output.dry_run):
-        other = "not with --json" if output.as_json else "for --dry-run"
-        raise RequestError(f"-o yaml is the plan's manifest: {other}.", hint="--dry-run -o yaml prints it.")
+        conflict = "does not work with --json" if output.as_json else "requires --dry-run"
+        raise RequestError(f"-o yaml {conflict}.", hint="To print the plan's manifest: --dry-run -o yaml.")
 
 
-def check_manifest(output: Output, plan: Plan, where: str) -> None:
-    """Raises RequestError for the YAML of a plan that is a script; `where`: it is none."""
+def check_manifest(output: Output, plan: Plan, targets: str) -> None:
+    """Raise RequestError if YAML is requested of a plan that is a script.
+
+    Args:
+        output: The output options.
+        plan: The plan.
+        targets: The options that select a target whose plans are manifests, for the message.
+    """
     from orchestrator.errors import RequestError
 
     if output.format == "yaml" and not plan.manifests:
-        raise RequestError(f"-o yaml is for {where}: this plan is a shell script.", hint="Leave -o yaml out.")
+        raise RequestError(f"-o yaml requires {targets}: this plan is a shell script.", hint="Omit -o yaml.")

@@ -1,4 +1,4 @@
-"""Progress of a playbook on standard error, and the sudo password."""
+"""Progress of a playbook on standard error, and the sudo password for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSWORD_FILES = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_PASS_FILE")
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """One line for each task that took time, changed something or failed."""
+    """A printer of one line per task that took time, changed something or failed."""
 
     verbose: bool
     began: float = field(default_factory=time.monotonic)
@@ -37,13 +37,13 @@ class Progress:
         say(f"[{time.monotonic() - self.began:6.1f}s] {text}", err=True)
 
     def show(self, result: TaskResult) -> None:
-        word = "changed" if result.changed else result.state
-        self.say(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {word}")
+        state = "changed" if result.changed else result.state
+        self.say(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {state}")
 
 
 @contextlib.contextmanager
 def become_password(ask: bool) -> Iterator[Mapping[str, str]]:
-    """Variables that tell Ansible the sudo password: through a file that only we can read."""
+    """Yield environment variables that pass the sudo password to Ansible, in a private file."""
     if not ask:
         yield {name: os.environ[name] for name in PASSWORD_FILES if name in os.environ}
         return

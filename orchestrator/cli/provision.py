@@ -1,4 +1,4 @@
-"""`orch provision`."""
+"""The command `orch provision`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.train import TargetFlags, asked
+from orchestrator.cli.train import TargetCommandLine, effective_options
 from orchestrator.screen import say
 
 if TYPE_CHECKING:
@@ -17,37 +17,45 @@ if TYPE_CHECKING:
     from orchestrator.provisioning.report import Report
     from orchestrator.provisioning.session import Listener
 
-Inventory = Annotated[str, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")]
-Inventories = Annotated[str | None, typer.Argument(metavar="INVENTORY", help="Path or name of an Ansible inventory.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's own output instead of progress.")]
+Inventory = Annotated[str, typer.Argument(metavar="INVENTORY", help="Name or path of an Ansible inventory.")]
+Inventories = Annotated[str | None, typer.Argument(metavar="INVENTORY", help="Name or path of an Ansible inventory.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's output instead of progress.")]
 AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")]
 Data = Annotated[
-    list[str] | None, typer.Option(metavar="PATH", help="A data set to bring to data/ on the nodes; repeatable.")
+    list[str] | None, typer.Option(metavar="PATH", help="Data set to copy to data/ on the nodes; may be repeated.")
 ]
 
 
 On = Annotated[
     str | None,
+    typer.Option(metavar="NAME", help="Set up the shared folder of this target (slurm) instead of an inventory."),
+]
+StackName = Annotated[
+    str, typer.Option(metavar="NAME", help="Stack (set of versions) to install; `orch stacks` lists them.")
+]
+Check = Annotated[bool, typer.Option("--check", help="Only report drift; exit code 1 if there is any.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Repeat checks that have already passed.")]
+Wheels = Annotated[
+    str,
     typer.Option(
-        metavar="NAME", help="Instead of an inventory: fill the one folder that all nodes of this engine see."
+        metavar="wheelhouse|index",
+        help="wheelhouse: copy wheels from this machine; index: nodes download from their index.",
     ),
 ]
-StackName = Annotated[str, typer.Option(metavar="NAME", help="The stack (set of versions) to install.")]
-Check = Annotated[bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")]
-Verify = Annotated[bool, typer.Option("--verify", help="Verify also what was verified before.")]
-Wheels = Annotated[
-    str, typer.Option(metavar="wheelhouse|index", help="wheelhouse: push from here; index: nodes use their own index.")
+FindLinks = Annotated[
+    list[str] | None, typer.Option(metavar="FOLDER", help="Folder of wheels that no index has; may be repeated.")
 ]
-FindLinks = Annotated[list[str] | None, typer.Option(metavar="FOLDER", help="Wheels that no index has; repeatable.")]
 DockerLoad = Annotated[
     str | None,
-    typer.Option(metavar="FILE.tar", help="An image for runs in containers: engines are installed and load it."),
+    typer.Option(
+        metavar="FILE.tar", help="Container image for --docker-image: install a container engine and load this file."
+    ),
 ]
 
 
-def command(target: TargetFlags) -> Callable[..., None]:
-    """`orch provision`; with the options of the target whose nodes see one folder."""
-    return groups.command(provision, options=target.group)
+def command(target: TargetCommandLine) -> Callable[..., None]:
+    """Return the command `orch provision` with the options of a target that has a shared folder."""
+    return groups.command(provision, options=target.options)
 
 
 def provision(
@@ -66,7 +74,7 @@ def provision(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set up all nodes of an inventory: from whatever they are to one verified state."""
+    """Set up all nodes of an inventory and verify them."""
     from orchestrator.cli.progress import Progress, become_password
     from orchestrator.planning.refusal import check_foreign
     from orchestrator.provisioning.plan import ProvisionRequest
@@ -74,7 +82,7 @@ def provision(
 
     check_source(wheels)
     check_where(inventory, on, of_nodes=verify or data or docker_load or ask_become_pass)
-    options = asked(options, on, context)
+    options = effective_options(options, on, context)
     check_foreign((options,), on)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
@@ -97,7 +105,15 @@ def provision(
 def provisioned(
     request: ProvisionRequest, on: str | None, options: Any, listener: Listener, environment: Mapping[str, str]
 ) -> Report:
-    """The nodes of the request's inventory, or the folder that the engine `on` has."""
+    """Set up the nodes of the request's inventory, or the shared folder of a target.
+
+    Args:
+        request: What to install.
+        on: Name of the target with the shared folder, or None for an inventory.
+        options: Options of the target.
+        listener: Receives the progress.
+        environment: Variables for Ansible.
+    """
     from orchestrator.operations import provision as operation
     from orchestrator.operations import provision_shared as shared
     from orchestrator.targets import registry
@@ -109,21 +125,23 @@ def provisioned(
 
 
 def check_source(wheels: str) -> None:
-    """Raises RequestError."""
+    """Raise RequestError if the source of wheels is unknown."""
     from orchestrator.errors import RequestError
 
     if wheels not in ("wheelhouse", "index"):
-        raise RequestError(f"--wheels {wheels}: there is no such source of wheels.", hint="Give wheelhouse or index.")
+        raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
 
 
 def check_where(inventory: str | None, on: str | None, *, of_nodes: object) -> None:
-    """Raises RequestError."""
+    """Raise RequestError unless exactly one of inventory and target is named."""
     from orchestrator.errors import RequestError
 
     if (inventory is None) == (on is None):
-        raise RequestError("Which hosts are meant?", hint="`orch provision INVENTORY`, or `orch provision --on NAME`.")
+        raise RequestError(
+            "Name either an inventory or a target.", hint="orch provision INVENTORY, or orch provision --on NAME"
+        )
     if on and of_nodes:
         raise RequestError(
-            f"--on {on} fills a folder with the stack and the scripts, and nothing else.",
-            hint="Leave out --verify, --data, --docker-load and --ask-become-pass.",
+            f"--on {on} only installs the stack and the scripts into the shared folder.",
+            hint="Omit --verify, --data, --docker-load and --ask-become-pass.",
         )

@@ -1,4 +1,4 @@
-"""`orch recipes`."""
+"""The command `orch recipes`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
 from orchestrator.screen import say
 
-app = App(help="The recipes: list them, make your own.", invoke_without_command=True)
+app = App(help="List the recipes, or create one.", invoke_without_command=True)
 
 
 @app.callback()
 def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJson = False) -> None:
-    """List the recipes that can be trained."""
+    """List the recipes."""
     from orchestrator import load
     from orchestrator.report import listing
 
@@ -24,22 +24,24 @@ def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJ
         check_subcommand(context)
         return
     plugins = tuple(recipe_path or ())
-    found = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
-    rows = [{"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script} for r in found]
+    known = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
+    rows = [{"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script} for r in known]
     say(listing.as_json("recipes", rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
 
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, dashes; its folder's name.")],
-    into: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where the folder is made.")] = Path("."),
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the recipe and of its folder: letters, digits and dashes.")
+    ],
+    into: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Parent of the new folder.")] = Path("."),
 ) -> None:
-    """Make a recipe: a folder with recipe.toml, its schema, and a script that trains."""
+    """Create a recipe: a folder with recipe.toml, its schema and a training script."""
     from orchestrator.operations import recipes as operation
 
     folder = operation.new(name, into)
-    say(f"made {folder}")
-    say(f"try it: orch train {name} --recipe-path {folder} --ppn 2")
+    say(f"Created {folder}")
+    say(f"To run it: orch train {name} --recipe-path {folder} --ppn 2")
 
 
 @app.command()

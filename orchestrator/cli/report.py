@@ -1,4 +1,4 @@
-"""`orch report`."""
+"""The command `orch report`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunsDir, complain
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunsDir, print_error
 from orchestrator.screen import say
 
-RunNames = Annotated[
-    list[str] | None, typer.Argument(metavar="ID|last", help="One run, or several; default: the newest.")
-]
+RunNames = Annotated[list[str] | None, typer.Argument(metavar="ID|last", help="One or more runs. Default: the newest.")]
 
 
 def report(
@@ -24,22 +22,22 @@ def report(
             "--output",
             "-o",
             metavar="FILE.html",
-            help="Where to write it; default: the run's folder, or that of all runs.",
+            help="File to write. Default: in the run's folder, or in --runs-dir for several runs.",
         ),
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a run: loss, throughput, stragglers, memory, what happened when.
+    """Write an HTML report of a run: loss, throughput, stragglers, memory and a timeline.
 
-    Of several runs: their losses, throughput, scaling and settings beside each other.
+    With several runs: compare their loss, throughput, scaling and settings.
     """
     import json
 
     from orchestrator.operations import report as operation
     from orchestrator.report.listing import SCHEMA
 
-    made = operation.report(runs_dir, runs or ["last"], inventory=inventory, output=output, tell=complain)
+    made = operation.report(runs_dir, runs or ["last"], inventory=inventory, output=output, tell=print_error)
     path = str(made)
     value = {"schema": SCHEMA, "kind": "report", "path": path}
     say(json.dumps(value) if as_json else path)

@@ -1,6 +1,6 @@
-"""The fields of a request for training, as the command line has them: panel -> field -> option.
+"""Command-line options for the fields of a training request: panel -> field -> option.
 
-Not here: `on` and `options`, which follow from the targets, and `runs_dir`.
+The fields `on` and `options` depend on the targets, and `runs_dir` is an output option.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from collections.abc import Mapping
 import typer
 from typer.models import ParameterInfo
 
-STARTERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # LAUNCHERS, not imported here
+LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # copied: importing LAUNCHERS is slow
 
 
-def number_or_auto(ppn: str) -> int | None:
+def parse_ppn(ppn: str) -> int | None:
+    """Return the ranks per node, or None for auto.
+
+    Raises:
+        RequestError: If it is neither a positive number nor auto.
+    """
     from orchestrator.errors import RequestError
 
     if ppn == "auto":
@@ -22,12 +27,12 @@ def number_or_auto(ppn: str) -> int | None:
         number = int(ppn)
     except ValueError:
         raise RequestError(
-            f"--ppn {ppn}: expected a number or auto.", hint="--ppn 4: four ranks on each node."
+            f"--ppn {ppn}: expected a number or auto.", hint="For four ranks per node: --ppn 4"
         ) from None
     if number < 1:
         raise RequestError(
             f"--ppn {ppn}: a node needs at least one rank.",
-            hint="--ppn auto is one rank for each NUMA node. --exclude leaves a node out.",
+            hint="Use --ppn auto for one rank per NUMA node, or --exclude to leave out a node.",
         )
     return number
 
@@ -47,66 +52,67 @@ def complete_stacks(incomplete: str) -> list[str]:
 ARGUMENTS: Mapping[str, ParameterInfo] = {
     "recipe": typer.Argument(
         metavar="RECIPE_OR_SCRIPT",
-        help="A recipe by its name (`orch recipes` lists them), or a script by its path.",
+        help="Name of a recipe (`orch recipes` lists them) or path of a script.",
         autocompletion=lambda incomplete: complete_recipes(incomplete),
     ),
-    "script_args": typer.Argument(metavar="-- SCRIPT ARGS", help="Arguments that go to the script as they are."),
+    "script_args": typer.Argument(metavar="-- SCRIPT ARGS", help="Arguments for the script."),
 }
 WHAT: Mapping[str, ParameterInfo] = {
-    "module": typer.Option(
-        "--module", "-m", help="RECIPE_OR_SCRIPT is a Python module, which runs as with `python -m`."
+    "module": typer.Option("--module", "-m", help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`."),
+    "preset": typer.Option(
+        metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
     ),
-    "preset": typer.Option(metavar="NAME", help="A named set of settings; `orch recipes` lists each recipe's."),
     "settings": typer.Option(
-        metavar="KEY=VALUE", help="A setting of the recipe, such as learning_rate=1e-4; may be repeated."
+        metavar="KEY=VALUE", help="Setting of the recipe, such as learning_rate=1e-4; may be repeated."
     ),
     "recipe_path": typer.Option(
         envvar="ORCH_RECIPE_PATH",
         metavar="FOLDER",
-        help="A folder with a recipe.toml, or of several such folders; may be repeated.",
+        help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
     ),
     "stack": typer.Option(
         metavar="NAME",
-        help="The stack (set of versions) to run on; `orch stacks` lists them.",
+        help="Stack (set of versions) to use; `orch stacks` lists them.",
         autocompletion=lambda incomplete: complete_stacks(incomplete),
     ),
 }
 WHERE: Mapping[str, ParameterInfo] = {
     "inventory": typer.Option(
-        metavar="INVENTORY", help="The cluster, as an Ansible inventory; `orch init` writes one. local is this machine."
+        metavar="INVENTORY", help="Ansible inventory of the cluster; `orch init` creates one. local: this machine."
     ),
     "nodes": typer.Option(
         metavar="N|PATTERN",
-        help="How many nodes (the first ones), or which: node[1-3],node7, a group, any "
-        "pattern of Ansible's; default: all.",
+        help="Number of nodes, taken from the start of the inventory, or an Ansible pattern such as "
+        "node[1-3],node7 or a group. Default: all.",
     ),
-    "exclude": typer.Option(metavar="PATTERN", help="Nodes to leave out, written as with --nodes."),
-    "queue": typer.Option(help="Wait until the cores that another run uses are free."),
+    "exclude": typer.Option(metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes."),
+    "queue": typer.Option(help="Wait until other runs have released their cores."),
 }
 RANKS: Mapping[str, ParameterInfo] = {
     "ppn": typer.Option(
-        metavar="N|auto",
-        parser=number_or_auto,
-        help="Ranks on each node; auto, the default: one for each of its NUMA nodes.",
+        metavar="N|auto", parser=parse_ppn, help="Ranks per node. Default: auto, one rank per NUMA node."
     ),
     "launcher": typer.Option(
-        metavar="NAME", help=f"What starts the ranks: {', '.join(STARTERS)}. The default is the first of them."
+        metavar="NAME",
+        help=f"Program that starts the ranks: {', '.join(LAUNCHER_NAMES)}. Default: {LAUNCHER_NAMES[0]}.",
     ),
     "mpi": typer.Option(
-        metavar="FLAVOUR", help="intel, mpich or openmpi; default: orch_mpi of the inventory, else the stack's."
+        metavar="FLAVOUR",
+        help="intel, mpich or openmpi. Default: orch_mpi in the inventory, otherwise the stack's MPI.",
     ),
     "accelerate_config": typer.Option(
-        metavar="FILE", help="Your configuration of accelerate; what of it is not used is told."
+        metavar="FILE", help="Configuration file of accelerate; settings that have no effect are reported."
     ),
     "backend": typer.Option(
-        metavar="NAME", help="Process-group backend: ccl, gloo or a plug-in's; default: the stack's first."
+        metavar="NAME",
+        help="Process-group backend: ccl, gloo or the backend of a plug-in. Default: the stack's first backend.",
     ),
-    "ccl_workers": typer.Option(metavar="N", help="Cores of each rank that oneCCL keeps for communication."),
+    "ccl_workers": typer.Option(metavar="N", help="Cores per rank that oneCCL uses for communication only."),
     "fabric": typer.Option(
         metavar="NAME",
-        help="What MPI and oneCCL talk over: tcp, psm3, verbs, efa, mlx, shm; auto, the default: "
-        "the fastest that `orch provision` has proved between all nodes, else tcp. orch_fabric of "
-        "the inventory says it for all runs.",
+        help="Network for MPI and oneCCL: tcp, psm3, verbs, efa, mlx or shm. Default: auto, the fastest one "
+        "that `orch provision` has verified between all nodes, otherwise tcp. For all runs: orch_fabric "
+        "in the inventory.",
     ),
 }
 PRECISION: Mapping[str, ParameterInfo] = {
@@ -118,35 +124,37 @@ PRECISION: Mapping[str, ParameterInfo] = {
     "allow_slow_bf16": typer.Option(
         help="Emulate BF16 on CPUs without BF16 instructions; about 10 times slower than fp32."
     ),
-    "ipex": typer.Option(help="Use Intel's extension (IPEX), on stacks that have it."),
+    "ipex": typer.Option(help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it."),
 }
 RESTARTS: Mapping[str, ParameterInfo] = {
-    "fresh": typer.Option(help="Start over. Without it, a recipe goes on from an unfinished run's checkpoint."),
+    "fresh": typer.Option(
+        help="Start from the beginning instead of resuming from the checkpoint of an unfinished run."
+    ),
     "stall_timeout": typer.Option(
         metavar="SECONDS",
-        help="End a run without progress for so long (no event, collective, optimizer step or "
-        "line of a log); 0: never.",
+        help="Stop a run that makes no progress for this long (no event, collective, optimizer step or "
+        "log line); 0: never.",
     ),
     "max_restarts": typer.Option(
-        metavar="N", help="How often to start again after a failure, from the newest checkpoint."
+        metavar="N", help="Restart up to N times after a failure, from the newest checkpoint."
     ),
     "spare_nodes": typer.Option(
         metavar="K",
-        help="Keep K more nodes ready (the next of the inventory, or the last ones of those "
-        "named by --nodes): a restart puts them in the place of nodes that were lost.",
+        help="Reserve K spare nodes that replace failed nodes at a restart: the next ones of the "
+        "inventory, or the last ones of the nodes that --nodes names.",
     ),
     "min_nodes": typer.Option(
         metavar="K",
-        help="Restart with as few as K nodes when others are lost, also a script that is no "
-        "recipe; torchrun is started with --nnodes K:N.",
+        help="Restart with as few as K nodes after node failures; also works for your own scripts. With "
+        "torchrun, sets --nnodes K:N.",
     ),
 }
 CONTAINERS: Mapping[str, ParameterInfo] = {
     "docker_image": typer.Option(metavar="NAME", help="Run the ranks in a container of this image on each node."),
     "docker": typer.Option(
         metavar="KEY=VALUE",
-        help="A setting of these containers, such as shm, memlock, mounts, env_file, python; "
-        "may be repeated. The inventory's orch_docker has them for all runs.",
+        help="Setting of these containers, such as shm, memlock, mounts, env_file or python; "
+        "may be repeated. For all runs: orch_docker in the inventory.",
     ),
 }
 PANELS: Mapping[str, Mapping[str, ParameterInfo]] = {

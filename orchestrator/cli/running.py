@@ -1,4 +1,4 @@
-"""What commands that run a plan have in common: show it, or do it and tell what came of it."""
+"""Print a plan, or run it and print its outcome."""
 
 from __future__ import annotations
 
@@ -22,12 +22,20 @@ if TYPE_CHECKING:
     from orchestrator.runs.outcome import Outcome
     from orchestrator.targets.interface import RunHandle
 
-OUTLIVE = "(again: force it; with --detach a run outlives `orch train`)"
+FORCE_HINT = "(Ctrl-C again: end all processes now; --detach starts runs that survive Ctrl-C)"
 
 
 def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHandle]) -> None:
-    """`begin` starts the plan, which is recorded in a folder. Ends the program with the run's exit
-    code, or leaves the run alone where it is not waited for."""
+    """Print a plan, or start it and watch the run.
+
+    Args:
+        plan: The plan.
+        output: Output options.
+        begin: Starts the plan and records it in a folder.
+
+    Raises:
+        typer.Exit: With the run's exit code, when the run has ended.
+    """
     from orchestrator.operations.output import check_shown
     from orchestrator.report import plans
 
@@ -38,7 +46,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     from orchestrator.report import decided, live
 
     screen = live.Screen(of_ranks=output.show)
-    if output.wait:  # a CI system or systemd ends a command with SIGTERM: as Ctrl-C does
+    if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     handle = begin(plan, output.runs_dir.absolute() / plan.run.run_id)
     if plan.array:
@@ -53,7 +61,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
     def interrupted() -> None:
         try:
-            screen.note(f"interrupted: stopping all ranks {OUTLIVE}")
+            screen.note(f"interrupted: stopping all ranks {FORCE_HINT}")
             handle.interrupt()
         except KeyboardInterrupt:
             screen.note("interrupted again: ending all processes of the run now")
@@ -66,7 +74,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
 
 def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> Outcome:
-    """Show a run until it ends, or Ctrl-C; then print and return its outcome."""
+    """Show a run until it ends or Ctrl-C is pressed; print and return its outcome."""
     from orchestrator.operations.output import RanksOutput
     from orchestrator.report import training
 
@@ -84,26 +92,26 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     outcome = handle.finish()
     is_complete = lines.end()
     if not is_complete:
-        screen.note(f"there is more: orch logs {handle.record.run_id}")
+        screen.note(f"the output shown here is incomplete; all of it: orch logs {handle.record.run_id}")
     screen.end()
     shown = screen.of_ranks if is_complete else "none"
     say(training.as_json(outcome) if as_json else training.text(outcome, shown=shown))
     if not as_json:
-        for line in (output_line(handle, outcome), way_on(outcome)):
+        for line in (output_line(handle, outcome), next_command(outcome)):
             if line:
                 say(line)
     return outcome
 
 
 def file_lines(handle: RunHandle) -> list[str]:
-    """Return where the files of the run are: here, and where its ranks run."""
+    """Return where the files of the run are on this machine and on the nodes."""
     folder, run_dir = str(handle.folder), handle.record.run_dir
     line = f"files: {folder}"
-    return [line] if folder == run_dir else [f"files where the ranks run: {run_dir}", line]
+    return [line] if folder == run_dir else [f"files on the nodes: {run_dir}", line]
 
 
 def output_line(handle: RunHandle, outcome: Outcome) -> str:
-    """Return where a run has written its model, and the command that fetches it; empty if it is unknown."""
+    """Return where a run has written its model and how to fetch it, or '' if that is unknown."""
     from orchestrator.operations.fetch import find_output
 
     output, node = find_output(handle), handle.record.nodes[0]
@@ -111,13 +119,13 @@ def output_line(handle: RunHandle, outcome: Outcome) -> str:
         return ""
     if not node.via and not handle.record.location:
         return f"output: {output}" if Path(output).is_dir() else ""  # the script may write elsewhere
-    return f"output where the ranks ran: {output}; orch fetch {outcome.run_id}{runs_dir_option(outcome)} brings it here"
+    return f"output on the nodes: {output}; to copy it here: orch fetch {outcome.run_id}{runs_dir_option(outcome)}"
 
 
-def way_on(outcome: Outcome) -> str:
-    """What tells more about a run that has ended."""
-    words = {"done": "report", "failed": "logs"}.get(outcome.state)
-    return f"more about it: orch {words} {outcome.run_id}{runs_dir_option(outcome)}" if words else ""
+def next_command(outcome: Outcome) -> str:
+    """Return the command that shows details about an ended run, or ''."""
+    command = {"done": "report", "failed": "logs"}.get(outcome.state)
+    return f"details: orch {command} {outcome.run_id}{runs_dir_option(outcome)}" if command else ""
 
 
 def runs_dir_option(outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""`orch runs`: list, show, logs."""
+"""The commands of `orch runs`: list, show, logs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 
 from orchestrator.cli import attach
 from orchestrator.cli.app import App
-from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, complain
+from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
 from orchestrator.screen import say
 
-app = App(help="The runs: list them, show one, compare two.", invoke_without_command=True)
+app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
 
-# Also behind the subcommand; the variable ORCH_RUNS_DIR is read by the option before it.
-OwnRunsDir = Annotated[
-    Path | None, typer.Option("--runs-dir", metavar="FOLDER", help="Where run directories are kept.")
+# The same option after the subcommand; the option before it reads the variable ORCH_RUNS_DIR.
+SubcommandRunsDir = Annotated[
+    Path | None, typer.Option("--runs-dir", metavar="FOLDER", help="Folder of the run folders.")
 ]
 
 
@@ -26,9 +26,9 @@ OwnRunsDir = Annotated[
 def runs(
     context: typer.Context, inventory: OfInventory = None, runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False
 ) -> None:
-    """List the runs, oldest first: those recorded here, or those of an inventory's nodes.
+    """List the runs recorded on this machine or on the nodes of an inventory, oldest first.
 
-    Exit code 1 if a node did not answer.
+    The exit code is 1 if a node did not respond.
     """
     from orchestrator.operations import runs as operation
     from orchestrator.report import listing
@@ -41,9 +41,9 @@ def runs(
     rows = [asdict(row) for row in found.rows]
     say(listing.as_json("runs", rows) if as_json else listing.table([name_this_machine(row) for row in rows], COLUMNS))
     for line in found.warnings:
-        complain(f"warning: {line}")
+        print_error(f"warning: {line}")
     for line in found.silent:
-        complain(f"no answer from {line}")
+        print_error(f"no response from {line}")
     raise typer.Exit(1 if found.silent else 0)
 
 
@@ -57,14 +57,14 @@ def show(
     context: typer.Context,
     run: RunName = "last",
     inventory: OfInventory = None,
-    runs_dir: OwnRunsDir = None,
+    runs_dir: SubcommandRunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what a run was and how it ended."""
+    """Show a run's settings, layout, results and outcome."""
     from orchestrator.operations import runs as operation
     from orchestrator.report import training
 
-    outcome = operation.outcome(runs_dir or context.obj, run, inventory, complain)
+    outcome = operation.outcome(runs_dir or context.obj, run, inventory, print_error)
     say(training.as_json(outcome) if as_json else training.whole(outcome))
 
 
@@ -73,7 +73,7 @@ def logs(
     context: typer.Context,
     run: RunName = "last",
     rank: Annotated[int | None, typer.Option(metavar="RANK", help="Only this rank.")] = None,
-    runs_dir: OwnRunsDir = None,
+    runs_dir: SubcommandRunsDir = None,
 ) -> None:
-    """Print the logs of a run's ranks: `orch logs` has more options."""
+    """Print the logs of a run's ranks. `orch logs` has more options."""
     attach.logs(run=run, rank=rank, runs_dir=runs_dir or context.obj)

@@ -1,4 +1,4 @@
-"""`orch setup`."""
+"""The command `orch setup`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from orchestrator.cli.stacks import complete_names
 
 def setup(
     stack: Annotated[
-        str, typer.Option(metavar="NAME", help="Which of orch's stacks.", autocompletion=complete_names)
+        str,
+        typer.Option(metavar="NAME", help="Stack to install; `orch stacks` lists them.", autocompletion=complete_names),
     ] = "current",
     wheels: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Take the wheel of the ccl bindings from here, as a release has it, instead of "
-            "building it: no compiler is needed.",
+            help="Folder with the wheel of the ccl bindings, as in a release. Default: build the "
+            "wheel, which needs a compiler.",
         ),
     ] = None,
 ) -> None:
-    """Install a stack beside orch, for training on this machine; what is there already is kept.
+    """Install a stack into orch's environment, for training on this machine.
 
-    PyTorch for CPU, the backend ccl, MPI and the recipes' packages, then a check.
+    Installs PyTorch for CPU, the ccl backend, MPI and the packages of the recipes, then checks
+    them. Packages that are already installed are kept.
     """
     from orchestrator import load
     from orchestrator.operations.setup import set_up

@@ -1,4 +1,4 @@
-"""What `orch train --on slurm` and `orch provision --on slurm` have of their own."""
+"""Options of `orch train --on slurm` and `orch provision --on slurm`."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import replace
 import typer
 
 from orchestrator.cli.groups import Group
-from orchestrator.cli.train import TargetFlags
+from orchestrator.cli.train import TargetCommandLine
 from orchestrator.targets.slurm.options import SlurmOptions
 
-TRAIN = TargetFlags(
-    on=SlurmOptions.on,
-    summary="slurm: as a job of Slurm.",
+TRAIN = TargetCommandLine(
+    name=SlurmOptions.on,
+    summary="slurm: a Slurm job.",
     launchers=("srun",),
-    group=Group(
+    options=Group(
         kind=SlurmOptions,
         panels={
             "Slurm": {
                 "slurm": typer.Option(
                     metavar="KEY=VALUE",
-                    help="An option of sbatch, such as partition, account, time, cpus-per-task, "
-                    "constraint, exclusive; or login=HOST (a login node behind SSH), root, local, "
-                    "python, runs, pmi, setup, max-requeues, allocation; may be repeated.",
+                    help="Option of sbatch, such as partition, account, time, cpus-per-task, "
+                    "constraint or exclusive; or login=HOST (a login node reached through SSH), root, local, "
+                    "python, runs, pmi, setup, max-requeues or allocation. May be repeated.",
                 ),
                 "array": typer.Option(
                     metavar="KEY=VALUE,VALUE",
-                    help="One run for each of these values of a setting, as one job array; given "
-                    "again, one for each combination; %N at the end lets N go at once.",
+                    help="Start one run per value of a setting, as one job array; repeat to run all "
+                    "combinations. Append %N to run at most N at a time.",
                 ),
                 "container": typer.Option(
                     metavar="IMAGE",
-                    help="Run the ranks in this image, which all nodes see: a .sif or a folder by "
-                    "Apptainer or Singularity, a .sqsh by Pyxis. --slurm container-python, "
-                    "container-mounts, container-env-file, container-arguments set the rest.",
+                    help="Run the ranks in this image on a shared file system: a .sif file or a folder with "
+                    "Apptainer or Singularity, a .sqsh file with Pyxis. More settings: --slurm "
+                    "container-python, container-mounts, container-env-file, container-arguments.",
                 ),
                 "slurm_file": typer.Option(
                     envvar="ORCH_SLURM_FILE",
                     metavar="FILE",
-                    help="Such settings as TOML; default: orch-slurm.toml here.",
+                    help="TOML file with --slurm settings. Default: orch-slurm.toml in the current folder.",
                 ),
             }
         },
@@ -46,8 +46,8 @@ TRAIN = TargetFlags(
 )
 SHARED = replace(
     TRAIN,
-    group=Group(
+    options=Group(
         kind=SlurmOptions,
-        panels={"Slurm": {name: TRAIN.group.panels["Slurm"][name] for name in ("slurm", "slurm_file")}},
+        panels={"Slurm": {name: TRAIN.options.panels["Slurm"][name] for name in ("slurm", "slurm_file")}},
     ),
 )

@@ -1,4 +1,4 @@
-"""`orch stacks`."""
+"""The command `orch stacks`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.app import App
-from orchestrator.cli.options import AsJson, check_subcommand, complain
+from orchestrator.cli.options import AsJson, check_subcommand, print_error
 from orchestrator.screen import say
 
-app = App(help="Sets of versions that fit together: list, find, check, fetch them.", invoke_without_command=True)
+app = App(help="List, find, check and fetch stacks: sets of compatible versions.", invoke_without_command=True)
 
 
 def complete_names(incomplete: str) -> list[str]:
@@ -23,13 +23,13 @@ def complete_names(incomplete: str) -> list[str]:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names)]
 ForBackend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="Only what this backend needs; default: all.")
+    str | None, typer.Option("--backend", metavar="NAME", help="Only what this backend needs. Default: all backends.")
 ]
 
 
 @app.callback()
 def stacks(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the stacks: what is in them, and what they need on this machine."""
+    """List the stacks with their versions, and whether they work on this machine."""
     from orchestrator import load
     from orchestrator.operations import stacks as operation
     from orchestrator.report import listing
@@ -38,30 +38,32 @@ def stacks(context: typer.Context, as_json: AsJson = False) -> None:
     if context.invoked_subcommand:
         check_subcommand(context)
         return
-    found, here = load.all_stacks(), operation.here()
-    rows = [report.row(stack, here) for stack in found]
-    say(listing.as_json("stacks", rows) if as_json else report.listing(found, here))
+    known, platform = load.all_stacks(), operation.local_platform()
+    rows = [report.row(stack, platform) for stack in known]
+    say(listing.as_json("stacks", rows) if as_json else report.listing(known, platform))
 
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
-    """Tell everything about a stack, each fact with its source."""
+    """Show a stack in detail, each fact with its source."""
     from orchestrator import load
     from orchestrator.operations import stacks as operation
     from orchestrator.report import stacks as report
 
-    stack, here = load.stack(name), operation.here()
-    say(report.as_json(stack, here) if as_json else report.story(stack, here))
+    stack, platform = load.stack(name), operation.local_platform()
+    say(report.as_json(stack, platform) if as_json else report.story(stack, platform))
 
 
 @app.command()
 def find(
-    torch: Annotated[str | None, typer.Option(metavar="VERSION", help="For example 2.7, or 2.7.0.")] = None,
+    torch: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Version of PyTorch, such as 2.7 or 2.7.0.")
+    ] = None,
     ipex: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of IPEX.")] = None,
     bindings: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of oneccl_bind_pt.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the stack with these versions; versions that do not fit together are refused."""
+    """Find the stack with these versions, or explain why they are incompatible."""
     from orchestrator import load
     from orchestrator.operations import stacks as operation
     from orchestrator.report import stacks as report
@@ -69,7 +71,7 @@ def find(
 
     request = VersionRequest(torch=torch, ipex=ipex, bindings=bindings)
     stack = find_stack(load.all_stacks(), request)
-    say(report.as_json(stack, operation.here()) if as_json else describe_stack(stack))
+    say(report.as_json(stack, operation.local_platform()) if as_json else describe_stack(stack))
 
 
 @app.command()
@@ -78,7 +80,7 @@ def check(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The environment must be this stack; default: it must fit together.",
+            help="Stack to compare with. Default: only check that the versions are compatible.",
             autocompletion=complete_names,
         ),
     ] = None,
@@ -86,56 +88,63 @@ def check(
         str | None, typer.Option(metavar="INVENTORY", help="Check the nodes of this inventory instead.")
     ] = None,
     python: Annotated[
-        str | None, typer.Option(metavar="PROGRAM", help="Interpreter of the environment; default: orch's own.")
+        str | None,
+        typer.Option(metavar="PROGRAM", help="Interpreter of the environment. Default: the one that runs orch."),
     ] = None,
     backend: ForBackend = None,
     shell: Annotated[
-        bool, typer.Option("--shell", help="Check this shell as well, for ranks that are started without orch.")
+        bool, typer.Option("--shell", help="Also check this shell, for ranks that are started without orch.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at an environment and name every mismatch, with its cure. Exit 1 if there is one."""
+    """Check an environment and print every mismatch with its fix.
+
+    The exit code is 1 if there is a mismatch.
+    """
     from orchestrator.errors import RequestError
     from orchestrator.operations import stacks as operation
     from orchestrator.report import stacks as report
 
     if inventory and (python or shell):
         raise RequestError(
-            "--inventory names nodes; --python and --shell are this machine's.",
-            hint="Leave --inventory out, or the other two.",
+            "--inventory checks nodes; --python and --shell check this machine.",
+            hint="Omit --inventory, or --python and --shell.",
         )
     if backend and not stack:
-        raise RequestError("--backend goes with --stack.", hint="Add --stack NAME, or leave --backend out.")
+        raise RequestError("--backend requires --stack.", hint="Add --stack NAME, or omit --backend.")
     environments = (
-        operation.environments_of(inventory, complain)
+        operation.environments_of(inventory, print_error)
         if inventory
         else [operation.environment_of(python or sys.executable, shell=shell)]  # nosec
     )
-    checked = operation.check(environments, operation.asked_stack(stack, backend))
+    checked = operation.check(environments, operation.expected_stack(stack, backend))
     say(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
-    if any(found for _, _, found in checked):
+    if any(mismatches for _, _, mismatches in checked):
         raise typer.Exit(1)
 
 
 @app.command()
 def fetch(
     name: Name,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The wheelhouse: a folder, made if missing.")],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the wheels; created if missing.")],
     find_links: Annotated[
         list[str] | None,
-        typer.Option(metavar="PLACE", help="A folder or page of wheels, instead of the stack's indexes."),
+        typer.Option(metavar="PLACE", help="Folder or web page with wheels, instead of the stack's indexes."),
     ] = None,
     index_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="An index, instead of pip's and the stack's.")
+        str | None, typer.Option(metavar="URL", help="Package index, instead of those of pip and the stack.")
     ] = None,
     python_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Python of the nodes, if it is not orch's own: 3.10.")
+        str | None,
+        typer.Option(
+            metavar="VERSION", help="Python version of the nodes, such as 3.10. Default: the one that runs orch."
+        ),
     ] = None,
     backend: ForBackend = None,
-    any_torch: Annotated[bool, typer.Option("--any-torch", help="Take torch's CUDA build if it comes first.")] = False,
+    any_torch: Annotated[bool, typer.Option("--any-torch", help="Accept the CUDA build of torch.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Download the wheels of a stack, with their hashes, through pip's own configuration."""
+    """Download the wheels of a stack with pip's configuration, and print their hashes."""
     from orchestrator import load
     from orchestrator.operations import wheels as operation
     from orchestrator.report import listing
@@ -149,7 +158,7 @@ def fetch(
         sources=WheelSources(find_links=tuple(find_links or ()), index_url=index_url),
         python=python_version,
         any_torch=any_torch,
-        tell=lambda words: say(words, err=True),
+        tell=print_error,
     )
     rows = [{"file": file, "sha256": digest} for file, digest in hashes.items()]
     say(listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256")))
@@ -159,11 +168,11 @@ def fetch(
 def requirements(
     name: Name,
     without_dependencies: Annotated[
-        bool, typer.Option("--without-dependencies", help="Only those that pip installs with --no-deps.")
+        bool, typer.Option("--without-dependencies", help="Only packages to install with --no-deps.")
     ] = False,
     backend: ForBackend = None,
 ) -> None:
-    """Print a stack's packages as a requirements file for pip."""
+    """Print the packages of a stack as a requirements file for pip."""
     from orchestrator import load
 
     stack = load.stack(name).for_listed_backend(backend) if backend else load.stack(name)

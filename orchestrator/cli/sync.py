@@ -1,4 +1,4 @@
-"""`orch sync`."""
+"""The command `orch sync`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrator.screen import say
 
 def sync(
     inventory: Inventory,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; report drift (exit code 1).")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only report drift; exit code 1 if there is any.")] = False,
     data: Data = None,
     ask_become_pass: AskBecomePass = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring scripts, environment, secrets and data sets to nodes that were provisioned before."""
+    """Update scripts, environment, secrets and data sets on provisioned nodes."""
     from orchestrator.cli.progress import Progress, become_password
     from orchestrator.operations import sync as operation
     from orchestrator.provisioning.plan import ProvisionRequest

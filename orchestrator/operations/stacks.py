@@ -22,11 +22,11 @@ from orchestrator.stacks.stack import TORCH, Stack
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD_LIBRARY_PATH")
 
 
-def here() -> Platform:
+def local_platform() -> Platform:
     return Platform(python=platform.python_version(), system=platform.system(), machine=platform.machine())
 
 
-def asked_stack(name: str | None, backend: str | None) -> Stack | None:
+def expected_stack(name: str | None, backend: str | None) -> Stack | None:
     if name is None:
         return None
     return load.stack(name).for_listed_backend(backend) if backend else load.stack(name)

@@ -32,7 +32,7 @@ def check_cpu_isa() -> None:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or lower it.") from None
 
 
-def left_out(request: TrainRequest) -> Iterator[str]:
+def unreadable_runs(request: TrainRequest) -> Iterator[str]:
     """Yield why runs are not resumed: they are damaged, or may still run on another host."""
     if request.fresh:
         return

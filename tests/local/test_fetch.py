@@ -176,7 +176,7 @@ def test_the_command(orch: Orch, far: Path, tmp_path: Path, sshd: str) -> None:
     assert "log.txt" in done.stderr.splitlines()
     assert len(json.loads((run / "fetched.json").read_text())["files"]) == 4
     again = orch("fetch", "x")
-    assert "4 files, 5.0 MiB, 0 of them new" in again.stdout
+    assert "4 files (5.0 MiB, 0 new)" in again.stdout
     nothing = orch("fetch", "x", "--only", "nothing*")
     assert nothing.returncode == 2
     assert orch("fetch", "x", "--node", "other").returncode == 2

@@ -23,7 +23,7 @@ def test_stop_takes_the_newest_run_that_has_not_ended_and_names_the_others(orch:
     make_run(tmp_path / "runs", "29990101-120000-qa-0000", created=32472144000.0)
     stopped = orch("stop")
     assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
-    assert f"Not stopped: {planned.name}." in stopped.stdout
+    assert f"Still running: {planned.name}." in stopped.stdout
     assert orch("stop", live).returncode == 0
     again = json.loads(orch("stop", "--json").stdout)
     assert (again["run_id"], again["not_stopped"]) == (planned.name, [])

@@ -95,7 +95,7 @@ def test_an_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path
     assert f"weights {weights[0].group(1)}" in done.stderr, "rank 0 is heard"
     assert log(run, 1).endswith(f"{backend}\n")
     assert str(run) in done.stdout
-    assert done.stdout.endswith(f"more about it: orch report {run.name}\n")
+    assert done.stdout.endswith(f"details: orch report {run.name}\n")
 
 
 @pytest.mark.parametrize("name", ["two words", "$(touch PWNED)", 'it\'s "q"', "new\nline", "-n*"])
@@ -192,7 +192,7 @@ def test_the_first_failing_rank_is_named_and_the_others_are_stopped(
     assert "most recent call first" not in done.stderr
     assert what in done.stdout
     run = last_run(tmp_path)
-    assert done.stdout.endswith(f"more about it: orch logs {run.name}\n")
+    assert done.stdout.endswith(f"details: orch logs {run.name}\n")
     assert "time.sleep" in log(run, 0) or 'script.py", line' in log(run, 0), "its stack is kept"
     assert left_behind(run) == []
 

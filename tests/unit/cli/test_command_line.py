@@ -50,23 +50,23 @@ def refused(*words: str) -> str:
         ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: no recipe.toml"),
         ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks unless --launcher is given"),
         ((*K8S, "--min-nodes", "1"), "min_nodes without --max-restarts"),
-        ((*K8S, "-o", "yaml", "--json"), "-o yaml is the plan's manifest: not with --json"),
-        ((*K8S[:-1], "-o", "yaml"), "-o yaml is the plan's manifest: for --dry-run"),
+        ((*K8S, "-o", "yaml", "--json"), "-o yaml does not work with --json"),
+        ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run"),
         (("train", "bert-qa", "--k8s", "cpu=2"), "--k8s is for --on k8s"),
         (("train", "bert-qa", "--k8s-file", "x.toml"), "--k8s-file is for --on k8s"),
-        (("train", "bert-qa", "--launcher", "mpijob"), "--launcher mpijob is for --on k8s"),
+        (("train", "bert-qa", "--launcher", "mpijob"), "--launcher mpijob requires --on k8s"),
         (("train", "bert-qa", "--on", "nosuch"), "--on nosuch"),
         (("train", "bert-qa", "--ppn", "many"), "--ppn many: expected a number or auto"),
         (
             ("data", "prepare", "text", "x.txt", "--out", "data", "--set", "kind=wikipedia"),
             "--set kind=wikipedia: this command sets it",
         ),
-        (("runs", "--json", "show"), "--json before show is not read"),
-        (("runs", "--inventory", "lab", "logs"), "--inventory before logs is not read"),
-        (("recipes", "--json", "schema"), "--json before schema is not read"),
-        (("stacks", "--json", "show", "current"), "--json before show is not read"),
-        (("k8s", "init", "--json"), "--json is for --apply"),
-        (("image", "build", "--dry-run", "--json"), "--json is not for --dry-run"),
+        (("runs", "--json", "show"), "--json has no effect before 'show'"),
+        (("runs", "--inventory", "lab", "logs"), "--inventory has no effect before 'logs'"),
+        (("recipes", "--json", "schema"), "--json has no effect before 'schema'"),
+        (("stacks", "--json", "show", "current"), "--json has no effect before 'show'"),
+        (("k8s", "init", "--json"), "--json requires --apply"),
+        (("image", "build", "--dry-run", "--json"), "--json does not work with --dry-run"),
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
 )
@@ -85,9 +85,9 @@ def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> Non
         (("nodes", "broken.yml"), "ansible-inventory -i broken.yml --list`"),
         (("train", "bert-qa", "--on", "k8s", "--k8s", "image=x"), "--nodes 4: four pods"),
         (("train", "bert-qa", "--set", "seed"), "--set learning_rate=1e-4"),
-        (("train", "bert-qa", "--ppn", "two"), "--ppn 4: four ranks on each node."),
+        (("train", "bert-qa", "--ppn", "two"), "four ranks per node: --ppn 4"),
         (("runs", "show", "last"), "`orch train` starts one."),
-        (("runs", "20261122-184302-bert-qa-3d0a"), "runs show 20261122-184302-bert-qa-3d0a` shows"),
+        (("runs", "20261122-184302-bert-qa-3d0a"), "runs show 20261122-184302-bert-qa-3d0a"),
         (("runs", "shwo"), "Did you mean 'show'?"),
         (("setup", "--wheels", "nowhere"), "leave --wheels out: they are built here then."),
         (("init", "lab", "alice@"), "Examples: node1, alice@node1:2222"),
@@ -124,7 +124,7 @@ def test_a_setting_of_a_wrong_type_is_refused_before_anything_starts(where: tupl
 def test_an_option_of_a_script_is_told_where_it_belongs() -> None:
     found = refusal("train", "own.py", "--epochs", "3")
     assert found.message == "No such option: --epochs."
-    assert "go after --: orch train script.py -- --its --flags." in found.hint
+    assert "go after --: orch train script.py -- --epochs 3." in found.hint
     assert "Did you mean --nodes?" in refusal("train", "own.py", "--node", "3").hint
     assert "after --" not in orch("runs", "--epochs", "3").stderr
 
@@ -132,8 +132,8 @@ def test_an_option_of_a_script_is_told_where_it_belongs() -> None:
 def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
     """They went to the ranks, which refused them after a quarter of a minute."""
     found = refusal("train", "bert-qa", "learning_rate=1e-4")
-    assert "'learning_rate=1e-4' behind the recipe" in found.message
-    assert "--set learning_rate=1e-4 changes a setting" in found.hint
+    assert "Unexpected argument 'learning_rate=1e-4'" in found.message
+    assert "--set learning_rate=1e-4" in found.hint
     own = ("train", "own.py", "--backend", "gloo", "--dry-run")
     assert orch(*own, "data.csv").exit_code == 0
     assert orch(*K8S, "--", "--seed", "3").exit_code == 0
@@ -141,7 +141,7 @@ def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
 
 def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
     own = ("train", "own.py", "--backend", "gloo", "--dry-run")
-    assert "-o yaml is for --on k8s: this plan is a shell script" in refused(*own, "-o", "yaml")
+    assert "-o yaml requires --on k8s: this plan is a shell script" in refused(*own, "-o", "yaml")
     for more in (("--json",), ("-o", "json")):
         assert json.loads(orch(*own, *more).stdout)["kind"] == "plan"
     assert "kind: TrainJob" in orch(*K8S, "-o", "yaml").stdout
@@ -155,10 +155,24 @@ def test_the_environment_names_a_file_for_pods_alone(monkeypatch: pytest.MonkeyP
     assert "/nonexistent" in refused(*K8S)
 
 
-def test_help_has_a_panel_for_each_group() -> None:
-    text = orch("train", "--help").stdout
-    panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Containers", "Kubernetes", "Output"]
-    found = [text.index(f"─ {name} ─") for name in panels]
-    assert found == sorted(found)
-    for flag in ("--set", "--recipe-path", "--wait", "--detach", "-o", "--json", "--ppn"):
-        assert flag in text
+@pytest.mark.parametrize(
+    ("arguments", "shown", "hidden"),
+    [
+        pytest.param((), {}, {"k8s": "Kubernetes", "slurm": "Slurm"}, id="plain"),
+        pytest.param(("--on", "k8s"), {"k8s": "Kubernetes"}, {"slurm": "Slurm"}, id="k8s"),
+        pytest.param(("--on=slurm",), {"slurm": "Slurm"}, {"k8s": "Kubernetes"}, id="slurm"),
+    ],
+)
+def test_help_shows_options_of_the_selected_target_only(
+    arguments: tuple[str, ...], shown: dict[str, str], hidden: dict[str, str]
+) -> None:
+    text = orch("train", *arguments, "--help").stdout
+    panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Containers", *shown.values(), "Output"]
+    positions = [text.index(f"─ {name} ─") for name in panels]
+    assert positions == sorted(positions)
+    for option in ("--set", "--recipe-path", "--wait", "--detach", "-o", "--json", "--ppn"):
+        assert option in text
+    for target, panel in hidden.items():
+        assert f"─ {panel} ─" not in text
+        assert f"{panel} (--{target}" in text
+        assert f"train --on {target} --help" in " ".join(text.split())

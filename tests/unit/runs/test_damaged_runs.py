@@ -21,7 +21,7 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import ConfinedFolder, write_whole
 from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
-from orchestrator.operations.train import left_out
+from orchestrator.operations.train import unreadable_runs
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import damaged, resume, store
 from orchestrator.runs.state_files import supervises
@@ -74,8 +74,8 @@ def test_a_damaged_plan_hides_no_other_run(base: Path, harm: str) -> None:
 def test_a_run_that_may_not_be_carried_on_for_its_damage_is_named(base: Path) -> None:
     (base / BAD / "plan.json").write_text("")
     request = TrainRequest(recipe="qa", runs_dir=base)
-    assert [BAD in line for line in left_out(request)] == [True]
-    assert list(left_out(replace(request, fresh=True))) == []
+    assert [BAD in line for line in unreadable_runs(request)] == [True]
+    assert list(unreadable_runs(replace(request, fresh=True))) == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to nothing", "unreadable"])
