@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from orch_node.protocol.events import KINDS
-from orch_node.protocol.events.of_ranks import Event
+from orch_node.protocol.events.rank_events import Event
 
 HEAD = """# Events
 

@@ -80,7 +80,7 @@ def launch_open_mpi(job: Job) -> Launch:
     """Return the command of Open MPI 5 (PRRTE); the supervisor allows it to run as root."""
     program, size = job.mpi_program(), job.layout.world_size
     options = open_mpi_options(job)
-    command = mpirun.open_mpi(program, job.hostfile, size, job.ranks, options=options, carried=PASSED_VARIABLES)
+    command = mpirun.open_mpi(program, job.hostfile, size, job.ranks, options=options, exported=PASSED_VARIABLES)
     return Launch(
         command=Command(argv=command.argv),
         summary="mpirun of Open MPI",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_node.protocol import fabrics
-from orch_node.protocol.environment import held_to as held_to
+from orch_node.protocol.environment import interface_variables as interface_variables
 from orch_node.protocol.fabrics import Device
 
 from orchestrator.errors import PlanError
@@ -40,12 +40,15 @@ class Link:
         If another interface has the same address on all nodes, such as docker0, the mpi transport hangs silently unless
         libfabric gets the interface's name.
         """
-        return {**held_to(self.interface), **fabrics.node_variables(self.fabric, self.interface, self.devices)}
+        return {
+            **interface_variables(self.interface),
+            **fabrics.node_variables(self.fabric, self.interface, self.devices),
+        }
 
     def rank_environments(self, numa: tuple[int | None, ...], transport: str) -> tuple[dict[str, str], ...]:
         """Return the variables of each of the node's ranks, whose cores are on the NUMA nodes `numa`."""
         return tuple(
-            fabrics.rank_variables(self.fabric, names, transport) for names in fabrics.shares(self.devices, numa)
+            fabrics.rank_variables(self.fabric, names, transport) for names in fabrics.share_devices(self.devices, numa)
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orch_node import supervisor_state
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED
-from orch_node.protocol.record import FIRST_TARGET, RunRecord
+from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
 
 from orchestrator.errors import OrchError
 from orchestrator.operations.find import find, handle_of, renewed
@@ -79,7 +79,7 @@ def refresh_live(base: Path, tell: Tell) -> None:
 
 def is_local(record: RunRecord) -> bool:
     """Return whether all ranks run on this machine, without a batch system."""
-    return record.target == FIRST_TARGET and not any(node.via for node in record.nodes)
+    return record.target == DEFAULT_TARGET and not any(node.via for node in record.nodes)
 
 
 def outcome(base: Path, name: str, inventory: str | None, tell: Tell) -> Outcome:

@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping
 
 from orch_node.protocol import layout as run_layouts
-from orch_node.protocol.environment import ALWAYS, local_numbers, preloaded
+from orch_node.protocol.environment import ALWAYS, local_rank_variables, preload_variables
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
 
 from orchestrator.model.cluster import Node
 from orchestrator.model.layout import Layout, Place
-from orchestrator.model.links import LOOPBACK, Link, held_to
+from orchestrator.model.links import LOOPBACK, Link, interface_variables
 from orchestrator.model.process_group import Backend
 
 TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
@@ -51,7 +51,7 @@ def node_entry(node: Node, link: Link | None) -> NodeEntry:
         torch=node.facts.packages.get("torch"),
         address=link.address if link else None,
         interface=link.interface if link else None,
-        env=link.environment() if link else held_to(LOOPBACK),
+        env=link.environment() if link else interface_variables(LOOPBACK),
         repair=node.repair,
         recorded=not node.local,
     )
@@ -70,7 +70,7 @@ def device_variables(
 
 def placement(place: Place, backend: Backend, places: tuple[Place, ...], devices: Mapping[str, str]) -> Placement:
     """Return the placement of a rank; `places` are all of its node, `devices` the variables for its devices."""
-    numbers = local_numbers(dict(backend.env), place.local_rank, place.local_world_size)
+    numbers = local_rank_variables(dict(backend.env), place.local_rank, place.local_world_size)
     return Placement(
         rank=place.rank,
         node=place.node,
@@ -111,7 +111,7 @@ def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...]
         **ALWAYS,
         **dict(backend.env),
         **launcher,
-        **preloaded(preload),
+        **preload_variables(preload),
     }
     return json.dumps(environment, indent=1) + "\n"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from orch_node.protocol.events import Event, UnreadableEvent, UnreadableEvents, understood
+from orch_node.protocol.events import Event, UnreadableEvent, UnreadableEvents, parse_line
 
 Kind = TypeVar("Kind", bound=Event)
 BLOCK_BYTES = 1 << 20  # read at a time
@@ -21,7 +21,7 @@ def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
     """The events of a run of so many ranks (0: nobody knows); in the place of one that cannot be
     read stands a LeftOut. Never raises."""
     for line in lines:
-        event = understood(line)
+        event = parse_line(line)
         if 0 < ranks <= event.rank:
             yield UnreadableEvent(time=event.time, text=f"rank {event.rank} does not belong to this run")
         else:
@@ -114,4 +114,4 @@ def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
 
 def notes(events: Iterable[Event]) -> list[str]:
     """What was left out of them, in words: a line for each rank."""
-    return UnreadableEvents(event for event in events if isinstance(event, UnreadableEvent)).words()
+    return UnreadableEvents(event for event in events if isinstance(event, UnreadableEvent)).describe_all()

@@ -82,7 +82,7 @@ def render(origin: Provenance) -> dict[str, Any]:
 
 def parse(value: object) -> Provenance:
     """What `render` made, now or in an earlier version. Raises ProtocolError."""
-    known = values.an_object(value, WHERE)
+    known = values.check_object(value, WHERE)
     names = [one.name for one in fields(Provenance) if one.name != "command"]
     found = values.read(Provenance, {name: known[name] for name in names if known.get(name) is not None}, WHERE)
     return replace(found, command=recorded_command(known.get("command")))

@@ -177,7 +177,7 @@ def test_a_script_that_writes_past_report_ends_no_process_of_a_pod(tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     told = events(done.stdout)
     left = [one["text"] for one in told if one["event"] == "left_out"]
-    assert left == ["outcome is told by no rank", "progress: step is 'three', not a number"]
+    assert left == ["ranks cannot report the event outcome", "progress: step is 'three', not a number"]
     assert not [one for one in told if one["event"] == "outcome"]
 
 

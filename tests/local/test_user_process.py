@@ -253,7 +253,7 @@ def test_a_script_that_reports_nonsense_trains_to_its_end(orch: Orch, tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
     assert [line.partition(" could")[0] for line in notes] == [
-        "note: 1 event that is no rank's",
+        "note: 1 event without a rank",
         "note: 7 events of rank 0",
         "note: 7 events of rank 1",
     ]

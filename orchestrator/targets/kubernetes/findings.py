@@ -19,7 +19,7 @@ Json = Mapping[str, Any]
 BF16_LABELS = ("feature.node.kubernetes.io/cpu-cpuid.AVX512BF16", "feature.node.kubernetes.io/cpu-cpuid.AMXBF16")
 ROLE = "`orch k8s role | kubectl apply -f -`, by an administrator, makes a Role; bind it to you."
 
-SIGNS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
+PROGRESS_EVENTS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Finding:
     cure: str = ""
 
     def describe(self) -> str:
-        line = f"{SIGNS[self.state]}  {self.topic}: {self.words}"
+        line = f"{PROGRESS_EVENTS[self.state]}  {self.topic}: {self.words}"
         return f"{line}\n      cure: {self.cure}" if self.cure else line
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch_node.protocol import values
-from orch_node.protocol.record import WHERE, RunRecord, parse, render
+from orch_node.protocol.record import SOURCE, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
@@ -83,12 +83,12 @@ def with_lists(stored: object) -> RunRecord:
     Raises:
         ProtocolError: if it is malformed or describes an impossible run.
     """
-    fields = values.an_object(stored, WHERE)
-    pods = values.read(PodNumbers, fields.get("pods"), f"{WHERE}: pods")
+    fields = values.check_object(stored, SOURCE)
+    pods = values.read(PodNumbers, fields.get("pods"), f"{SOURCE}: pods")
     if not 0 < pods.nodes * pods.ppn <= MAX_RANKS or min(pods.nodes, pods.ppn, pods.threads) < 1:
-        raise ProtocolError(f"{WHERE}: pods: {pods.nodes} with {pods.ppn} ranks each is impossible.")
+        raise ProtocolError(f"{SOURCE}: pods: {pods.nodes} with {pods.ppn} ranks each is impossible.")
     if not names.is_dns_label(pods.word):
-        raise ProtocolError(f"{WHERE}: pods: {pods.word!r:.80} is not a valid pod name.")
+        raise ProtocolError(f"{SOURCE}: pods: {pods.word!r:.80} is not a valid pod name.")
     layout = uniform_layout(prefix=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
     nodes = [{"node": node, "via": []} for node in layout.nodes]
     return parse({**fields, "nodes": nodes, "layout": values.record(layout.places)})

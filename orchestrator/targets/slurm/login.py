@@ -116,7 +116,7 @@ def ask(host: Ssh, python: str) -> Seen:
         raise ExecuteError(f"{host.node}: {python} does not run: {answer.err.strip()[-300:]}", hint=HINT)
     where = f"the facts of {host.node}"
     try:
-        found = validate(NodeFacts, values.an_object(values.loads(answer.out, where), where), where)
+        found = validate(NodeFacts, values.check_object(values.loads(answer.out, where), where), where)
     except ProtocolError as error:
         raise ExecuteError(f"{host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
     return Seen(facts=parse_facts(found), home=home.out)

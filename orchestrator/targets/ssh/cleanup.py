@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from orch_node.protocol import values
 from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
-from orch_node.protocol.listing import SetAside
+from orch_node.protocol.listing import DamagedRuns
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
@@ -61,7 +61,7 @@ def node_cleanup(answer: NodeAnswer) -> NodeCleanup:
     )
 
 
-Report = TypeVar("Report", RunEnded, Leftovers, Cleaned, SetAside)
+Report = TypeVar("Report", RunEnded, Leftovers, Cleaned, DamagedRuns)
 
 
 def read(kind: type[Report], answer: NodeAnswer) -> Report | NodeCleanup:
@@ -192,7 +192,7 @@ def aside_there(
 
 
 def aside_on(node: NodeCleanup, answer: NodeAnswer) -> NodeCleanup:
-    found = read(SetAside, answer)
+    found = read(DamagedRuns, answer)
     if isinstance(found, NodeCleanup):
         problem = f"its damaged runs are not known: {found.problem}"
         return node if node.problem else replace(node, problem=problem)

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from orch_node.protocol import files
-from orch_node.protocol.record import FIRST_TARGET, RunNode, RunRecord
+from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.hostlist import fold
@@ -31,7 +31,7 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
         )
     if told_by not in named:
         raise UntrustedRecordError(f"{told_by} tells of {record.run_id}, of which it is no node.", hint=HINT)
-    if record.target != FIRST_TARGET or record.location:
+    if record.target != DEFAULT_TARGET or record.location:
         raise UntrustedRecordError(
             f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes.", hint=HINT
         )

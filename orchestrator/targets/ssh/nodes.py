@@ -52,7 +52,7 @@ def ask_all(
             answer = connection.capture(command(host), seconds=seconds)
             if answer.code != 0:
                 return NodeAnswer(node=host.node, value=None, problem=last_line(answer.err))
-            value = values.an_object(values.loads(answer.out, "its answer"), "its answer")
+            value = values.check_object(values.loads(answer.out, "its answer"), "its answer")
             return NodeAnswer(node=host.node, value=value)
         except ExecuteError as error:
             return NodeAnswer(node=host.node, value=None, problem=error.message)

@@ -191,13 +191,13 @@ def test_a_slower_network_is_no_second_rail(tmp_path: Path) -> None:
     ],
 )
 def test_each_rank_is_near_its_devices(numa: tuple[int | None, ...], shares: tuple[tuple[str, ...], ...]) -> None:
-    assert protocol.shares((device("a", 0), device("b", 1)), numa) == shares
+    assert protocol.share_devices((device("a", 0), device("b", 1)), numa) == shares
 
 
 def test_two_devices_on_one_numa_node_are_dealt_out() -> None:
     both = (device("a", 0), device("b", 0))
-    assert protocol.shares(both, (0,)) == (("a", "b"),)
-    assert protocol.shares(both, (0, 0, 1)) == (("a",), ("b",), ("a",))
+    assert protocol.share_devices(both, (0,)) == (("a", "b"),)
+    assert protocol.share_devices(both, (0, 0, 1)) == (("a",), ("b",), ("a",))
 
 
 @pytest.mark.parametrize("fabric", RDMA)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orch_node.protocol import agent, container, events, layout, listing, outcome, pod, record, values
 from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
-from orch_node.protocol.listing import ListedRun, SetAside
+from orch_node.protocol.listing import DamagedRuns, ListedRun
 from orch_node.protocol.logs import LogChunk
 from orch_node.protocol.values import ProtocolError
 
@@ -37,7 +37,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "an event": events.parse,
     "a question": agent.parse_request,
     "an answer": agent.parse_response,
-    **{one.__name__: of(one) for one in (RunEnded, Leftovers, Cleaned, SetAside, LogChunk)},
+    **{one.__name__: of(one) for one in (RunEnded, Leftovers, Cleaned, DamagedRuns, LogChunk)},
 }
 WORDS = st.one_of(
     st.binary(max_size=60),

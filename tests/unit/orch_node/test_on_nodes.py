@@ -52,7 +52,7 @@ def test_a_spare_stands_in_for_a_lost_node() -> None:
     assert layouts.replace_hosts(of_open_mpi, before, stand_ins) == (
         "10.0.0.0 slots=1\n10.0.0.8 slots=12\n10.0.0.2 slots=1\n"
     )
-    after = before.replaced(stand_ins)
+    after = before.replace_nodes(stand_ins)
     assert after.node_names == ["node0", "node8", "node2"]
     assert list(after.spare_hosts) == ["node9"]
     assert layouts.claim_of("/run", before, "node9").cpus == (0,)
@@ -199,10 +199,10 @@ def test_the_words_of_a_kernel_message() -> None:
 
 def test_a_layout_without_its_lost_node() -> None:
     whole = layout("node0", "node1", "node1", "node2")
-    left = whole.without({"node1"})
+    left = whole.remove_nodes({"node1"})
     assert [(place.rank, place.node) for place in left.ranks] == [(0, "node0"), (1, "node2")]
     assert (left.world_size, left.planned_size) == (2, 4)
-    assert left.without({"node2"}).planned_size == 4
+    assert left.remove_nodes({"node2"}).planned_size == 4
     assert whole.planned_size == 4
     hosts = layouts.remove_hosts("a:1\nb:2\nc:1\n", whole, {"node1"})
     assert hosts == "a:1\nc:1\n"

@@ -42,7 +42,7 @@ def test_a_layout_is_read_as_it_was_written() -> None:
         (("world_size",), True, "world_size is True"),
         (("ranks", 1, "cpus"), [0, "1"], r"ranks\[1\]: cpus\[1\] is '1'"),
         (("ranks", 0, "env"), {"A": 1}, r"ranks\[0\]: env.A is 1, not text"),
-        (("ranks", 0), None, r"ranks\[0\] is None, no object"),
+        (("ranks", 0), None, r"ranks\[0\] is None, not an object"),
         (("nodes",), {}, "nodes is {}, not a list"),
         (("surprise",), 1, "layout.json has the unknown key 'surprise'"),
         (("nodes", 0, "surprise"), 1, r"nodes\[0\] has the unknown key"),
@@ -229,7 +229,7 @@ def test_a_container_is_read_as_it_was_written() -> None:
 
 
 def blamed(*told: events.Event) -> int:
-    end = failures.culprit(failures.rank_ends(told).values())
+    end = failures.first_cause(failures.rank_ends(told).values())
     assert end is not None
     return end.rank
 
@@ -238,7 +238,7 @@ def test_the_first_rank_that_failed_is_to_blame() -> None:
     assert blamed(Raised(rank=2, text="boom"), Raised(rank=1, text="boom")) == 2
     assert blamed(Exited(rank=1, code=3), Raised(rank=2, text="boom")) == 1
     assert blamed(Raised(text="error: the launcher started 3 ranks")) == -1
-    assert failures.culprit(failures.rank_ends([Exited(rank=0)]).values()) is None
+    assert failures.first_cause(failures.rank_ends([Exited(rank=0)]).values()) is None
 
 
 @pytest.mark.parametrize(
@@ -272,14 +272,14 @@ def test_a_rank_without_memory_is_no_consequence() -> None:
 
 
 def test_intels_openmp_is_told_how_to_pin() -> None:
-    assert environment.preloaded([]) == {}
-    assert environment.preloaded(["/a/libtcmalloc.so"]) == {"LD_PRELOAD": "/a/libtcmalloc.so"}
-    found = environment.preloaded(["/a/libiomp5.so", "/b.so"])
+    assert environment.preload_variables([]) == {}
+    assert environment.preload_variables(["/a/libtcmalloc.so"]) == {"LD_PRELOAD": "/a/libtcmalloc.so"}
+    found = environment.preload_variables(["/a/libiomp5.so", "/b.so"])
     assert found.keys() == {"LD_PRELOAD", "KMP_AFFINITY", "KMP_BLOCKTIME"}
 
 
 def test_the_words_of_mpi() -> None:
-    words = mpirun.open_mpi("mpirun", "hosts", 4, ("python", "-n"), carried=("PATH",))
+    words = mpirun.open_mpi("mpirun", "hosts", 4, ("python", "-n"), exported=("PATH",))
     assert words.argv[words.size_at] == "4"
     assert words.argv[words.size_at - 3 : words.size_at] == ("-x", "PATH", "-n")
     assert mpirun.hostfile("openmpi", [("fe80::1", 2)]) == "fe80::1 slots=2\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from orch_node.protocol.environment import defaults, with_defaults
+from orch_node.protocol.environment import apply_defaults, defaults
 
 from orchestrator import load
 from orchestrator.errors import OrchError
@@ -13,17 +13,17 @@ VARIABLE = {"SOME_SETTING": "1"}
 
 
 def test_a_variable_that_nobody_set_is_the_recipes() -> None:
-    assert with_defaults({"A": "1", **defaults(VARIABLE)})["SOME_SETTING"] == "1"
+    assert apply_defaults({"A": "1", **defaults(VARIABLE)})["SOME_SETTING"] == "1"
 
 
 @pytest.mark.parametrize("own", ["0", ""])
 def test_what_the_user_set_stays(own: str) -> None:
     given = {"SOME_SETTING": own, **defaults(VARIABLE)}
-    assert with_defaults(given)["SOME_SETTING"] == own
+    assert apply_defaults(given)["SOME_SETTING"] == own
 
 
 def test_a_script_of_ones_own_has_none() -> None:
-    assert with_defaults({"A": "1", **defaults({})}) == {"A": "1"}
+    assert apply_defaults({"A": "1", **defaults({})}) == {"A": "1"}
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "1A"])

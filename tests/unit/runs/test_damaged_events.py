@@ -61,15 +61,15 @@ FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthChec
         ('{"event": "progress", "rank": 1, "loss": "1.5"}', 1, "progress: loss is '1.5', not"),
         ('{"event": "progress", "rank": 1, "step": NaN}', 1, "progress: step is nan, not"),
         ('{"event": "progress", "rank": "1"}', -1, "progress: rank is '1', not a whole number"),
-        ('{"event": "progress", "rank": -2}', -1, "progress: rank is -2"),
+        ('{"event": "progress", "rank": -2}', -1, "progress: rank -2"),
         ('{"event": "exit", "rank": 0, "code": 1e400}', 0, "exit: code is inf, not"),
-        ('{"event": "joined", "rank": 0, "time": -5}', 0, "joined: time is -5"),
-        ('{"event": "joined", "rank": 0, "time": 1e300}', 0, "joined: time is 1e+300"),
-        ('{"event": "joined", "rank"', -1, "no JSON"),
-        ('{"event": 7, "rank": 0}', 0, "an event has a name"),
+        ('{"event": "joined", "rank": 0, "time": -5}', 0, "joined: time -5"),
+        ('{"event": "joined", "rank": 0, "time": 1e300}', 0, "joined: time 1e+300"),
+        ('{"event": "joined", "rank"', -1, "not valid JSON"),
+        ('{"event": 7, "rank": 0}', 0, "an event must have a name"),
         (DEEP, -1, "nested"),
         (HUGE, -1, "digits"),
-        ('{"event": "x", "rank": 0, "text": "' + "x" * (1 << 25) + '"}', -1, "longer than"),
+        ('{"event": "x", "rank": 0, "text": "' + "x" * (1 << 25) + '"}', -1, "more than 16777216 bytes"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -135,10 +135,10 @@ def test_what_was_left_out_is_told_once_by_rank() -> None:
     tally = UnreadableEvents()
     for text in ("progress: step is 'x', not a number", "progress: step is 'x', not a number"):
         tally.add(UnreadableEvent(rank=1, text=text))
-    tally.add(UnreadableEvent(rank=-1, count=2, text="no JSON"))
-    assert tally.words() == [
-        "note: 2 events that are no rank's could not be read and were left out: no JSON",
-        "note: 2 events of rank 1 could not be read and were left out: progress: step is 'x', not a number",
+    tally.add(UnreadableEvent(rank=-1, count=2, text="not valid JSON"))
+    assert tally.describe_all() == [
+        "note: 2 events without a rank could not be read: not valid JSON",
+        "note: 2 events of rank 1 could not be read: progress: step is 'x', not a number",
     ]
     assert [one.count for one in tally.events()] == [2, 2]
 
@@ -147,7 +147,7 @@ def test_of_many_reasons_a_few_are_told() -> None:
     tally = UnreadableEvents()
     for number in range(100):
         tally.add(UnreadableEvent(rank=0, text=f"reason {number}"))
-    (words,) = tally.words()
+    (words,) = tally.describe_all()
     assert words.startswith("note: 100 events of rank 0")
     assert words.endswith("reason 0; reason 1; reason 2; and others")
     assert len(tally.reasons[0]) < 5
@@ -188,9 +188,9 @@ def test_a_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_pat
     assert row.progress == "3/?"
     found = outcome_of(run)
     text = training.whole(found)
-    words = "note: 2 events of rank 1 could not be read and were left out: progress: step is "
+    words = "note: 2 events of rank 1 could not be read: progress: step is "
     assert text.count(words) == 1
-    assert "note: 3 events that are no rank's could not be read" in text
+    assert "note: 3 events without a rank could not be read" in text
     assert found.notes[0] in json.loads(training.as_json(found))["notes"]
     page = report(tmp_path, ["last"], inventory=None, output=None, tell=print).read_text()
     assert "2 events of rank 1 could not be read" in page

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from orch_node.protocol import events
-from orch_node.protocol.events import HEADER, KINDS, OF_SCRIPTS, Progress, UnreadableEvent
+from orch_node.protocol.events import HEADER, KINDS, SCRIPT_EVENTS, Progress, UnreadableEvent
 
 # A write of at most PIPE_BUF bytes is atomic on a pipe (POSIX write(2)), so lines of several
 # processes that share one pipe never mix. Linux: 4096.
@@ -32,7 +32,7 @@ def encode(event: str, fields: dict[str, Any]) -> bytes:
     """One event as a line of at most PIPE_BUF bytes; long texts keep their end."""
     kept = {name: _tail(value, LONGEST_TEXT) for name, value in fields.items()}
     rank = int(os.environ.get("RANK", "-1"))
-    record = {**events.head(event, rank, round(time.time(), 3)), **kept}
+    record = {**events.event_header(event, rank, round(time.time(), 3)), **kept}
     if restarted := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         record["restart"] = restarted
     line = json.dumps(record, default=_number_in).encode() + b"\n"
@@ -65,7 +65,7 @@ def report(event: str = "", /, **fields: Any) -> None:
 
 def send(event: events.Event) -> None:
     """Send one of orch's own events; its rank and time are those of this process and of now."""
-    _write(encode(event.kind, events.body(event)))
+    _write(encode(event.kind, events.event_fields(event)))
 
 
 def warn(text: str) -> None:
@@ -85,11 +85,11 @@ def note(**figures: object) -> None:
 def _report(name: Any, fields: dict[str, Any]) -> str:
     """-> why it was not sent."""
     kind = KINDS.get(name) if isinstance(name, str) else None
-    if kind is not None and kind not in OF_SCRIPTS:
+    if kind is not None and kind not in SCRIPT_EVENTS:
         return f"{name} is an event of orch's own; a script's may have any other name"
     try:
         line = encode(name, fields)
-        found = events.understood(line)
+        found = events.parse_line(line)
     except Exception as error:  # of whatever type a value's own methods raise
         return f"{name!r:.60}: {_words(error)}"
     if isinstance(found, UnreadableEvent):

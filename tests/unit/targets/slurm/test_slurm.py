@@ -674,7 +674,7 @@ def test_node0s_address_comes_into_the_launchers_words(tmp_path: Path) -> None:
 
 def test_too_few_cores_and_no_bf16_are_told_with_the_way_out(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
-    with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 cores, and --ppn is 2"):
+    with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 cores, but --ppn is 2"):
         job_layout.check_nodes(config, [hello(1, cores=1)])
     config = config_of(tmp_path, {**CONFIG_OF, "precision": "bf16"})
     with pytest.raises(job_layout.LayoutError, match="n2 has no BF16 instructions"):

@@ -23,7 +23,7 @@ from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
 from orch_node.protocol import cleanup, files, outcome
-from orch_node.protocol.cleanup import Cleaned, EndedAndLeft, Leftovers, RunEnded
+from orch_node.protocol.cleanup import Cleaned, CleanedRun, Leftovers, RunEnded
 from orch_node.protocol.outcome import ProcessRecord
 
 ELSEWHERE_SECONDS = 4.0  # below 10 s together with the patience below and the connection
@@ -221,16 +221,16 @@ def clean(runs_dir: str, excluded: list[str]) -> Cleaned:
     """
     excluded = [*excluded, *runs_elsewhere(runs_dir)]
     living = {*excluded, *watched_runs(runs_dir)}
-    runs: dict[str, EndedAndLeft] = {}
+    runs: dict[str, CleanedRun] = {}
     for run in unwatched_processes(runs_dir):
         if run not in excluded:
             result = terminate_run(os.path.join(os.path.abspath(runs_dir), run))
-            runs[run] = EndedAndLeft(
+            runs[run] = CleanedRun(
                 ended=tuple(map(to_record, result.ended)), left=tuple(map(to_record, result.remaining))
             )
     for run in unwatched_containers(runs_dir, living):
         removed, remaining = containers.remove_all(Path(runs_dir, run))
-        report = runs.get(run, EndedAndLeft())
+        report = runs.get(run, CleanedRun())
         runs[run] = replace(report, ended=(*report.ended, *removed), left=(*report.left, *remaining))
     folders = [folder for folder in sorted(Path(runs_dir).glob("*")) if folder.name not in living]
     removals = {folder.name: remove_segments(folder) for folder in folders}

@@ -63,7 +63,7 @@ def parse_request(text: str) -> Request:
     Raises:
         ProtocolError: if it is not a valid request.
     """
-    record = values.an_object(values.loads(text, "the request"), "the request")
+    record = values.check_object(values.loads(text, "the request"), "the request")
     lists = zip(*(record.pop(name) for name in MEMBER_LISTS), strict=True)
     members = [
         {"name": name, "address": address, "fabrics": missing, "devices": devices}
@@ -168,4 +168,4 @@ def last_json_object(output: str) -> dict[str, object]:
         ProtocolError: if there is none.
     """
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    return values.an_object(values.loads(lines[-1] if lines else "", "rank 0"), "rank 0")
+    return values.check_object(values.loads(lines[-1] if lines else "", "rank 0"), "rank 0")

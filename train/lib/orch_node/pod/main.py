@@ -32,7 +32,16 @@ from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, say
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
-from orch_node.protocol.events import SIGNS, Event, Exited, Refused, Stalled, Started, Unanswered, UnreadableEvent
+from orch_node.protocol.events import (
+    PROGRESS_EVENTS,
+    Event,
+    Exited,
+    Refused,
+    Stalled,
+    Started,
+    Unanswered,
+    UnreadableEvent,
+)
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.pod import PodConfig
 from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags
@@ -145,13 +154,13 @@ class Torchrun:
     def read(self, stdout: IO[bytes]) -> None:
         """Events of the ranks, and whatever torchrun says itself."""
         for line in iter(lambda: stdout.readline(LONGEST_OF_LAUNCHER), b""):
-            event = events.parse_of_rank(line)
+            event = events.parse_from_rank(line)
             self.relay.write(events.render(event) if isinstance(event, UnreadableEvent) else line)
             if event is not None:
                 self.take(event)
 
     def take(self, event: Event) -> None:
-        if isinstance(event, SIGNS):
+        if isinstance(event, PROGRESS_EVENTS):
             self.heard = time.monotonic()
         if isinstance(event, Started) and event.has_processes:
             self.wrappers[event.rank] = ProcessHandle(event.wrapper)

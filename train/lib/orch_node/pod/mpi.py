@@ -22,7 +22,7 @@ from orch_node import program as own
 from orch_node.pod.relay import say
 from orch_node.protocol import files, mpirun
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.environment import local_numbers, preloaded
+from orch_node.protocol.environment import local_rank_variables, preload_variables
 from orch_node.protocol.events import Waiting
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout
 from orch_node.protocol.pod import PodConfig
@@ -68,7 +68,7 @@ def node_name(host: str) -> str:
 def rank_variables(env: Mapping[str, str], preload: Sequence[str], libraries: Mapping[str, str]) -> dict[str, str]:
     """The environment of every rank, with the libraries that this image has for LD_PRELOAD."""
     found = [libraries[name] for name in preload if name in libraries]
-    return {**env, **preloaded(found)}
+    return {**env, **preload_variables(found)}
 
 
 def sshd(config: PodConfig) -> list[str]:
@@ -247,7 +247,7 @@ def placement(config: PodConfig, host: str, *, rank: int, local: int) -> Placeme
         cpus=(),
         worker_cpus=(),
         threads=config.threads,
-        env=local_numbers(config.env, local, config.ppn),
+        env=local_rank_variables(config.env, local, config.ppn),
     )
 
 
@@ -255,7 +255,7 @@ def launch(config: PodConfig, hostfile: Path, ranks: list[str]) -> tuple[str, ..
     """The launcher's command. Raises MpiError."""
     if FLAVOURS[config.mpi or ""] == "openmpi":
         carried = [name for name in PASSED if name in os.environ or name.startswith("ORCH_")]
-        return mpirun.open_mpi(program("mpirun"), str(hostfile), config.world_size, ranks, carried=carried).argv
+        return mpirun.open_mpi(program("mpirun"), str(hostfile), config.world_size, ranks, exported=carried).argv
     return mpirun.intel(program("mpiexec.hydra"), str(hostfile), config.world_size, ranks).argv
 
 

@@ -17,7 +17,7 @@ from orch_node import program, whole_files
 from orch_node.pod.mpi import layout_of, node_entry, placement, rank_variables
 from orch_node.protocol import files, pod
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.environment import local_numbers
+from orch_node.protocol.environment import local_rank_variables
 from orch_node.protocol.layout import Placement
 from orch_node.protocol.pod import PodConfig
 from orch_node.standalone import facts
@@ -51,7 +51,7 @@ def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) ->
         placement(config, host, rank=rank, local=local),
         local_world_size=local_size,
         cpus=tuple(allowed[local * threads : (local + 1) * threads]) if own else (),
-        env={**local_numbers(config.env, local, local_size), **met_by_torchrun()},
+        env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
     )
 
 

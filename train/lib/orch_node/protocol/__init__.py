@@ -1,6 +1,5 @@
-"""What the processes of a run, and the machine that started it, say to each other: typed values.
+"""Typed values that the processes of a run, and the controller that started it, exchange.
 
-Pure: values in, values out. The files and lines keep their JSON form, so that runs of other
-versions stay readable. The controller imports this package from train/lib, never the other way
-round.
+Nothing here has side effects. Files and lines keep their JSON form, so that runs of other versions
+stay readable. The controller imports this package from train/lib, never the other way round.
 """

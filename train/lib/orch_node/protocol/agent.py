@@ -1,4 +1,4 @@
-"""What the supervisor asks the agent of a node, and what that answers: a line of JSON each."""
+"""Requests of the supervisor to the agents, and their responses: one line of JSON each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orch_node.protocol.outcome import ProcessRecord
 
 @dataclass(frozen=True)
 class Claim:
-    """The cores of a node that a run is given."""
+    """The cores of a node that a run uses."""
 
     run: str
     run_dir: str
@@ -21,12 +21,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Response:
-    """Done, and nothing to say of it."""
+    """A response without data: the request was handled."""
 
 
 @dataclass(frozen=True)
 class ClaimConflicts(Response):
-    """What is in the way of a claim."""
+    """The claims of other runs that conflict with a claim; none if it was accepted."""
 
     taken: tuple[Claim, ...] = ()
 
@@ -48,72 +48,88 @@ class Alive(Response):
 
 @dataclass(frozen=True)
 class RankStack:
-    """`stack`: what the rank has written, `kernel`: what the kernel says of its process."""
+    """The stack trace of a rank."""
 
     pid: int
-    stack: str
-    kernel: dict[str, str]
+    stack: str  # as the rank has written it
+    kernel: dict[str, str]  # what the kernel reports about its process: wchan, stack, ...
 
 
 @dataclass(frozen=True)
 class StackTraces(Response):
-    """By rank."""
+    """The stack traces of ranks, by rank."""
 
     ranks: dict[str, RankStack] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PreemptedRanks(Response):
-    """`ranks`: those that have been told, and take it."""
+    """The ranks that have received the request to write a checkpoint."""
 
     ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class ContainerStarted(Response):
-    problem: str | None = None
+    """Whether the container of the node runs."""
+
+    problem: str | None = None  # why it could not be started
 
 
 @dataclass(frozen=True)
 class AllEnded(Response):
-    """What became of the run's processes and containers, and of its segments in /dev/shm: those
-    that were removed, and those that are no one's to remove."""
+    """The result of ending the run's processes and containers on a node."""
 
     ended: tuple[ProcessRecord, ...] = ()
-    left: tuple[ProcessRecord, ...] = ()
-    segments: tuple[str, ...] = ()
-    segments_left: tuple[str, ...] = ()
+    left: tuple[ProcessRecord, ...] = ()  # they could not be ended
+    segments: tuple[str, ...] = ()  # of /dev/shm, removed
+    segments_left: tuple[str, ...] = ()  # not known to be safe to remove
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Request:
-    ask: ClassVar[str] = ""
-    answer: ClassVar[type[Response]] = Response
+    """A request to an agent.
+
+    Attributes:
+        kind: the name of the request in JSON.
+        response: the type of the response.
+    """
+
+    kind: ClassVar[str] = ""
+    response: ClassVar[type[Response]] = Response
 
 
 @dataclass(frozen=True)
 class TakeClaim(Request):
-    ask = "claim"
-    answer = ClaimConflicts
+    """Reserve cores."""
+
+    kind = "claim"
+    response = ClaimConflicts
     claim: Claim
 
 
 @dataclass(frozen=True)
 class ReleaseClaim(Request):
-    ask = "release"
+    """Release the cores of the run."""
+
+    kind = "release"
 
 
 @dataclass(frozen=True)
 class Ping(Request):
-    ask = "ping"
-    answer = Alive
+    """Ask for a sign of life."""
+
+    kind = "ping"
+    response = Alive
 
 
 @dataclass(frozen=True)
 class TakeStackTraces(Request):
-    ask = "stacks"
-    answer = StackTraces
+    """Collect the stack traces of ranks."""
+
+    kind = "stacks"
+    response = StackTraces
     ranks: tuple[int, ...]
 
 
@@ -121,72 +137,86 @@ class TakeStackTraces(Request):
 class PreemptRanks(Request):
     """Have the ranks write a checkpoint and end."""
 
-    ask = "room"
-    answer = PreemptedRanks
+    kind = "room"
+    response = PreemptedRanks
 
 
 @dataclass(frozen=True)
 class StartContainer(Request):
-    ask = "contain"
-    answer = ContainerStarted
+    """Start the container of the node."""
+
+    kind = "contain"
+    response = ContainerStarted
     cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class EndAll(Request):
-    ask = "end"
-    answer = AllEnded
+    """End all processes of the run."""
+
+    kind = "end"
+    response = AllEnded
 
 
 @dataclass(frozen=True)
 class WriteFile(Request):
-    """A file of the run's folder."""
+    """Write a file of the run's folder."""
 
-    ask = "write"
+    kind = "write"
     name: str
     content: str
 
 
 @dataclass(frozen=True)
 class Leave(Request):
-    """Give the claim back, and go."""
+    """Release the cores and exit."""
 
-    ask = "leave"
-
-
-REQUESTS: dict[str, type[Request]] = {
-    one.ask: one
-    for one in (TakeClaim, ReleaseClaim, Ping, TakeStackTraces, PreemptRanks, StartContainer, EndAll, WriteFile, Leave)
-}
+    kind = "leave"
 
 
-def render_request(question: Request) -> bytes:
-    return line({"ask": question.ask, **values.record(question)})
+REQUEST_TYPES = (TakeClaim, ReleaseClaim, Ping, TakeStackTraces, PreemptRanks, StartContainer, EndAll, WriteFile, Leave)
+REQUESTS: dict[str, type[Request]] = {request.kind: request for request in REQUEST_TYPES}
 
 
-def render_response(question: Request, answer: Response) -> bytes:
-    return line({"answer": question.ask, **values.record(answer)})
+def render_request(request: Request) -> bytes:
+    """Return a request as a line."""
+    return line({"ask": request.kind, **values.record(request)})
+
+
+def render_response(request: Request, response: Response) -> bytes:
+    """Return the response to a request as a line."""
+    return line({"answer": request.kind, **values.record(response)})
 
 
 def line(value: dict[str, Any]) -> bytes:
+    """Return a JSON object as a line."""
     return json.dumps(value).encode() + b"\n"
 
 
 def parse_request(text: bytes) -> Request:
-    """Raises ProtocolError."""
-    kind, fields = named(text, "ask")
-    return values.read(kind, fields, f"question {kind.ask!r}")
+    """Return the request in a line.
+
+    Raises:
+        ProtocolError: if there is none.
+    """
+    kind, fields = parse_kind(text, "ask")
+    return values.read(kind, fields, f"request {kind.kind!r}")
 
 
 def parse_response(text: bytes) -> tuple[type[Request], Response]:
-    """The kind of question, and its answer. Raises ProtocolError: a login shell may greet."""
-    kind, fields = named(text, "answer")
-    return kind, values.read(kind.answer, fields, f"answer to {kind.ask!r}")
+    """Return the kind of request, and the response in a line.
+
+    Raises:
+        ProtocolError: if there is none, as in the greeting of a login shell.
+    """
+    kind, fields = parse_kind(text, "answer")
+    return kind, values.read(kind.response, fields, f"response to {kind.kind!r}")
 
 
-def named(text: bytes, key: str) -> tuple[type[Request], dict[str, Any]]:
+def parse_kind(text: bytes, key: str) -> tuple[type[Request], dict[str, Any]]:
+    """Return the request that a line names with this key, and the line's other fields."""
     try:
         value = values.loads(text, "a line")
         return REQUESTS[value.pop(key)], value
     except (values.ProtocolError, KeyError, TypeError, AttributeError):
-        raise values.ProtocolError(f"{text!r:.80} is no {key}.") from None
+        raise values.ProtocolError(f"{text!r:.80} is not a message with the key {key!r}.") from None

@@ -1,4 +1,4 @@
-"""What `node.py cleanup` prints: one JSON object."""
+"""The output of `node.py cleanup`: one JSON object."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class RunEnded:
-    """Of `end`. `supervisor`: whether the run's own was here."""
+    """The result of `end`."""
 
     ended: tuple[ProcessRecord, ...]
-    left: tuple[ProcessRecord, ...]
-    supervisor: bool
+    left: tuple[ProcessRecord, ...]  # they could not be ended
+    supervisor: bool  # whether the supervisor of the run was on this node
     segments: tuple[str, ...]
     seconds: float
     segments_left: tuple[str, ...] = ()
@@ -27,31 +27,34 @@ class RunEnded:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Of `look`, by run: processes that nobody watches any more, segments in /dev/shm that
-    may be removed, and those that may not: they are not known to be a library's, or are in use."""
+    """The result of `look`: leftovers by run."""
 
-    runs: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)
-    segments: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    runs: dict[str, tuple[ProcessRecord, ...]] = field(default_factory=dict)  # without a supervisor
+    segments: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of /dev/shm, safe to remove
+    # Segments that are in use, or that no known library has created.
     segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True)
-class EndedAndLeft:
+class CleanedRun:
+    """The processes of a run that were ended, and that could not be ended."""
+
     ended: tuple[ProcessRecord, ...] = ()
     left: tuple[ProcessRecord, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """Of `clean`, by run."""
+    """The result of `clean`, by run."""
 
-    runs: dict[str, EndedAndLeft] = field(default_factory=dict)
+    runs: dict[str, CleanedRun] = field(default_factory=dict)
     segments: dict[str, tuple[str, ...]] = field(default_factory=dict)
     segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
     schema: int = SCHEMA
 
 
 def render(report: RunEnded | Leftovers | Cleaned) -> str:
+    """Return a report as JSON."""
     value: dict[str, Any] = values.record(report)
     return json.dumps({"schema": value.pop("schema"), **value})

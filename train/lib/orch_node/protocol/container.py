@@ -1,4 +1,4 @@
-"""container.json: what the container of each node is made of; and what a rank in it is told."""
+"""container.json: the containers of a run; and the messages between a rank's two wrappers."""
 
 from __future__ import annotations
 
@@ -9,51 +9,47 @@ from orch_node.protocol import files, values
 from orch_node.protocol.layout import Placement
 
 SCHEMA = 1
-BY_ENTRYPOINT = "node"  # the image's own entrypoint starts the ranks of a node
+BY_ENTRYPOINT = "node"  # the entrypoint of the image starts the ranks of a node
 DOCKER, APPTAINER, PYXIS = "docker", "apptainer", "pyxis"  # Apptainer is also Singularity
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """`start`: rank, where orch starts each in the container, or node. `preload`: names of
-    libraries, where the image has them. `processes`: node -> ranks that the image itself starts
-    there. `options`: words of `docker run`, `apptainer exec` or, of Pyxis, `srun`. `env_file`: a
-    file of variables on the node. `engine`: what holds the container."""
+    """How the containers of a run are started."""
 
     image: str
-    start: str
+    start: str  # "rank": orch starts each rank in the container; "node": the entrypoint does
     python: str
-    preload: tuple[str, ...]
-    processes: dict[str, int]
-    options: tuple[str, ...]
-    env_file: str = ""
+    preload: tuple[str, ...]  # names of libraries for LD_PRELOAD, if the image has them
+    processes: dict[str, int]  # node -> number of ranks that the entrypoint starts
+    options: tuple[str, ...]  # of `docker run`, `apptainer exec` or, with Pyxis, `srun`
+    env_file: str = ""  # a file of variables on the node
     engine: str = DOCKER
     schema: int = SCHEMA
 
     @property
     def starts_ranks(self) -> bool:
+        """Whether the entrypoint of the image starts the ranks."""
         return self.start == BY_ENTRYPOINT
 
 
 @dataclass(frozen=True)
-class RankOrder:
-    """What a rank's wrapper on the node tells the one in the container. `environment`: of the
-    training process, secrets too, whose names are `secrets`. `preload`: as in the ContainerSpec.
-    `given`: of its env_file; they add to the image's own."""
+class RankRequest:
+    """What a rank's wrapper on the node sends to the wrapper in the container."""
 
     placement: Placement
-    environment: dict[str, str]
+    environment: dict[str, str]  # of the training process, with secrets
     command: tuple[str, ...]
     log: str
     setvars: str = ""
-    preload: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    given: dict[str, str] = field(default_factory=dict)
+    preload: tuple[str, ...] = ()  # as in the ContainerSpec
+    secrets: tuple[str, ...] = ()  # names of the variables that are secrets
+    given: dict[str, str] = field(default_factory=dict)  # of the env_file, in addition to the image's
 
 
 @dataclass(frozen=True)
 class ContainedRank:
-    """What the wrapper in the container answers: first the pid, at last how the rank ended."""
+    """A response of the wrapper in the container: first the pid, finally how the rank ended."""
 
     pid: int | None = None
     status: int | None = None
@@ -62,10 +58,15 @@ class ContainedRank:
 
 
 def parse(text: str | bytes) -> ContainerSpec:
-    """Raises ProtocolError."""
+    """Parse container.json.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse(ContainerSpec, text, files.CONTAINER)
 
 
 def render(spec: ContainerSpec) -> str:
+    """Return the content of container.json."""
     value = values.record(spec)
     return json.dumps({"schema": value.pop("schema"), **value}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""The cores of a node, and how its ranks share them."""
+"""The cores of a node, and their division among its ranks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class Core:
 
 @cache  # nodes of one kind share their cores: a cluster has few kinds
 def by_numa(cores: tuple[Core, ...]) -> tuple[tuple[Core, ...], ...]:
+    """Return the cores of each NUMA node."""
     return tuple(tuple(group) for _, group in groupby(sorted(cores), key=lambda core: core.numa))
 
 
 @cache
 def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
-    """The cores of each rank: equal shares that cross no NUMA border where that can be."""
+    """Return the cores of each rank: equal shares, within NUMA nodes if possible."""
     numa_nodes = by_numa(cores)
     if ppn % len(numa_nodes) == 0:
         per_numa = ppn // len(numa_nodes)
@@ -38,11 +39,11 @@ def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
 
 @cache
 def cores_of(cpus: tuple[tuple[int, int, int, int], ...]) -> tuple[Core, ...]:
-    """(NUMA node, socket, core, hardware thread) -> the cores; nodes of one kind have one tuple."""
-    found: dict[tuple[int, int, int], list[int]] = {}
+    """Return the cores of hardware threads, each given as (NUMA node, socket, core, CPU)."""
+    threads_by_core: dict[tuple[int, int, int], list[int]] = {}
     for numa, socket, core, cpu in cpus:
-        found.setdefault((numa, socket, core), []).append(cpu)
+        threads_by_core.setdefault((numa, socket, core), []).append(cpu)
     return tuple(
         Core(numa=numa, socket=socket, core=core, cpus=tuple(sorted(threads)))
-        for (numa, socket, core), threads in sorted(found.items())
+        for (numa, socket, core), threads in sorted(threads_by_core.items())
     )

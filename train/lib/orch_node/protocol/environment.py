@@ -1,45 +1,55 @@
-"""Variables of a rank that follow from others: what is preloaded, who shares its node."""
+"""Environment variables of ranks: defaults, preloaded libraries, local ranks and interfaces."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 
-# Of every rank. The tokenizers' threads would run beside the rank's own.
+# For all ranks. Threads of the tokenizers library would compete with those of the rank.
 ALWAYS = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Intel's recommendation for one pinned process per set of cores, as in torch.backends.xeon.run_cpu
 # and IPEX's launcher.
 OPENMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
 
-# A recipe's: JSON of the variables that its ranks have unless somebody else has set them.
+# JSON of a recipe's variables, which ranks have unless they are set elsewhere.
 DEFAULTS = "ORCH_RANK_DEFAULTS"
 
 
 def defaults(variables: Mapping[str, str]) -> dict[str, str]:
-    """As a run carries them to its ranks."""
+    """Return the variable that carries a recipe's defaults to the ranks."""
     return {DEFAULTS: json.dumps(dict(variables), sort_keys=True)} if variables else {}
 
 
-def with_defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """A rank's environment, with what nobody has set in it."""
+def apply_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a rank's environment with defaults for the variables that are not set."""
     return {**json.loads(environment.get(DEFAULTS, "{}")), **environment}
 
 
-def preloaded(libraries: Sequence[str]) -> dict[str, str]:
-    """`libraries`: paths. Intel's OpenMP, if it is among them, has to be told how to pin."""
-    found = {"LD_PRELOAD": ":".join(libraries)} if libraries else {}
-    return found | (OPENMP if any("libiomp5" in path for path in libraries) else {})
+def preload_variables(libraries: Sequence[str]) -> dict[str, str]:
+    """Return the variables that preload libraries and, for Intel's OpenMP, pin its threads.
+
+    Args:
+        libraries: their paths.
+    """
+    variables = {"LD_PRELOAD": ":".join(libraries)} if libraries else {}
+    return variables | (OPENMP if any("libiomp5" in path for path in libraries) else {})
 
 
-def local_numbers(backend: Mapping[str, str], local_rank: int, local_size: int) -> dict[str, str]:
-    """Where no hydra tells oneCCL which ranks share a node, orch does. `backend`: its variables."""
+def local_rank_variables(backend: Mapping[str, str], local_rank: int, local_size: int) -> dict[str, str]:
+    """Return the variables that oneCCL needs if hydra does not start the ranks.
+
+    Args:
+        backend: the variables of the backend.
+        local_rank: number of the rank on its node.
+        local_size: number of ranks on the node.
+    """
     if backend.get("CCL_PROCESS_LAUNCHER") != "none":
         return {}
     return {"CCL_LOCAL_RANK": str(local_rank), "CCL_LOCAL_SIZE": str(local_size)}
 
 
-def held_to(interface: str) -> dict[str, str]:
-    """Variables that have the ranks listen on this interface alone."""
+def interface_variables(interface: str) -> dict[str, str]:
+    """Return the variables that restrict the traffic of ranks to a network interface."""
     return {
         "GLOO_SOCKET_IFNAME": interface,
         "TP_SOCKET_IFNAME": interface,

@@ -1,4 +1,4 @@
-"""Fabrics: what ranks talk over, the devices that carry it, and the variables that say so."""
+"""Fabrics between ranks: their devices, and the variables that select them."""
 
 from __future__ import annotations
 
@@ -11,98 +11,112 @@ from orch_node.standalone import facts
 T = TypeVar("T")
 
 TCP, SHM = "tcp", "shm"
-# Those of RDMA devices, each one of libfabric's providers; `auto` looks for no other.
+# Fabrics of RDMA devices, each a provider of libfabric; `auto` tries only these.
 RDMA = tuple(facts.RDMA)
 FABRICS = (TCP, *RDMA, SHM)
 
 
 @dataclass(frozen=True)
 class Device:
-    """An RDMA device. `link`: InfiniBand or Ethernet; `interface`: of the same hardware, if it has
-    one; `speed`: Mbit/s; `numa`: the node it is near, if it is near any."""
+    """An RDMA device."""
 
     name: str
     driver: str
-    link: str
-    interface: str
-    speed: int
-    numa: int | None
+    link: str  # InfiniBand or Ethernet
+    interface: str  # the network interface of the same hardware, or empty
+    speed: int  # Mbit/s
+    numa: int | None  # the nearest NUMA node, if there is one
     active: bool
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of a ping-pong over a fabric. `together`: equal on nodes that talked to each other,
-    and empty where it failed, for which `failed` has the words; `rails`: devices of each node;
-    `gbit`: Gbit/s of one pair of ranks with 4 MiB; `microseconds`: of 8 bytes, one way."""
+    """The result of a fabric check: a ping-pong between nodes."""
 
-    together: str
-    rails: int = 1
-    gbit: float = 0.0
-    microseconds: float = 0.0
-    failed: str = ""
+    together: str  # the same on all nodes that reached each other; empty if the check failed
+    rails: int = 1  # devices of each node
+    gbit: float = 0.0  # Gbit/s of one pair of ranks with messages of 4 MiB
+    microseconds: float = 0.0  # latency of 8 bytes, one way
+    failed: str = ""  # why the check failed
 
 
 def rails(fabric: str, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices of a node that carry the fabric: those that are active, of the fastest kind. A
-    second, slower network beside them (storage, management) need not reach the same peers."""
-    carried = [one for one in devices if fabric in RDMA and facts.supports_driver(fabric, one.driver)]
-    fitting = [one for one in carried if one.active]
-    if not fitting:
+    """Return the devices of a node that carry the fabric: the active ones of the fastest kind.
+
+    A second, slower network (storage, management) need not reach the same peers.
+    """
+    supported = [device for device in devices if fabric in RDMA and facts.supports_driver(fabric, device.driver)]
+    active = [device for device in supported if device.active]
+    if not active:
         return ()
-    link, speed = max((one.link == "InfiniBand", one.speed) for one in fitting)
-    return tuple(one for one in fitting if (one.link == "InfiniBand", one.speed) == (link, speed))
+    best = max((device.link == "InfiniBand", device.speed) for device in active)
+    return tuple(device for device in active if (device.link == "InfiniBand", device.speed) == best)
 
 
-def shares(devices: Sequence[Device], numa: Sequence[int | None]) -> tuple[tuple[str, ...], ...]:
-    """The devices of each rank of a node, whose NUMA nodes are `numa`: those near it are dealt out
-    among the ranks that they are near to, so that none idles and none is far where one is near."""
-    near = [tuple(one.name for one in devices if one.numa == place) for place in numa]
-    every = tuple(one.name for one in devices)
-    groups = [found or every for found in near]
-    return tuple(dealt(group, groups[:rank].count(group), groups.count(group)) for rank, group in enumerate(groups))
+def share_devices(devices: Sequence[Device], numa: Sequence[int | None]) -> tuple[tuple[str, ...], ...]:
+    """Return the devices of each rank of a node.
+
+    Devices are divided among the ranks near them, so that no device is idle and no rank uses a
+    distant device if one is near.
+
+    Args:
+        devices: of the node.
+        numa: the NUMA node of each rank.
+    """
+    near = [tuple(device.name for device in devices if device.numa == node) for node in numa]
+    all_names = tuple(device.name for device in devices)
+    groups = [names or all_names for names in near]
+    return tuple(deal(group, groups[:rank].count(group), groups.count(group)) for rank, group in enumerate(groups))
 
 
-def dealt(group: Sequence[T], position: int, of: int) -> tuple[T, ...]:
-    """What the one at `position` of so many gets: every one in turn, or one of a few."""
+def deal(group: Sequence[T], position: int, of: int) -> tuple[T, ...]:
+    """Return the share of one of `of` members: every `of`-th item, or one if there are fewer."""
     return tuple(group[position::of]) or tuple(group[position % len(group) :][:1])
 
 
 def node_variables(fabric: str, interface: str, devices: Sequence[Device]) -> dict[str, str]:
-    """Of all ranks of a node. `devices`: those of the fabric; psm3 without any runs over sockets of
-    the interface, which it does not do unasked, and never over the loopback one.
+    """Return the variables of all ranks of a node.
 
-    Ranks fork workers that load data: before Linux 5.12 their first write takes the memory that a
-    device knows away from the rank, unless ibv_fork_init(3) was called, as the variable has it.
+    psm3 without devices uses sockets of the interface, but never of loopback. Ranks fork workers
+    that load data. Before Linux 5.12, a first write of such a worker moves memory that a device
+    has registered away from the rank, unless ibv_fork_init(3) was called; RDMAV_FORK_SAFE does so.
     """
-    found = {"FI_PROVIDER": fabric, **({"RDMAV_FORK_SAFE": "1"} if devices else {})}
+    variables = {"FI_PROVIDER": fabric, **({"RDMAV_FORK_SAFE": "1"} if devices else {})}
     if fabric == "psm3" and not devices:
-        found["PSM3_HAL"] = "sockets"
+        variables["PSM3_HAL"] = "sockets"
         if interface != "lo":
-            found["PSM3_NIC"] = interface
-    return found
+            variables["PSM3_NIC"] = interface
+    return variables
 
 
 def rank_variables(fabric: str, names: Sequence[str], transport: str) -> dict[str, str]:
-    """What holds a rank to these devices; with several, where its provider takes but one at a time,
-    MPI or oneCCL spreads its traffic. `transport`: of oneCCL, mpi or ofi."""
+    """Return the variables that restrict a rank to these devices.
+
+    If a provider uses only one device at a time, MPI or oneCCL spreads the traffic over several.
+
+    Args:
+        fabric: the fabric.
+        names: of the devices.
+        transport: of oneCCL, mpi or ofi.
+    """
     if not names:
         return {}
     if len(names) == 1:
-        return one_device(fabric, names[0])
+        return single_device_variables(fabric, names[0])
     several = ",".join(names)
     if fabric == "psm3":
         return {"PSM3_MULTIRAIL": "1", "PSM3_MULTIRAIL_MAP": several}
     if fabric == "mlx":
         return {"UCX_NET_DEVICES": ",".join(f"{name}:1" for name in names)}
-    own = {"FI_EFA_IFACE": several} if fabric == "efa" else {}
+    provider = {"FI_EFA_IFACE": several} if fabric == "efa" else {}
     if transport == "mpi":
-        return {**own, "I_MPI_MULTIRAIL": "1"}
+        return {**provider, "I_MPI_MULTIRAIL": "1"}
     count = str(len(names))
-    return {**own, "CCL_MNIC": "global", "CCL_MNIC_NAME": several, "CCL_MNIC_COUNT": count}
+    return {**provider, "CCL_MNIC": "global", "CCL_MNIC_NAME": several, "CCL_MNIC_COUNT": count}
 
 
-def one_device(fabric: str, name: str) -> dict[str, str]:
+def single_device_variables(fabric: str, name: str) -> dict[str, str]:
+    """Return the variable that restricts a rank to one device."""
     variable = {
         "psm3": ("PSM3_NIC", name),
         "verbs": ("FI_VERBS_DEVICE_NAME", name),

@@ -1,4 +1,4 @@
-"""Which rank is to blame for the end of a run: the one rule, for all that watch ranks."""
+"""Find the rank that caused the end of a run. All programs that watch ranks use this rule."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from orch_node.protocol.events import Event, Exited, Raised
 from orch_node.protocol.outcome import Failure
 
-# What a rank says when another one went away: it fails too, but it is not the culprit.
+# Messages of a rank that fails because another rank has ended; it is not the cause.
 CONSEQUENCES = re.compile(
     r"Connection (?:closed by|reset by) peer|Connection closed by remote peer|Broken pipe"
     r"|Failed to recv, got 0 bytes|Read error \[|Write error \[|Application timeout caused pair"
     r"|Timed out waiting \d+ms for|ProcessGroupWrapper|failed to connect|wait timeout after"
     r"|is gone: its process has ended|has left the job with exit code"  # of the backend ccl
 )
-# What all ranks say when they have asked each other, and one of them could not go on.
-OF_ONE = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
+# The message of all ranks after they found out together that one of them cannot continue.
+OTHER_RANK_FAILED = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """What is known of a rank that failed. Of its exceptions the first counts."""
+    """The end of a rank that failed; of several exceptions, the first."""
 
     rank: int
     raised: Raised | None = None
@@ -30,17 +30,23 @@ class RankEnd:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether its words say that it was another one that went away; a backend may say so in
-        its log and abort."""
+        """Whether its messages show that another rank has ended before.
+
+        A backend may write such a message to the log and abort.
+        """
         if self.exited and self.exited.oom:
             return False
         aborted = self.exited and self.exited.signal == "SIGABRT"
         text = (self.raised and self.raised.text) or (self.exited.text if aborted and self.exited else "")
-        other = OF_ONE.search(text)
-        return bool(CONSEQUENCES.search(text) or (other and int(other[1]) != self.rank))
+        cause = OTHER_RANK_FAILED.search(text)
+        return bool(CONSEQUENCES.search(text) or (cause and int(cause[1]) != self.rank))
 
     def failure(self, node: str | None) -> Failure:
-        """`node`: where it is planned, if that is known."""
+        """Return the end as a failure.
+
+        Args:
+            node: where the rank is planned, if that is known.
+        """
         end = self.exited
         return Failure(
             rank=self.rank,
@@ -54,28 +60,33 @@ class RankEnd:
 
 
 def rank_ends(events: Iterable[Event]) -> dict[int, RankEnd]:
-    """The ranks that failed, in the order in which it became known."""
-    found: dict[int, RankEnd] = {}
+    """Return the ranks that failed, in the order of their reports."""
+    ends: dict[int, RankEnd] = {}
     for event in events:
-        take(found, event)
-    return found
+        add_event(ends, event)
+    return ends
 
 
-def take(found: dict[int, RankEnd], event: Event) -> None:
-    """Add what the event tells of the failure of its rank, if it does."""
-    known = found.get(event.rank, RankEnd(event.rank))
-    if isinstance(event, Raised):  # of rank -1: of one that never learnt its number
-        found[event.rank] = RankEnd(event.rank, known.raised or event, known.exited)
-    elif isinstance(event, Exited) and (event.bad or known.raised):
-        found[event.rank] = RankEnd(event.rank, known.raised, event)
+def add_event(ends: dict[int, RankEnd], event: Event) -> None:
+    """Add the event to the ends of ranks if it belongs to a failure."""
+    rank_end = ends.get(event.rank, RankEnd(event.rank))
+    if isinstance(event, Raised):  # rank -1 is one that never learnt its number
+        ends[event.rank] = RankEnd(event.rank, rank_end.raised or event, rank_end.exited)
+    elif isinstance(event, Exited) and (event.bad or rank_end.raised):
+        ends[event.rank] = RankEnd(event.rank, rank_end.raised, event)
 
 
-def culprit(ends: Iterable[RankEnd]) -> RankEnd | None:
-    """The rank that failed first; those that only lost a peer come after those that did not."""
-    return min(ends, key=lambda end: end.is_consequence, default=None)  # of equals the first
+def first_cause(ends: Iterable[RankEnd]) -> RankEnd | None:
+    """Return the first failure, preferring ranks that did not only lose a peer."""
+    return min(ends, key=lambda end: end.is_consequence, default=None)  # the first of equals
 
 
 def first_failure(ends: Mapping[int, RankEnd], nodes: Mapping[int, str]) -> Failure | None:
-    """`nodes`: rank -> where it is planned."""
-    found = culprit(ends.values())
-    return found.failure(nodes.get(found.rank)) if found else None
+    """Return the failure that caused the others, or None.
+
+    Args:
+        ends: of the ranks that failed.
+        nodes: the planned node of each rank.
+    """
+    cause = first_cause(ends.values())
+    return cause.failure(nodes.get(cause.rank)) if cause else None

@@ -1,5 +1,7 @@
-"""Names of runs, and of files on nodes. Who is told such a name by somebody else asks here whether
-it is one: it becomes part of a path."""
+"""Names of runs and of files on nodes.
+
+A name from another process becomes part of a path, so it is checked here first.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ SUPERVISOR_LOG = "supervisor.log"
 EVENTS = "events.jsonl"
 LAUNCHER_LOG = "launcher.log"
 OUTCOME = "outcome.json"
-PRECISION = "precision.txt"  # in the output folder: what the ranks of a run have chosen
-STOP = "stop"  # it was asked to stop
-LEASE = "lease.json"  # which supervisor writes here now
-PLAN = "plan.json"  # of the controller, where it shares the folder
+PRECISION = "precision.txt"  # in the output folder: the precision that the ranks chose
+STOP = "stop"  # exists once the run is asked to stop
+LEASE = "lease.json"  # names the supervisor that writes here
+PLAN = "plan.json"  # written by a controller that shares the folder
 RANKS = "ranks"
 STACK_TRACES = "stacks"
 
-# Beside train/, by `orch provision`: variables of the cluster, and secrets.
+# Next to train/, written by `orch provision`: variables of the cluster, and secrets.
 SECRETS = "secrets.json"
 PROVISIONED = ("env.json", SECRETS)
 
@@ -33,24 +35,26 @@ STACK_TRACE = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.txt", re.ASCII)
 
 
 def is_run_id(name: str) -> bool:
-    """Whether a run can be called so: the name of its folder, and an argument of programs."""
+    """Return whether this can be the name of a run, of its folder, and an argument of programs."""
     return RUN_ID.fullmatch(name) is not None
 
 
 def rank_of(name: str, pattern: re.Pattern[str] = OF_RANK) -> int | None:
-    """The rank that a file in `ranks/` is of; None for any other name."""
-    found = pattern.fullmatch(name)
-    return int(found.group(1)) if found else None
+    """Return the rank of a file in `ranks/`, or None for any other name."""
+    match = pattern.fullmatch(name)
+    return int(match.group(1)) if match else None
 
 
 def preempted_mark(rank: int) -> str:
-    """The mark of a rank that has left its group in order to make room."""
+    """Return the name of the file that marks a rank as preempted."""
     return f"{RANKS}/.made-room-{rank}"
 
 
 def rank_log(rank: int) -> str:
+    """Return the name of a rank's log."""
     return f"{RANKS}/rank-{rank}.log"
 
 
 def rank_metrics(rank: int) -> str:
+    """Return the name of a rank's metrics."""
     return f"{RANKS}/rank-{rank}.metrics.jsonl"

@@ -1,4 +1,4 @@
-"""layout.json: which rank runs on which cores of which node, and what it finds there."""
+"""layout.json: which rank runs on which cores of which node, and with which variables."""
 
 from __future__ import annotations
 
@@ -13,41 +13,38 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Placement:
-    """One rank. `cpus`: where it is pinned, none where it is not; `worker_cpus`: those set apart
-    for its oneCCL workers; `env`: variables of its own."""
+    """The place of a rank."""
 
     rank: int
     node: str
     local_rank: int
     local_world_size: int
-    cpus: tuple[int, ...]
-    worker_cpus: tuple[int, ...]
+    cpus: tuple[int, ...]  # where the rank is pinned; empty if it is not
+    worker_cpus: tuple[int, ...]  # reserved for its oneCCL workers
     threads: int
-    env: dict[str, str]
+    env: dict[str, str]  # variables of this rank only
 
 
 @dataclass(frozen=True)
 class NodeEntry:
-    """One node: its name for itself, its torch, and its address and interface among the others,
-    where they are known. `env`: variables of all its ranks. `repair`: what gives it the stack,
-    whole; `recorded`: whether all this was seen before the run was planned."""
+    """A node of a run. Values that are not known are None."""
 
     name: str
-    host: str
-    torch: str | None
-    address: str | None
+    host: str  # the node's own host name
+    torch: str | None  # version
+    address: str | None  # by which the other nodes reach it
     interface: str | None
-    env: dict[str, str]
-    repair: str = "`orch provision`"
-    recorded: bool = True
+    env: dict[str, str]  # variables of all its ranks
+    repair: str = "`orch provision`"  # the command that repairs its stack
+    recorded: bool = True  # whether all this was recorded before the run was planned
 
 
 @dataclass(frozen=True)
 class Spare:
-    """A node that may stand in for a lost one. `host`: its address, as hostfiles have it."""
+    """A node that may replace a lost one."""
 
     node: str
-    host: str
+    host: str  # its address in hostfiles
 
 
 @dataclass(frozen=True)
@@ -60,79 +57,93 @@ class RunPrecision:
 
 @dataclass(frozen=True)
 class RunLayout:
-    """`ranks`: in their order; a pod may know its own alone. `setvars`: a script below
-    site-packages that the backend's libraries want to be sourced. `planned_world_size`: before
-    nodes were lost; 0 where none was. `precision`: None where the plan has decided.
-    `spares_without_bf16`: spare nodes without BF16 instructions, which a restart may need."""
+    """The ranks and nodes of a run."""
 
     world_size: int
     backend: str
     backend_module: str
     timeout_seconds: float
     nodes: tuple[NodeEntry, ...]
-    ranks: tuple[Placement, ...]
+    ranks: tuple[Placement, ...]  # in their order; a pod may know only its own
     spares: tuple[Spare, ...] = ()
-    setvars: str = ""
-    planned_world_size: int = 0
-    precision: RunPrecision | None = None
-    spares_without_bf16: tuple[str, ...] = ()
+    setvars: str = ""  # a script below site-packages that is sourced for the backend's libraries
+    planned_world_size: int = 0  # before nodes were lost; 0 if none was lost
+    precision: RunPrecision | None = None  # None if the plan has decided
+    spares_without_bf16: tuple[str, ...] = ()  # spare nodes without BF16 instructions
     schema: int = SCHEMA
 
     @property
     def planned_size(self) -> int:
-        """How many ranks the run was planned with; that decides on its global batch."""
+        """The number of ranks that the run was planned with, which determines its global batch."""
         return self.planned_world_size or self.world_size
 
     @property
     def node_names(self) -> list[str]:
-        """Nodes that have ranks, node0 first."""
+        """The nodes that have ranks, node0 first."""
         return list(dict.fromkeys(placement.node for placement in self.ranks))
 
     @property
     def spare_hosts(self) -> dict[str, str]:
+        """The addresses of spare nodes, by node."""
         return {spare.node: spare.host for spare in self.spares}
 
     def placement(self, rank: int) -> Placement:
-        """Raises ProtocolError for a rank that has none."""
+        """Return the place of a rank.
+
+        Raises:
+            ProtocolError: if the layout has no such rank.
+        """
         for placement in self.ranks:
             if placement.rank == rank:
                 return placement
         raise values.ProtocolError(f"{files.LAYOUT} has no rank {rank}.")
 
-    def on(self, node: str) -> list[Placement]:
+    def ranks_on(self, node: str) -> list[Placement]:
+        """Return the ranks of a node."""
         return [placement for placement in self.ranks if placement.node == node]
 
     def entry(self, node: str) -> NodeEntry:
-        """Raises ProtocolError for a node that has none."""
-        for one in self.nodes:
-            if one.name == node:
-                return one
+        """Return the entry of a node.
+
+        Raises:
+            ProtocolError: if the layout has no such node.
+        """
+        for entry in self.nodes:
+            if entry.name == node:
+                return entry
         raise values.ProtocolError(f"{files.LAYOUT} has no node {node}.")
 
-    def replaced(self, stand_ins: Mapping[str, str]) -> RunLayout:
-        """With spare nodes in the place of others: lost node -> spare."""
-        ranks = (replace(one, node=stand_ins.get(one.node, one.node)) for one in self.ranks)
+    def replace_nodes(self, stand_ins: Mapping[str, str]) -> RunLayout:
+        """Return the layout with spare nodes in place of lost ones.
+
+        Args:
+            stand_ins: lost node -> spare node.
+        """
+        ranks = (replace(rank, node=stand_ins.get(rank.node, rank.node)) for rank in self.ranks)
         used = set(stand_ins.values())
         spares = (spare for spare in self.spares if spare.node not in used)
         return replace(self, ranks=tuple(ranks), spares=tuple(spares))
 
-    def without(self, lost: Collection[str]) -> RunLayout:
-        """Of the nodes that are left, its ranks numbered anew; it remembers how many ranks were
-        planned."""
-        kept = (placement for placement in self.ranks if placement.node not in lost)
-        ranks = tuple(replace(placement, rank=rank) for rank, placement in enumerate(kept))
+    def remove_nodes(self, lost: Collection[str]) -> RunLayout:
+        """Return the layout without lost nodes, its ranks numbered from 0."""
+        remaining = (placement for placement in self.ranks if placement.node not in lost)
+        ranks = tuple(replace(placement, rank=rank) for rank, placement in enumerate(remaining))
         planned = self.planned_size
         return replace(self, world_size=len(ranks), planned_world_size=planned, ranks=ranks)
 
 
 def parse(text: str | bytes) -> RunLayout:
-    """Raises ProtocolError."""
+    """Parse layout.json.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse(RunLayout, text, files.LAYOUT)
 
 
 def render(layout: RunLayout) -> str:
-    """One line for each node and each rank: readable, and short with a thousand nodes."""
-    head: dict[str, object] = {
+    """Return the content of layout.json, with one line for each node and rank."""
+    header: dict[str, object] = {
         "schema": layout.schema,
         "world_size": layout.world_size,
         "backend": layout.backend,
@@ -143,12 +154,13 @@ def render(layout: RunLayout) -> str:
         **({"precision": values.record(layout.precision)} if layout.precision else {}),
         **({"spares_without_bf16": layout.spares_without_bf16} if layout.spares_without_bf16 else {}),
     }
-    parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in header.items()]
     if layout.spares:
-        parts.append(f'"spares": {lines(layout.spares)}')
-    parts += [f'"nodes": {lines(layout.nodes)}', f'"ranks": {lines(layout.ranks)}']
+        parts.append(f'"spares": {render_entries(layout.spares)}')
+    parts += [f'"nodes": {render_entries(layout.nodes)}', f'"ranks": {render_entries(layout.ranks)}']
     return "{\n " + ",\n ".join(parts) + "\n}\n"
 
 
-def lines(entries: Iterable[object]) -> str:
-    return "[\n  " + ",\n  ".join(json.dumps(values.record(one)) for one in entries) + "\n ]"
+def render_entries(entries: Iterable[object]) -> str:
+    """Return a list with one line per entry."""
+    return "[\n  " + ",\n  ".join(json.dumps(values.record(entry)) for entry in entries) + "\n ]"

@@ -1,4 +1,4 @@
-"""What `node.py runs` prints: the runs whose files are on a node, as one JSON object."""
+"""The output of `node.py runs` and `node.py damaged`: the runs whose files are on a node."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Standing:
 
 @dataclass(frozen=True)
 class ListedRun:
-    """`record`: its run.json. `state` is None where only node0 can know it."""
+    """A run on the node."""
 
-    record: Any
-    state: str | None
+    record: Any  # its run.json
+    state: str | None  # None if only node0 knows it
     progress: Standing | None
 
 
 @dataclass(frozen=True)
 class DamagedRun:
-    """A folder of a run whose record cannot be read, and why."""
+    """A run whose record cannot be read, and the reason."""
 
     folder: str
     problem: str
@@ -41,30 +41,37 @@ class DamagedRun:
 
 @dataclass(frozen=True)
 class Listing:
+    """The runs of a node."""
+
     runs: tuple[ListedRun, ...]
     damaged: tuple[DamagedRun, ...] = ()
     schema: int = SCHEMA
 
 
 def parse(text: str) -> Listing:
-    """Raises ProtocolError."""
+    """Parse the output of `node.py runs`.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse(Listing, text, "the list of a node's runs")
 
 
 def render(listing: Listing) -> str:
+    """Return the output of `node.py runs`."""
     return json.dumps(values.record(listing))
 
 
 @dataclass(frozen=True)
-class SetAside:
-    """Of `node.py damaged`: the runs that cannot be read; of those that were moved, folder -> where
-    it is now."""
+class DamagedRuns:
+    """The result of `node.py damaged`."""
 
     damaged: tuple[DamagedRun, ...]
-    moved: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)  # folder -> where it is now
     schema: int = SCHEMA
 
 
-def render_set_aside(report: SetAside) -> str:
+def render_damaged_runs(report: DamagedRuns) -> str:
+    """Return the output of `node.py damaged`."""
     value = values.record(report)
     return json.dumps({"schema": value.pop("schema"), **value})

@@ -1,4 +1,4 @@
-"""What `node.py logs` prints: lines of the ranks' logs, a JSON object for each chunk."""
+"""The output of `node.py logs`: a JSON object for each chunk of a rank's log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from orch_node.protocol import values
 
 @dataclass(frozen=True)
 class LogChunk:
-    """`at`: the byte after these lines in the rank's log."""
+    """Consecutive lines of a rank's log."""
 
     rank: int
-    at: int
+    at: int  # the position in bytes after these lines
     lines: tuple[str, ...]
-    state: str = ""  # what a terminal shows of the line after them, which has no end yet
+    state: str = ""  # what a terminal shows of the unfinished line that follows
 
 
 def parse(line: str | bytes) -> LogChunk:
-    """Raises ProtocolError."""
+    """Parse a line of the output.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse_known(LogChunk, line, "a chunk of a log")
 
 
 def render(chunk: LogChunk) -> str:
+    """Return a line of the output."""
     return json.dumps(values.record(chunk))

@@ -1,33 +1,34 @@
-"""How the launchers of MPI are told what to start: their words and hostfiles, written once."""
+"""The commands and hostfiles of MPI's launchers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# A line of a hostfile: with {address} and {ranks}.
+# A line of a hostfile.
 HOST_LINES = {"intel": "{address}:{ranks}", "mpich": "{address}:{ranks}", "openmpi": "{address} slots={ranks}"}
 
 
 @dataclass(frozen=True)
-class Words:
-    """`size_at`: where in argv the number of ranks stands."""
+class LauncherCommand:
+    """The command of a launcher."""
 
     argv: tuple[str, ...]
-    size_at: int
+    size_at: int  # the index of the number of ranks in argv
 
 
-def intel(program: str, hostfile: str, size: int, ranks: Sequence[str]) -> Words:
-    """mpiexec.hydra of Intel MPI. Never its `mpirun`: that shell wrapper swallows signals.
+def intel(program: str, hostfile: str, size: int, ranks: Sequence[str]) -> LauncherCommand:
+    """Return the command of Intel MPI's mpiexec.hydra; its `mpirun` does not forward signals.
 
-    With -f, and with -ppn, hydra gives every host the same number of ranks whatever the file says
-    (Intel MPI 2021.18); -machinefile honours the number behind each host.
+    With -f or -ppn, hydra starts the same number of ranks on each host, whatever the hostfile says
+    (Intel MPI 2021.18). With -machinefile it uses the number of each host.
     """
-    return sized((program, "-machinefile", hostfile), size, ranks)
+    return with_size((program, "-machinefile", hostfile), size, ranks)
 
 
-def mpich(program: str, hostfile: str, size: int, ranks: Sequence[str]) -> Words:
-    return sized((program, "-f", hostfile), size, ranks)
+def mpich(program: str, hostfile: str, size: int, ranks: Sequence[str]) -> LauncherCommand:
+    """Return the command of MPICH's hydra."""
+    return with_size((program, "-f", hostfile), size, ranks)
 
 
 def open_mpi(
@@ -37,20 +38,34 @@ def open_mpi(
     ranks: Sequence[str],
     *,
     options: Iterable[str] = (),
-    carried: Iterable[str] = (),
-) -> Words:
-    """Ranks are placed in the hostfile's order, unbound. `carried`: variables that ranks on other
-    nodes get; hydra passes everything on."""
-    named = (word for name in carried for word in ("-x", name))
+    exported: Iterable[str] = (),
+) -> LauncherCommand:
+    """Return the command of Open MPI, which places ranks in the hostfile's order, unbound.
+
+    Args:
+        program: path of mpirun.
+        hostfile: path of the hostfile.
+        size: number of ranks.
+        ranks: the command of each rank.
+        options: further options of mpirun.
+        exported: names of variables for ranks on other nodes; hydra exports all variables.
+    """
+    exports = (word for name in exported for word in ("-x", name))
     placed = ("--map-by", "slot", "--bind-to", "none")
-    return sized((program, "--hostfile", hostfile, *placed, *options, *named), size, ranks)
+    return with_size((program, "--hostfile", hostfile, *placed, *options, *exports), size, ranks)
 
 
-def sized(head: tuple[str, ...], size: int, ranks: Sequence[str]) -> Words:
-    return Words(argv=(*head, "-n", str(size), *ranks), size_at=len(head) + 1)
+def with_size(head: tuple[str, ...], size: int, ranks: Sequence[str]) -> LauncherCommand:
+    """Return the command with the number of ranks and their command."""
+    return LauncherCommand(argv=(*head, "-n", str(size), *ranks), size_at=len(head) + 1)
 
 
 def hostfile(flavour: str, hosts: Iterable[tuple[str, int]]) -> str:
-    """`hosts`: (address, number of ranks), in the order of their ranks."""
+    """Return the content of a hostfile.
+
+    Args:
+        flavour: intel, mpich or openmpi.
+        hosts: address and number of ranks of each host, in the order of ranks.
+    """
     line = HOST_LINES[flavour]
     return "".join(line.format(address=host, ranks=ranks) + "\n" for host, ranks in hosts)

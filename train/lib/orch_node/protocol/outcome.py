@@ -1,4 +1,4 @@
-"""outcome.json: how a run ended, and what its end left on each node."""
+"""outcome.json: how a run ended, and the result of ending its processes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from orch_node.machine import ProcessIdentity
 from orch_node.protocol import files, values
 
 SCHEMA = 1
-LAST_PID = (1 << 31) - 1  # that kill(2) takes
+LAST_PID = (1 << 31) - 1  # the largest argument of kill(2)
 DONE, FAILED, REFUSED, STOPPED = "done", "failed", "refused", "stopped"
-PREEMPTED = "preempted"  # it has made room, and goes on from its checkpoint when started again
-EX_TEMPFAIL = 75  # sysexits(3): of a rank that has made room, and of a run of such ranks
+PREEMPTED = "preempted"  # the run continues from its checkpoint when it is started again
+EX_TEMPFAIL = 75  # sysexits(3): the exit code of preempted ranks and runs
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A rank that failed. `code` and `signal` are None while its end has not been reported.
-    `oom`: what shows that memory ran out."""
+    """A rank that failed. Its code and signal are None until its end is reported."""
 
     rank: int
     node: str | None = None
     code: int | None = None
     signal: str | None = None
-    oom: str | None = None
+    oom: str | None = None  # what shows that memory ran out
     text: str = ""
     time: float | None = None
 
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A process of a run, or (pid 0) a container. `start`: clock ticks since boot."""
+    """A process of a run, or (pid 0) a container."""
 
     pid: int
     role: str
@@ -40,30 +39,28 @@ class ProcessRecord:
     state: str
     rank: int | None = None
     parent: int = 0
-    start: int = 0
+    start: int = 0  # clock ticks since boot
 
 
 @dataclass(frozen=True)
 class NodeEnd:
-    """What ending the run came to on one node: how many processes ended, those that did not, the
-    segments of /dev/shm that were removed, and those that are left. `lost`: why the node says
-    nothing."""
+    """The result of ending the run's processes on a node."""
 
-    ended: int = 0
-    left: tuple[ProcessRecord, ...] = ()
-    segments: tuple[str, ...] = ()
-    segments_left: tuple[str, ...] = ()
+    ended: int = 0  # number of processes
+    left: tuple[ProcessRecord, ...] = ()  # they could not be ended
+    segments: tuple[str, ...] = ()  # of /dev/shm, removed
+    segments_left: tuple[str, ...] = ()  # of /dev/shm, not removed
     seconds: float = 0.0
-    lost: str | None = None
+    lost: str | None = None  # why the node does not respond
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`problem`: what no single rank is to blame for. Times are since the epoch."""
+    """How a run ended. Times are seconds since the epoch."""
 
     state: str
     first_failure: Failure | None = None
-    problem: str | None = None
+    problem: str | None = None  # a cause other than a single rank
     launcher_code: int | None = None
     started: float = 0.0
     ended: float = 0.0
@@ -77,7 +74,7 @@ class SupervisorProcess:
     """supervisor.json: the process that watches the run.
 
     Attributes:
-        pid: its number on node0.
+        pid: process number on node0.
         started: seconds since the epoch.
         identity: which process of which machine it is; None if it was ended before it began.
     """
@@ -88,29 +85,38 @@ class SupervisorProcess:
 
 
 def parse_supervisor(text: str | bytes) -> SupervisorProcess:
-    """Raises ProtocolError, also for what no process of a user has: kill(-1) reaches all."""
-    found = values.parse_known(SupervisorProcess, text, files.SUPERVISOR)
-    if not is_process(found.pid):
-        raise values.ProtocolError(f"{files.SUPERVISOR}: pid is {found.pid}, no process.")
-    return found
+    """Parse supervisor.json.
+
+    Raises:
+        ProtocolError: if it is damaged, or its pid would not be one process for kill(2).
+    """
+    process = values.parse_known(SupervisorProcess, text, files.SUPERVISOR)
+    if not is_process(process.pid):
+        raise values.ProtocolError(f"{files.SUPERVISOR}: pid {process.pid} is not a process.")
+    return process
 
 
 def is_process(pid: int) -> bool:
-    """Whether a signal to it reaches one process: not init, no group."""
+    """Return whether a signal to this number reaches one process: not init and not a group."""
     return 1 < pid <= LAST_PID
 
 
 def render_supervisor(process: SupervisorProcess) -> str:
+    """Return the content of supervisor.json."""
     return json.dumps(values.record(process), indent=1) + "\n"
 
 
 def parse(text: str | bytes) -> Outcome:
-    """Raises ProtocolError."""
+    """Parse outcome.json.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse_known(Outcome, text, files.OUTCOME)
 
 
 def record(outcome: Outcome) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return an outcome for JSON."""
     return {
         "schema": outcome.schema,
         "state": outcome.state,
@@ -125,14 +131,15 @@ def record(outcome: Outcome) -> dict[str, Any]:
 
 
 def nodes_record(nodes: dict[str, NodeEnd]) -> dict[str, Any]:
-    """A lost node has nothing else to say, and the others no word `lost`."""
-    found = {}
+    """Return the results of nodes for JSON; a lost node has only the key `lost`."""
+    records = {}
     for name, end in nodes.items():
-        whole = values.record(end)
-        lost = whole.pop("lost")
-        found[name] = whole if lost is None else {"lost": lost}
-    return found
+        fields = values.record(end)
+        lost = fields.pop("lost")
+        records[name] = fields if lost is None else {"lost": lost}
+    return records
 
 
 def render(outcome: Outcome) -> str:
+    """Return the content of outcome.json."""
     return json.dumps(record(outcome), indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""pod.json: what a pod of a run has to know, once for all of its pods."""
+"""pod.json: the plan of a run, as its pods read it."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ class SshAccess:
 
 @dataclass(frozen=True)
 class PodConfig:
-    """`mpi`: Intel or OpenMPI, as the operators call them, where MPI starts the ranks. `cpus`: of
-    one pod; `threads`: of one rank. `env`: variables of all ranks; `preload`: names of libraries,
-    where the image has them. Zero for stall_timeout (seconds) is for ever. `precision`:
-    None where the plan has decided."""
+    """The plan of a run, the same for all of its pods."""
 
     run_id: str
     run_dir: str
-    mpi: str | None
+    mpi: str | None  # Intel or OpenMPI, as operators call them; None if MPI does not start the ranks
     pods: int
     word: str
     ppn: int
-    cpus: float
-    threads: int
+    cpus: float  # of a pod
+    threads: int  # of a rank
     backend: str
     backend_module: str
     timeout_seconds: float
-    env: dict[str, str]
-    preload: tuple[str, ...]
+    env: dict[str, str]  # of all ranks
+    preload: tuple[str, ...]  # names of libraries for LD_PRELOAD, if the image has them
     stack: str
     needs_bf16: bool
-    stall_timeout: float
+    stall_timeout: float  # seconds; 0 for no limit
     max_restarts: int
     ssh: SshAccess
-    precision: RunPrecision | None = None
+    precision: RunPrecision | None = None  # None if the plan has decided
     schema: int = SCHEMA
 
     @property
     def world_size(self) -> int:
+        """The number of ranks."""
         return self.pods * self.ppn
 
 
 def parse(text: str | bytes) -> PodConfig:
-    """Raises ProtocolError."""
+    """Parse pod.json.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse(PodConfig, text, "pod.json")

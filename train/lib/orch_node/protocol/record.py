@@ -1,6 +1,6 @@
 """The record of a run: run.json on each of its nodes, and part of plan.json on a controller.
 
-It holds what any controller must know to find a run and to tell of it.
+It holds what a controller needs to find and describe a run.
 """
 
 from __future__ import annotations
@@ -13,52 +13,49 @@ from orch_node.protocol import files, values
 from orch_node.protocol.values import ProtocolError
 
 SCHEMA = 1
-FIRST_TARGET = "ssh"
-WHERE = "the record of a run"
-LATEST = 1e11  # seconds since the epoch that a calendar still knows
+DEFAULT_TARGET = "ssh"
+SOURCE = "the record of a run"
+MAX_TIME = 1e11  # seconds since the epoch
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided, and why."""
+    """A decision about a run, with the reason."""
 
     topic: str
     value: str
     reason: str = ""
 
     def describe(self) -> str:
+        """Return the decision as one line."""
         return f"{self.topic}: {self.value}" + (f" ({self.reason})" if self.reason else "")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one rank runs: its CPUs (one hardware thread of each of its cores) and threads.
-
-    `threads` is 0 until a batch system has given the cores.
-
-    `worker_cpus`: cores that its oneCCL workers have for themselves.
-    """
+    """Where a rank runs."""
 
     rank: int
     node: str
     local_rank: int
     local_world_size: int
-    cpus: tuple[int, ...]
-    threads: int
-    worker_cpus: tuple[int, ...] = ()
+    cpus: tuple[int, ...]  # one hardware thread of each of its cores
+    threads: int  # 0 until a batch system has assigned the cores
+    worker_cpus: tuple[int, ...] = ()  # reserved for its oneCCL workers
 
     def describe(self) -> str:
-        # Those of a pod are not known yet.
+        """Return the place as one line."""
+        # The cores of a pod are not known yet.
         cores = f"cores {number_ranges(self.cpus)}, " if self.cpus else ""
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
-        threads = threads if self.threads else "a thread for each of its cores"
+        threads = threads if self.threads else "one thread per core"
         text = f"rank {self.rank}: {self.node}, {cores}{threads}"
         return f"{text}, oneCCL on {number_ranges(self.worker_cpus)}" if self.worker_cpus else text
 
 
 @dataclass(frozen=True)
 class RunNode:
-    """A node, and the OpenSSH command that reaches it, if it is another machine."""
+    """A node, and the OpenSSH command that reaches it unless it is this machine."""
 
     node: str
     via: tuple[str, ...] = ()
@@ -66,8 +63,7 @@ class RunNode:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """`run_dir`, `train`, `python`: paths on its nodes, of which node0 is the first. `created`:
-    seconds since the epoch. `location`: what else its target needs to find it, in its own words."""
+    """The record of a run. Paths are those of its nodes, of which node0 is the first."""
 
     run_id: str
     key: str
@@ -82,51 +78,52 @@ class RunRecord:
     backend: str
     precision: str
     started_by: str
-    created: float
+    created: float  # seconds since the epoch
     decisions: tuple[Decision, ...]
     layout: tuple[Place, ...]
-    target: str = FIRST_TARGET
-    location: dict[str, Any] = field(default_factory=dict)
+    target: str = DEFAULT_TARGET
+    location: dict[str, Any] = field(default_factory=dict)  # what its target needs to find it
 
 
-NAMES = tuple(one.name for one in fields(RunRecord))
+NAMES = tuple(item.name for item in fields(RunRecord))
 
 
 def parse(value: object) -> RunRecord:
-    """What `render` made, now or in another version: what that one says besides is dropped.
+    """Return the record in a JSON value; ignore fields that only another version knows.
 
-    Raises ProtocolError.
+    Raises:
+        ProtocolError: if it is damaged.
     """
-    found = values.an_object(value, WHERE)
-    if found.get("schema") != SCHEMA:
-        raise ProtocolError(f"{WHERE} has schema {found.get('schema')!r:.60}, not {SCHEMA}.")
-    known = {name: found[name] for name in NAMES if name in found}
-    record = values.read(RunRecord, known, WHERE)
-    if wrong := "; ".join(impossible(record)):
-        raise ProtocolError(f"{WHERE}: {wrong}.")
+    content = values.check_object(value, SOURCE)
+    if content.get("schema") != SCHEMA:
+        raise ProtocolError(f"{SOURCE} has schema {content.get('schema')!r:.60}, not {SCHEMA}.")
+    known = {name: content[name] for name in NAMES if name in content}
+    record = values.read(RunRecord, known, SOURCE)
+    if problems := "; ".join(find_problems(record)):
+        raise ProtocolError(f"{SOURCE}: {problems}.")
     return record
 
 
-def impossible(record: RunRecord) -> Iterator[str]:
-    """What no run can have: whoever wrote it, it becomes paths and the arguments of programs."""
+def find_problems(record: RunRecord) -> Iterator[str]:
+    """Yield values that are impossible or unsafe, because they become paths and arguments."""
     if not files.is_run_id(record.run_id):
-        yield f"run_id {record.run_id!r:.60} is no name of a run"
-    names = [one.node for one in record.nodes]
+        yield f"run_id {record.run_id!r:.60} is not a valid name"
+    names = [node.node for node in record.nodes]
     if not names or len(set(names)) < len(names):
-        yield "nodes are none, or one of them twice"
+        yield "nodes is empty or has duplicates"
     elif record.node0.node != names[0]:
         yield f"node0 is {record.node0.node!r:.60}, not the first of its nodes"
     if not record.layout or any(place.rank != at for at, place in enumerate(record.layout)):
-        yield "layout does not have the ranks from 0 on"
-    if not 0 <= record.created < LATEST:
-        yield f"created {record.created!r:.30} is no time"
+        yield "layout must contain the ranks from 0 on"
+    if not 0 <= record.created < MAX_TIME:
+        yield f"created {record.created!r:.30} is not a valid time"
 
 
 def render(record: RunRecord) -> dict[str, Any]:
     """Return the record as a JSON object, without target and location of a run over SSH."""
-    found = {"schema": SCHEMA, **values.record(record)}
-    own = ("target", "location") if record.target == FIRST_TARGET else ()
-    return {name: value for name, value in found.items() if name not in own}
+    content = {"schema": SCHEMA, **values.record(record)}
+    omitted = ("target", "location") if record.target == DEFAULT_TARGET else ()
+    return {name: value for name, value in content.items() if name not in omitted}
 
 
 def number_ranges(numbers: Iterable[int]) -> str:

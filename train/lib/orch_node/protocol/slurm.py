@@ -1,4 +1,4 @@
-"""slurm.json: what a job of Slurm has to know of its run; and what an agent tells of its node."""
+"""slurm.json: the run of a Slurm job; and the first message of its agents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orch_node.protocol.layout import RunPrecision
 CONFIG = "slurm.json"
 JOB = "slurm-job.json"
 SCHEMA = 1
-# Stands for node0's address, which only the job knows, in words of the launcher.
+# A placeholder in the launcher's command for node0's address, which only the job knows.
 NODE0 = "address-of-node0"
 
 OUT_OF_MEMORY = "it ran out of memory (--slurm mem=)"
@@ -26,71 +26,63 @@ MEMORY_LINE = re.compile(
 
 @dataclass(frozen=True)
 class LocalStack:
-    """`folder`: of each node's own, named by the content; `archive`: that all nodes see, with its
-    `sha256`."""
+    """A stack that each node unpacks from an archive."""
 
-    folder: str
-    archive: str
+    folder: str  # on the node's own disk, named by the content
+    archive: str  # seen by all nodes
     sha256: str
 
 
 @dataclass(frozen=True)
 class JobConfig:
-    """`nodes` have ranks, `spare_nodes` are kept ready; `ppn`: ranks of each node. `env`: variables
-    of all ranks; `preload`: names of libraries, where the nodes have them. `launcher`: its words,
-    `launcher_env`: its variables; `files`: name in the run's folder -> content; `options`: of the
-    supervisor. `launch`: what kind of launcher it is; `mpi`: the flavour of its hostfile.
-    `requeue`: whether a job that has made room goes back into the queue, `max_requeues`: how often
-    at most. `local`: from where the ranks run, if not from a shared folder. `precision`: None where
-    the plan has decided."""
+    """The plan of a run, as its job reads it."""
 
     run_id: str
-    nodes: int
+    nodes: int  # with ranks
     spare_nodes: int
-    ppn: int
+    ppn: int  # ranks per node
     port: int
     backend: str
     backend_module: str
     setvars: str
     timeout_seconds: float
-    env: dict[str, str]
-    preload: tuple[str, ...]
+    env: dict[str, str]  # of all ranks
+    preload: tuple[str, ...]  # names of libraries for LD_PRELOAD, if the nodes have them
     torch: str | None
     needs_bf16: bool
-    launch: str
-    mpi: str
-    launcher: tuple[str, ...]
+    launch: str  # the name of the launcher
+    mpi: str  # the flavour of its hostfile, or empty
+    launcher: tuple[str, ...]  # its command
     launcher_env: dict[str, str]
-    files: dict[str, str]
-    options: tuple[str, ...]
-    requeue: bool = False
+    files: dict[str, str]  # name in the run's folder -> content
+    options: tuple[str, ...]  # of the supervisor
+    requeue: bool = False  # whether a preempted job is requeued
     max_requeues: int | None = None
-    local: LocalStack | None = None
-    precision: RunPrecision | None = None
+    local: LocalStack | None = None  # None if the ranks run from a shared folder
+    precision: RunPrecision | None = None  # None if the plan has decided
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True)
 class Hello:
-    """The first line of an agent: what its node is. `cores`: of the allocation; `confined`: whether
-    Slurm holds the job to these. `address`, `interface`: by which it reaches node0."""
+    """The first line of an agent, which describes its node."""
 
     node: str
     host: str
-    cores: tuple[Core, ...]
-    confined: bool
-    flags: tuple[str, ...]
-    address: str
+    cores: tuple[Core, ...]  # of the allocation
+    confined: bool  # whether Slurm confines the job to these cores
+    flags: tuple[str, ...]  # of the CPU
+    address: str  # by which it reaches node0
     interface: str
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """slurm-job.json: the job of a run, in its folder. `notes`: what the job found and chose."""
+    """slurm-job.json: the job of a run."""
 
     job: str
     restarts: int = 0
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())  # remarks of the job for the user
 
 
 def cpu_counts(text: str) -> list[int]:
@@ -108,15 +100,27 @@ def memory_line(text: str) -> str:
 
 
 def parse(text: str | bytes) -> JobConfig:
-    """Raises ProtocolError."""
+    """Parse slurm.json.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse(JobConfig, text, CONFIG)
 
 
 def parse_submitted(text: str | bytes) -> Submitted:
-    """Parse slurm-job.json. Raises ProtocolError."""
+    """Parse slurm-job.json.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse(Submitted, text, JOB)
 
 
 def parse_hello(text: str | bytes) -> Hello:
-    """Raises ProtocolError."""
+    """Parse the first line of an agent.
+
+    Raises:
+        ProtocolError: if it is damaged.
+    """
     return values.parse(Hello, text, "the first line of an agent")

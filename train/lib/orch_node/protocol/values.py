@@ -1,4 +1,4 @@
-"""JSON <-> frozen dataclasses. What is read has exactly the fields, and the types, of the class."""
+"""Convert JSON to frozen dataclasses with exactly their fields and types, and back."""
 
 from __future__ import annotations
 
@@ -10,175 +10,212 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-Measured = float  # what a training has come to; NaN is an answer
+Measured = float  # a result of training, which may be NaN
 Reader = Callable[[object, str], Any]
-DEEPEST = 32  # of lists and objects in each other
-DIGITS = 20  # of a whole number: 2^64 has as many
-NAMES: dict[type[Any], tuple[str, ...]] = {}
-READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # made once for each class
+MAX_DEPTH = 32  # of nested lists and objects
+MAX_DIGITS = 20  # of an integer, as 2^64 has
+FIELD_NAMES: dict[type[Any], tuple[str, ...]] = {}
+READERS: dict[type[Any], dict[str, tuple[Reader, bool]]] = {}  # a cache
 
 
-PLAIN = {str, int, float, bool, type(None)}
+SCALAR_TYPES = {str, int, float, bool, type(None)}
 
 
 class ProtocolError(Exception):
-    """What is wrong with a file or a line, and at which key: `layout.json: ranks[3].cpus ...`."""
+    """A file or line that is not as expected. The text names the key: `layout.json: ranks[3].cpus`."""
 
 
 def parse(kind: type[T], text: str | bytes, where: str) -> T:
-    """`where`: the name of the file. Raises ProtocolError."""
+    """Parse JSON as an instance of a class.
+
+    Args:
+        kind: the class.
+        text: the JSON.
+        where: the name of the file, for messages.
+
+    Raises:
+        ProtocolError: if the text does not match the class.
+    """
     return read(kind, loads(text, where), where)
 
 
 def parse_known(kind: type[T], text: str | bytes, where: str) -> T:
-    """The same, of any version: what that one says besides is dropped. Raises ProtocolError."""
+    """Parse JSON as an instance of a class, and ignore unknown keys of other versions.
+
+    Raises:
+        ProtocolError: if the text does not match the class.
+    """
     return read_known(kind, loads(text, where), where)
 
 
 def loads(text: str | bytes, where: str) -> Any:
-    """JSON from anywhere: no depth and no length of it harms who reads it. Raises ProtocolError."""
+    """Parse JSON from an untrusted source, with limited depth and integers.
+
+    Raises:
+        ProtocolError: if it is not valid JSON or exceeds the limits.
+    """
     try:
         value = DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
-        raise ProtocolError(f"{where} is nested too deep.") from None
+        raise ProtocolError(f"{where} is nested too deeply.") from None
     except ValueError as error:
-        raise ProtocolError(f"{where} is no JSON: {error}") from None
-    if deeper(value, DEEPEST):
-        raise ProtocolError(f"{where} is nested too deep.")
+        raise ProtocolError(f"{where} is not valid JSON: {error}") from None
+    if is_deeper(value, MAX_DEPTH):
+        raise ProtocolError(f"{where} is nested too deeply.")
     return value
 
 
 def whole_number(digits: str) -> int:
-    if len(digits) > DIGITS + digits.startswith("-"):
+    """Return an integer; raise ValueError if it has too many digits."""
+    if len(digits) > MAX_DIGITS + digits.startswith("-"):
         raise ValueError(f"a number has {len(digits)} digits.")
     return int(digits)
 
 
-DECODER = json.JSONDecoder(parse_int=whole_number)  # json.loads would make one for each line
+DECODER = json.JSONDecoder(parse_int=whole_number)  # json.loads would create a decoder for each line
 
 
-def deeper(value: Any, limit: int) -> bool:
-    """Whether lists and objects are in each other more than `limit` times."""
+def is_deeper(value: Any, limit: int) -> bool:
+    """Return whether lists and objects are nested more than `limit` times."""
     layer = [value]
     for _ in range(limit + 1):
-        inner = [list(one.values()) if isinstance(one, dict) else one for one in layer if isinstance(one, (dict, list))]
-        layer = [one for part in inner for one in part]
+        nested = [item for item in layer if isinstance(item, (dict, list))]
+        layer = [child for item in nested for child in (item.values() if isinstance(item, dict) else item)]
     return bool(layer)
 
 
 def read(kind: type[T], value: object, where: str) -> T:
-    """Raises ProtocolError that names the key."""
+    """Return a JSON value as an instance of a class.
+
+    Raises:
+        ProtocolError: if the value does not match the class; the text names the key.
+    """
     if not isinstance(value, dict):
-        raise ProtocolError(f"{where} is {value!r:.60}, no object.")
-    known = readers(kind)
+        raise ProtocolError(f"{where} is {value!r:.60}, not an object.")
+    fields_by_name = readers(kind)
     for name in value:
-        if name not in known:
+        if name not in fields_by_name:
             raise ProtocolError(f"{where} has the unknown key {name!r:.60}.")
-    found = {}
-    for name, (reader, required) in known.items():
+    arguments = {}
+    for name, (reader, is_required) in fields_by_name.items():
         if name in value:
-            found[name] = reader(value[name], f"{where}: {name}")
-        elif required:
+            arguments[name] = reader(value[name], f"{where}: {name}")
+        elif is_required:
             raise ProtocolError(f"{where} has no {name!r}.")
-    return kind(**found)
+    return kind(**arguments)
 
 
 def read_known(kind: type[T], value: object, where: str) -> T:
-    """The same, and what another version says besides is dropped. Raises ProtocolError."""
-    found = an_object(value, where)
-    return read(kind, {name: found[name] for name in readers(kind) if name in found}, where)
+    """Return a JSON value as an instance of a class, and ignore unknown keys of other versions.
+
+    Raises:
+        ProtocolError: if the value does not match the class.
+    """
+    content = check_object(value, where)
+    return read(kind, {name: content[name] for name in readers(kind) if name in content}, where)
 
 
 def check_schema(value: Mapping[str, Any], where: str, schema: int = 1) -> None:
-    """Raises ProtocolError."""
+    """Raise ProtocolError unless a JSON object has this schema."""
     if value.get("schema") != schema:
         raise ProtocolError(f"{where} has schema {value.get('schema')!r:.60}, not {schema}.")
 
 
 def record(value: Any) -> Any:
-    """A value as JSON has it: what `read` takes."""
-    if type(value) in PLAIN:  # most are: thousands of ranks are written in one go
+    """Return a value for JSON, as read() takes it."""
+    if type(value) in SCALAR_TYPES:  # the usual case, fast because layouts have thousands of ranks
         return value
     if hasattr(value, "__dataclass_fields__"):
-        return {name: record(getattr(value, name)) for name in names_in(type(value))}
+        return {name: record(getattr(value, name)) for name in field_names(type(value))}
     if isinstance(value, (tuple, list)):
-        return [one if type(one) in PLAIN else record(one) for one in value]
+        return [item if type(item) in SCALAR_TYPES else record(item) for item in value]
     if isinstance(value, Mapping):
-        return {name: record(one) for name, one in value.items()}
+        return {name: record(item) for name, item in value.items()}
     return value
 
 
-def names_in(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a class."""
-    if kind not in NAMES:
-        NAMES[kind] = tuple(one.name for one in fields(kind))
-    return NAMES[kind]
+def field_names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a dataclass' fields."""
+    if kind not in FIELD_NAMES:
+        FIELD_NAMES[kind] = tuple(field.name for field in fields(kind))
+    return FIELD_NAMES[kind]
 
 
 def readers(kind: type[Any]) -> dict[str, tuple[Reader, bool]]:
-    """Field -> what reads it, and whether it must be there."""
+    """Return, for each field of a class, its reader and whether it is required."""
     if kind not in READERS:
-        names = {name: one for base in kind.__mro__ for name, one in names_of(base).items()}
-        READERS[kind] = {one.name: (reader_of(str(one.type), names), required(one)) for one in fields(kind)}
+        names = {name: value for base in kind.__mro__ for name, value in vars(sys.modules[base.__module__]).items()}
+        READERS[kind] = {
+            field.name: (make_reader(str(field.type), names), is_required(field)) for field in fields(kind)
+        }
     return READERS[kind]
 
 
-def names_of(kind: type[Any]) -> dict[str, Any]:
-    return vars(sys.modules[kind.__module__])
-
-
-def required(field: Field[Any]) -> bool:
+def is_required(field: Field[Any]) -> bool:
+    """Return whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def reader_of(words: str, names: Mapping[str, Any]) -> Reader:
-    """For a field's annotation, which is text in a module with postponed annotations."""
-    if words.endswith(" | None"):
-        inner = reader_of(words[: -len(" | None")], names)
+def make_reader(annotation: str, names: Mapping[str, Any]) -> Reader:
+    """Return the reader for a field's annotation, which is text (postponed evaluation).
+
+    Args:
+        annotation: such as `tuple[int, ...]`.
+        names: the classes that it may refer to.
+    """
+    if annotation.endswith(" | None"):
+        inner = make_reader(annotation[: -len(" | None")], names)
         return lambda value, where: None if value is None else inner(value, where)
-    if words.startswith("tuple["):
-        inner = reader_of(words[len("tuple[") : -len(", ...]")], names)
-        return lambda value, where: tuple(inner(one, f"{where}[{at}]") for at, one in enumerate(a_list(value, where)))
-    if words.startswith("dict[str, "):
-        inner = reader_of(words[len("dict[str, ") : -1], names)
+    if annotation.startswith("tuple["):
+        inner = make_reader(annotation[len("tuple[") : -len(", ...]")], names)
+        return lambda value, where: tuple(
+            inner(item, f"{where}[{index}]") for index, item in enumerate(check_list(value, where))
+        )
+    if annotation.startswith("dict[str, "):
+        inner = make_reader(annotation[len("dict[str, ") : -1], names)
         return lambda value, where: {
-            name: inner(one, f"{where}.{name}") for name, one in an_object(value, where).items()
+            name: inner(item, f"{where}.{name}") for name, item in check_object(value, where).items()
         }
-    return SCALARS.get(words) or (lambda value, where: read(names[words], value, where))
+    return SCALARS.get(annotation) or (lambda value, where: read(names[annotation], value, where))
 
 
-def scalar(kind: type[Any], what: str) -> Reader:
+def scalar(kind: type[Any], description: str) -> Reader:
+    """Return a reader that accepts values of one type only."""
+
     def check(value: object, where: str) -> Any:
-        if type(value) is not kind:  # a bool is no number here
-            raise ProtocolError(f"{where} is {value!r:.60}, not {what}.")
+        if type(value) is not kind:  # a bool is not an int here
+            raise ProtocolError(f"{where} is {value!r:.60}, not {description}.")
         return value
 
     return check
 
 
-def any_number(value: object, where: str) -> float:
-    """NaN and the infinities, too."""
+def check_number(value: object, where: str) -> float:
+    """Return a number, which may be NaN or infinite."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     raise ProtocolError(f"{where} is {value!r:.60}, not a number.")
 
 
-def a_number(value: object, where: str) -> float:
-    found = any_number(value, where)
-    if math.isfinite(found):
-        return found
+def check_finite(value: object, where: str) -> float:
+    """Return a finite number."""
+    number = check_number(value, where)
+    if math.isfinite(number):
+        return number
     raise ProtocolError(f"{where} is {value!r:.60}, not a number.")
 
 
-def a_list(value: object, where: str) -> list[Any]:
+def check_list(value: object, where: str) -> list[Any]:
+    """Return a list, or raise ProtocolError."""
     if not isinstance(value, list):
         raise ProtocolError(f"{where} is {value!r:.60}, not a list.")
     return value
 
 
-def an_object(value: object, where: str) -> dict[str, Any]:
+def check_object(value: object, where: str) -> dict[str, Any]:
+    """Return a JSON object, or raise ProtocolError."""
     if not isinstance(value, dict):
-        raise ProtocolError(f"{where} is {value!r:.60}, no object.")
+        raise ProtocolError(f"{where} is {value!r:.60}, not an object.")
     return value
 
 
@@ -186,7 +223,7 @@ SCALARS: dict[str, Reader] = {
     "int": scalar(int, "a whole number"),
     "str": scalar(str, "text"),
     "bool": scalar(bool, "true or false"),
-    "float": a_number,
-    "Measured": any_number,
+    "float": check_finite,
+    "Measured": check_number,
     "Any": lambda value, where: value,
 }

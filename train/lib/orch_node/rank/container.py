@@ -15,7 +15,7 @@ from pathlib import Path
 from orch_node.agent import containers, env_file
 from orch_node.events import send
 from orch_node.protocol import values
-from orch_node.protocol.container import ContainedRank, ContainerSpec, RankOrder
+from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.events import Heartbeat, Joined
 from orch_node.whole_files import private
 
@@ -41,7 +41,7 @@ class ContainedProcess:
         pid: of the training process; the container shares the node's process ids.
     """
 
-    def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankOrder) -> None:
+    def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankRequest) -> None:
         placement = order.placement
         command = containers.exec_command(run_dir, spec, node=placement.node, rank=placement.rank)
         self.status = ContainedRank()
@@ -86,7 +86,7 @@ def parse_status(line: bytes) -> ContainedRank | None:
     if not line.startswith(containers.MARK):
         return None
     try:
-        record = values.an_object(values.loads(line, SENDER), SENDER)
+        record = values.check_object(values.loads(line, SENDER), SENDER)
         return values.read(ContainedRank, record.get("contained"), SENDER)
     except values.ProtocolError:
         return None
@@ -101,7 +101,7 @@ class EntrypointProcess:
         pid: of `docker run`, which passes signals on.
     """
 
-    def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankOrder) -> None:
+    def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankRequest) -> None:
         placement, processes = order.placement, spec.processes[order.placement.node]
         environment = {
             **order.environment,
@@ -151,7 +151,7 @@ class EntrypointProcess:
                 send(Heartbeat(log=size))
 
 
-def start(run_dir: Path, spec: ContainerSpec, order: RankOrder) -> ContainedProcess | EntrypointProcess:
+def start(run_dir: Path, spec: ContainerSpec, order: RankRequest) -> ContainedProcess | EntrypointProcess:
     """Start the rank, or the image's own entrypoint.
 
     Raises:

@@ -1,6 +1,6 @@
 """Start a rank's training process in its container: `node.py contained-rank RUN_DIR`.
 
-The wrapper on the node writes a RankOrder, one line of JSON, to standard input and keeps that pipe
+The wrapper on the node writes a RankRequest, one line of JSON, to standard input and keeps that pipe
 open. When it closes, nobody waits for the rank any more, and the training process is killed.
 Standard output goes to the wrapper: the rank's events, and those of this process.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from orch_node.pod.mpi import rank_variables
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import values
-from orch_node.protocol.container import RankOrder
+from orch_node.protocol.container import RankRequest
 from orch_node.rank.output import open_log
 from orch_node.rank.process import start
 from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
@@ -27,7 +27,7 @@ from orch_node.standalone import facts
 def main(argv: list[str]) -> int:
     """Start the rank, pass signals on, and report how it ends."""
     with open(0, "rb", buffering=0, closefd=False) as stdin:
-        order = values.parse(RankOrder, stdin.readline(), "a rank's order")
+        order = values.parse(RankRequest, stdin.readline(), "a rank's order")
     os.environ.update(order.given)
     events = os.dup(1)
     os.environ["ORCH_EVENTS_FD"] = str(events)
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def rank_environment(order: RankOrder, events: int) -> dict[str, str]:
+def rank_environment(order: RankRequest, events: int) -> dict[str, str]:
     """Return the image's environment, then the run's, with the image's libraries to preload."""
     setvars = sourced_variables(find_in_packages(order.setvars), os.environ) if order.setvars else {}
     return {

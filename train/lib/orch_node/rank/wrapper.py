@@ -22,7 +22,7 @@ from orch_node.disk import trouble
 from orch_node.events import send
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.container import ContainerSpec, RankOrder
+from orch_node.protocol.container import ContainerSpec, RankRequest
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.protocol.outcome import EX_TEMPFAIL
@@ -64,7 +64,9 @@ def main(argv: list[str]) -> int:
     oom = OomDetector()
     child: Process
     if spec:
-        order = RankOrder(placement, environment, tuple(command), str(log_path), layout.setvars, secrets=secret_names())
+        order = RankRequest(
+            placement, environment, tuple(command), str(log_path), layout.setvars, secrets=secret_names()
+        )
         try:
             child = rank_container.start(run_dir, spec, order)
         except EnvFileError as error:
@@ -112,7 +114,7 @@ def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> Placement:
     if "ORCH_NODE" not in environ:
         return layout.placement(rank)
     node, local_rank = environ["ORCH_NODE"], int(environ["LOCAL_RANK"])
-    placement = next((p for p in layout.on(node) if p.local_rank == local_rank), None)
+    placement = next((p for p in layout.ranks_on(node) if p.local_rank == local_rank), None)
     if placement is None:
         fail(f"the layout has no local rank {local_rank} on {node}.")
     return placement

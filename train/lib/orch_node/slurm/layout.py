@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from orch_node.protocol import files, mpirun
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.cores import split
-from orch_node.protocol.environment import held_to, local_numbers, preloaded
+from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
 from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags, describe_lack
 from orch_node.protocol.slurm import NODE0, Hello, JobConfig
@@ -77,7 +77,9 @@ def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> Node
         torch=config.torch,
         address=None if is_single_node else hello.address,
         interface=None if is_single_node else hello.interface,
-        env=held_to(hello.interface) if is_single_node else {**held_to(hello.interface), "FI_PROVIDER": "tcp"},
+        env=interface_variables(hello.interface)
+        if is_single_node
+        else {**interface_variables(hello.interface), "FI_PROVIDER": "tcp"},
         repair=REPAIR,
         recorded=False,
     )
@@ -93,7 +95,7 @@ def rank_placement(config: JobConfig, hello: Hello, *, rank: int, local: int) ->
         cpus=tuple(core.cpus[0] for core in cores),
         worker_cpus=(),
         threads=len(cores),
-        env=local_numbers(config.env, local, config.ppn),
+        env=local_rank_variables(config.env, local, config.ppn),
     )
 
 
@@ -113,7 +115,7 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
     return {
         **planned,
         files.LAYOUT: layouts.render(create_layout(config, hellos)),
-        files.ENVIRONMENT: json.dumps({**config.env, **preloaded(preload), **rendezvous}, indent=1),
+        files.ENVIRONMENT: json.dumps({**config.env, **preload_variables(preload), **rendezvous}, indent=1),
         **({files.HOSTFILE: mpirun.hostfile(config.mpi, pairs)} if config.mpi else {}),
     }
 

@@ -20,7 +20,7 @@ def claim_of(run_dir: str, layout: RunLayout, node: str) -> Claim:
     The cores of a spare node are those of the nodes that it may replace.
     """
     model = layout.node_names[0] if node in layout.spare_hosts else node
-    cpus = {cpu for placement in layout.on(model) for cpu in (*placement.cpus, *placement.worker_cpus)}
+    cpus = {cpu for placement in layout.ranks_on(model) for cpu in (*placement.cpus, *placement.worker_cpus)}
     return Claim(run=os.path.basename(run_dir), run_dir=run_dir, cpus=tuple(sorted(cpus)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from orch_node.protocol import failures
 from orch_node.protocol.events import (
     NO_RANK,
-    SIGNS,
+    PROGRESS_EVENTS,
     Event,
     Exited,
     Heartbeat,
@@ -50,9 +50,9 @@ class RankTracker:
 
     def take(self, event: Event, now: float) -> None:
         """Update the ranks with an event."""
-        if isinstance(event, SIGNS) and not self.is_log_of_traces(event, now):
+        if isinstance(event, PROGRESS_EVENTS) and not self.is_log_of_traces(event, now):
             self.last_progress = now
-        failures.take(self.ends, event)
+        failures.add_event(self.ends, event)
         if isinstance(event, Started):
             self.started[event.rank] = event
         elif isinstance(event, Joined):
@@ -88,7 +88,7 @@ class RankTracker:
 
     def undecided(self) -> bool:
         """Return whether the first failure still lacks its exit code or its cause."""
-        first = failures.culprit(self.ends.values())
+        first = failures.first_cause(self.ends.values())
         return first is not None and (first.exited is None or first.is_consequence)
 
     def unfinished(self) -> list[int]:

@@ -49,13 +49,13 @@ def recover(
         for node, spare in stand_ins.items():
             notify(f"{spare} replaces {node}")
         hosts = layouts.replace_hosts(hosts, layout, stand_ins) if hosts else ""
-        layout = layout.replaced(stand_ins)
+        layout = layout.replace_nodes(stand_ins)
     if missing := lost - set(stand_ins):
         if reason := describe_missing(layout, missing, options):
             notify(f"no restart: {reason}")
             return None
         hosts = layouts.remove_hosts(hosts, layout, missing) if hosts else ""
-        layout = layout.without(missing)
+        layout = layout.remove_nodes(missing)
         notify(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
         argv = layouts.resize_command(argv, layout, options.size_at, options.nodes_at)
     if hosts:

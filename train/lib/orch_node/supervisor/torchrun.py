@@ -65,7 +65,7 @@ def torchrun(options: argparse.Namespace, layout: RunLayout, command: list[str])
     return [
         *program.command("torchrun-agent"),
         f"--nnodes={min_nodes}:{len(nodes)}",
-        f"--nproc_per_node={len(layout.on(options.here))}",
+        f"--nproc_per_node={len(layout.ranks_on(options.here))}",
         f"--rdzv_backend={RENDEZVOUS}",
         # Each attempt has its own port, because the previous one may still be in use.
         f"--rdzv_endpoint={host}:{int(port) + options.attempt - 1}",

@@ -1,8 +1,8 @@
-"""The kinds of events, by the names that lines have."""
+"""All kinds of events by their names in JSON."""
 
 from __future__ import annotations
 
-from orch_node.protocol.events.of_ranks import (
+from orch_node.protocol.events.rank_events import (
     Decided,
     Event,
     Exited,
@@ -19,7 +19,7 @@ from orch_node.protocol.events.of_ranks import (
     UnreadableEvent,
     Warned,
 )
-from orch_node.protocol.events.of_run import (
+from orch_node.protocol.events.run_events import (
     Ended,
     Failed,
     Finished,
@@ -34,7 +34,7 @@ from orch_node.protocol.events.of_run import (
     Waiting,
 )
 
-OF_RUN = (
+RUN_EVENTS = (
     Launched,
     Waiting,
     Refused,
@@ -65,10 +65,10 @@ KINDS: dict[str, type[Event]] = {
         Warned,
         Decided,
         UnreadableEvent,
-        *OF_RUN,
+        *RUN_EVENTS,
     )
 }
-# What a script may report, besides names of its own.
-OF_SCRIPTS = (Progress, Result, Warned)
-# Signs that a rank gets on.
-SIGNS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, ScriptEnded, Exited)
+# Events that a script may report, in addition to those that it defines.
+SCRIPT_EVENTS = (Progress, Result, Warned)
+# Events that show progress of a rank.
+PROGRESS_EVENTS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, ScriptEnded, Exited)

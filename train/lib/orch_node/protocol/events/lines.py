@@ -1,4 +1,4 @@
-"""Events <-> lines of JSON."""
+"""Convert events to lines of JSON, and back."""
 
 from __future__ import annotations
 
@@ -7,133 +7,145 @@ from dataclasses import fields
 from typing import Any
 
 from orch_node.protocol import values
-from orch_node.protocol.events.kinds import KINDS, OF_RUN
-from orch_node.protocol.events.of_ranks import NO_RANK, Event, Other, UnreadableEvent
+from orch_node.protocol.events.kinds import KINDS, RUN_EVENTS
+from orch_node.protocol.events.rank_events import NO_RANK, Event, Other, UnreadableEvent
 from orch_node.protocol.outcome import NodeEnd, Outcome, nodes_record
 from orch_node.protocol.outcome import record as outcome_record
 from orch_node.protocol.values import ProtocolError
 
 HEADER = ("event", "rank", "time", "restart")
-BEGINS = '{"event"'  # all that write events write this first
-LONGEST = 1 << 24  # bytes: the end of a run on ten thousand nodes fits
-LONGEST_NAME = 100
-LONGEST_REASON = 200
-MOST_RANKS = 1 << 24
-SHAPES: dict[type[Event], tuple[frozenset[str], bool]] = {}  # made once for each kind
-LAST_TIME = 253_402_300_799.0  # the year 9999: calendars end there
+EVENT_PREFIX = '{"event"'  # all programs that write events begin with this
+MAX_LINE_BYTES = 1 << 24  # the end of a run on ten thousand nodes fits
+MAX_NAME_LENGTH = 100
+MAX_REASON_LENGTH = 200
+MAX_RANKS = 1 << 24
+FIELDS_BY_KIND: dict[type[Event], tuple[frozenset[str], bool]] = {}  # a cache
+LAST_TIME = 253_402_300_799.0  # the year 9999, the last that datetime can represent
 
 
 def parse(line: str | bytes) -> Event | None:
-    """None for a line that is no event, LeftOut for an event that cannot be read. Never raises."""
-    begin = line.lstrip()[: len(BEGINS)]
-    if begin[:1] not in ("{", b"{"):
+    """Return the event in a line, an UnreadableEvent, or None if the line is other text."""
+    start = line.lstrip()[: len(EVENT_PREFIX)]
+    if start[:1] not in ("{", b"{"):
         return None
-    found = understood(line)
-    meant = begin in (BEGINS, BEGINS.encode())
-    return None if isinstance(found, UnreadableEvent) and not meant else found
+    event = parse_line(line)
+    has_prefix = start in (EVENT_PREFIX, EVENT_PREFIX.encode())
+    return None if isinstance(event, UnreadableEvent) and not has_prefix else event
 
 
-def parse_of_rank(line: str | bytes) -> Event | None:
-    """The same for a line that comes from ranks: the course of the run is not theirs to tell."""
+def parse_from_rank(line: str | bytes) -> Event | None:
+    """Return parse() of a line that a rank has written; ranks must not report events of the run."""
     event = parse(line)
-    if isinstance(event, OF_RUN):
-        return UnreadableEvent(event.rank, event.time, text=f"{event.kind} is told by no rank")
+    if isinstance(event, RUN_EVENTS):
+        return UnreadableEvent(event.rank, event.time, text=f"ranks cannot report the event {event.kind}")
     return event
 
 
-def understood(line: str | bytes) -> Event:
-    """An event, or what could not be read of it. Never raises."""
+def parse_line(line: str | bytes) -> Event:
+    """Return the event in a line, or an UnreadableEvent with the reason."""
     value: object = None
     try:
-        if len(line) > LONGEST:
-            raise ProtocolError(f"a line is longer than {LONGEST} bytes")
+        if len(line) > MAX_LINE_BYTES:
+            raise ProtocolError(f"the line has more than {MAX_LINE_BYTES} bytes")
         value = values.loads(line, "an event")
         return read(value)
     except ProtocolError as error:
-        reason = str(error).rstrip(".")[:LONGEST_REASON]
-        return UnreadableEvent(rank=rank_of(value), time=time_of(value), text=reason)
+        reason = str(error).rstrip(".")[:MAX_REASON_LENGTH]
+        return UnreadableEvent(rank=plausible_rank(value), time=plausible_time(value), text=reason)
 
 
-def rank_of(value: object) -> int:
-    """Whose event it was meant to be."""
-    found = value.get("rank") if isinstance(value, dict) else None
-    return found if type(found) is int and NO_RANK <= found < MOST_RANKS else NO_RANK
+def plausible_rank(value: object) -> int:
+    """Return the rank of a damaged event, or NO_RANK."""
+    rank = value.get("rank") if isinstance(value, dict) else None
+    return rank if type(rank) is int and NO_RANK <= rank < MAX_RANKS else NO_RANK
 
 
-def time_of(value: object) -> float:
-    found = value.get("time") if isinstance(value, dict) else None
-    known = isinstance(found, (int, float)) and 0 <= found <= LAST_TIME
-    return float(found) if known and found else 0.0
+def plausible_time(value: object) -> float:
+    """Return the time of a damaged event, or 0."""
+    time = value.get("time") if isinstance(value, dict) else None
+    return float(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_TIME else 0.0
 
 
 def read(record: object) -> Event:
-    """An event as JSON has it. Raises ProtocolError."""
+    """Return the event in a JSON value.
+
+    Raises:
+        ProtocolError: if there is none.
+    """
     if not isinstance(record, dict):
-        raise ProtocolError("an event is an object.")
+        raise ProtocolError("an event must be an object.")
     name = record.get("event")
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or "rank" not in record:
-        raise ProtocolError("an event has a name and a rank.")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH or "rank" not in record:
+        raise ProtocolError("an event must have a name and a rank.")
     kind = KINDS.get(name, Other)
-    known, tells_figures = shape(kind)
-    own = {key: value for key, value in record.items() if key in known}
-    if tells_figures:
-        own["figures"] = {k: v for k, v in record.items() if k not in known and k not in HEADER}
+    names, has_figures = fields_of_kind(kind)
+    content = {key: value for key, value in record.items() if key in names}
+    if has_figures:
+        content["figures"] = {key: value for key, value in record.items() if key not in names and key not in HEADER}
     if kind is Other:
-        own["name"] = name
-    return checked(values.read(kind, own, shown(name)))
+        content["name"] = name
+    return check_ranges(values.read(kind, content, escape_name(name)))
 
 
-def shape(kind: type[Event]) -> tuple[frozenset[str], bool]:
-    """The keys that a line of this kind has for itself, and whether all others are figures."""
-    if kind not in SHAPES:
-        names = {one.name for one in fields(kind)}
-        SHAPES[kind] = (frozenset(names - {"figures", "name"}), "figures" in names)
-    return SHAPES[kind]
+def fields_of_kind(kind: type[Event]) -> tuple[frozenset[str], bool]:
+    """Return the keys of events of this kind, and whether all other keys are figures."""
+    if kind not in FIELDS_BY_KIND:
+        names = {field.name for field in fields(kind)}
+        FIELDS_BY_KIND[kind] = (frozenset(names - {"figures", "name"}), "figures" in names)
+    return FIELDS_BY_KIND[kind]
 
 
-def checked(event: Event) -> Event:
-    """Raises ProtocolError for what no rank, and no clock, can be."""
-    if not NO_RANK <= event.rank < MOST_RANKS:
-        raise ProtocolError(f"{shown(name_of(event))}: rank is {event.rank}, no rank.")
+def check_ranges(event: Event) -> Event:
+    """Return the event if its rank and time are possible.
+
+    Raises:
+        ProtocolError: if not.
+    """
+    if not NO_RANK <= event.rank < MAX_RANKS:
+        raise ProtocolError(f"{escape_name(event_name(event))}: rank {event.rank} is impossible.")
     if not 0 <= event.time <= LAST_TIME:
-        raise ProtocolError(f"{shown(name_of(event))}: time is {event.time}, no time.")
+        raise ProtocolError(f"{escape_name(event_name(event))}: time {event.time} is impossible.")
     return event
 
 
-def shown(name: str) -> str:
+def escape_name(name: str) -> str:
+    """Return a name without control characters."""
     return repr(name)[1:-1]
 
 
-def name_of(event: Event) -> str:
+def event_name(event: Event) -> str:
+    """Return the name of an event in JSON."""
     return event.name if isinstance(event, Other) else event.kind
 
 
-def body(event: Event) -> dict[str, Any]:
-    """The fields of its own, as JSON has them."""
-    found = {one.name: getattr(event, one.name) for one in fields(event)}
-    own = {name: value for name, value in found.items() if name not in (*HEADER, "name", "figures")}
-    return {**{name: json_form(value) for name, value in own.items()}, **found.get("figures", {})}
+def event_fields(event: Event) -> dict[str, Any]:
+    """Return the fields of an event without its header, for JSON."""
+    content = {field.name: getattr(event, field.name) for field in fields(event)}
+    figures = content.get("figures", {})
+    names = [name for name in content if name not in (*HEADER, "name", "figures")]
+    return {**{name: to_json(content[name]) for name in names}, **figures}
 
 
-def json_form(value: Any) -> Any:
+def to_json(value: Any) -> Any:
+    """Return a field for JSON."""
     if isinstance(value, Outcome):
         return outcome_record(value)
-    if isinstance(value, dict) and any(isinstance(one, NodeEnd) for one in value.values()):
+    if isinstance(value, dict) and any(isinstance(end, NodeEnd) for end in value.values()):
         return nodes_record(value)
     return values.record(value)
 
 
 def record(event: Event) -> dict[str, Any]:
-    """As JSON has it: what `read` takes."""
+    """Return an event for JSON, as read() takes it."""
     restart = {"restart": event.restart} if event.restart else {}
-    return {**head(name_of(event), event.rank, event.time), **body(event), **restart}
+    return {**event_header(event_name(event), event.rank, event.time), **event_fields(event), **restart}
 
 
-def head(name: str, rank: int, time: float) -> dict[str, Any]:
-    """What each line begins with."""
+def event_header(name: str, rank: int, time: float) -> dict[str, Any]:
+    """Return the first keys of each event."""
     return {"event": name, "rank": rank, "time": time}
 
 
 def render(event: Event) -> bytes:
-    """A line."""
+    """Return an event as a line."""
     return json.dumps(record(event)).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""What a rank tells: its wrapper, its training process, its script."""
+"""Events of a rank: from its wrapper, its training process and its script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ NO_RANK = -1
 
 @dataclass(frozen=True)
 class Event:
-    """`restart`: which of torchrun's restarts the rank belongs to. Times are since the epoch."""
+    """An event of a run.
+
+    Attributes:
+        kind: the name of the event in JSON.
+        time: seconds since the epoch.
+        restart: which of torchrun's restarts the rank belongs to.
+    """
 
     kind: ClassVar[str] = ""
     rank: int = NO_RANK
@@ -33,13 +39,13 @@ class Started(Event):
 
     @property
     def has_processes(self) -> bool:
-        """Whether both are such as may be sent signals."""
+        """Whether signals may be sent to both processes."""
         return is_process(self.pid) and is_process(self.wrapper)
 
 
 @dataclass(frozen=True)
 class Joined(Event):
-    """It is in the process group."""
+    """The rank has joined the process group."""
 
     kind = "joined"
     node: str | None = None
@@ -52,7 +58,7 @@ class Joined(Event):
 
 @dataclass(frozen=True)
 class FirstStep(Event):
-    """Its optimizer has stepped for the first time."""
+    """The optimizer of the rank has made its first step."""
 
     kind = "first_step"
     torch_seed: int = 0
@@ -76,12 +82,12 @@ class Heartbeat(Event):
     log: int = 0
 
 
-STEPS_PER_SECOND = "steps_per_second"  # a figure of the progress that orch counts itself
+STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch adds
 
 
 @dataclass(frozen=True)
 class ScriptEnded(Event):
-    """The rank's script has ended well; the process still has to leave the group.
+    """The rank's script has ended without an error; the process still has to leave the group.
 
     Attributes:
         world_collectives: of the default group, the last one included.
@@ -95,7 +101,7 @@ class ScriptEnded(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """What the script says of how far it is; `figures`: whatever else it tells."""
+    """The progress that the script reports; `figures` are its other values."""
 
     kind = "progress"
     phase: str | None = None
@@ -115,7 +121,7 @@ class Result(Event):
 
 @dataclass(frozen=True)
 class Preempted(Event):
-    """The checkpoint of this step stands, and the rank ends to make room."""
+    """The rank has written a checkpoint of this step and ends because of a preemption."""
 
     kind = "preempted"
     step: int = 0
@@ -123,7 +129,7 @@ class Preempted(Event):
 
 @dataclass(frozen=True)
 class Unanswered(Event):
-    """The rank cannot be asked for its stack traces, and why."""
+    """The rank cannot write stack traces; the text says why."""
 
     kind = "unanswered"
     node: str | None = None
@@ -132,7 +138,7 @@ class Unanswered(Event):
 
 @dataclass(frozen=True)
 class Raised(Event):
-    """Why it cannot go on: a traceback, or one line."""
+    """The reason why the rank cannot continue: a traceback, or one line."""
 
     kind = "exception"
     text: str = ""
@@ -140,7 +146,13 @@ class Raised(Event):
 
 @dataclass(frozen=True)
 class Exited(Event):
-    """`stopped`: it was asked to. `text`: its last words. `oom`: what shows that memory ran out."""
+    """The training process has ended.
+
+    Attributes:
+        stopped: whether orch ended it.
+        text: the last lines of its log.
+        oom: what shows that memory ran out, or None.
+    """
 
     kind = "exit"
     node: str | None = None
@@ -154,16 +166,18 @@ class Exited(Event):
 
     @property
     def bad(self) -> bool:
+        """Whether the rank failed."""
         return bool(self.code or self.signal) and not self.stopped and not self.preempted
 
     @property
     def preempted(self) -> bool:
+        """Whether the rank ended because of a preemption."""
         return self.code == EX_TEMPFAIL
 
 
 @dataclass(frozen=True)
 class Warned(Event):
-    """What looks wrong, and ends nothing."""
+    """A warning; the run continues."""
 
     kind = "warning"
     text: str = ""
@@ -171,7 +185,7 @@ class Warned(Event):
 
 @dataclass(frozen=True)
 class Decided(Event):
-    """What the ranks have decided for all of the run, and why."""
+    """A decision of the ranks for the whole run, with the reason."""
 
     kind = "decision"
     text: str = ""
@@ -181,7 +195,7 @@ class Decided(Event):
 
 @dataclass(frozen=True)
 class UnreadableEvent(Event):
-    """Events of the rank that could not be read, and why: in the place of them."""
+    """Events of the rank that could not be read, with the reasons."""
 
     kind = "left_out"
     count: int = 1
@@ -190,7 +204,7 @@ class UnreadableEvent(Event):
 
 @dataclass(frozen=True)
 class Other(Event):
-    """A kind of the script's own."""
+    """An event that the script defines itself."""
 
     name: str = ""
     figures: dict[str, Any] = field(default_factory=dict)

@@ -1,17 +1,17 @@
-"""What is told of the run as a whole, by what watches it."""
+"""Events of the run as a whole, from the supervisor or another program that watches it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from orch_node.protocol.events.of_ranks import Event
+from orch_node.protocol.events.rank_events import Event
 from orch_node.protocol.outcome import Failure, NodeEnd, Outcome
 
 
 @dataclass(frozen=True)
 class Launched(Event):
-    """An attempt begins."""
+    """An attempt has started."""
 
     kind = "launched"
     attempt: int = 1
@@ -21,7 +21,7 @@ class Launched(Event):
 
 @dataclass(frozen=True)
 class Waiting(Event):
-    """For cores, or pods."""
+    """The run waits for cores or pods."""
 
     kind = "waiting"
     text: str = ""
@@ -29,7 +29,7 @@ class Waiting(Event):
 
 @dataclass(frozen=True)
 class Refused(Event):
-    """A pod cannot run it."""
+    """A pod cannot run its part of the run."""
 
     kind = "refused"
     text: str = ""
@@ -37,7 +37,7 @@ class Refused(Event):
 
 @dataclass(frozen=True)
 class Failed(Event):
-    """The rank that is to blame."""
+    """The failure that caused the end of the attempt."""
 
     kind = "failed"
     failure: Failure | None = None
@@ -45,15 +45,17 @@ class Failed(Event):
 
 @dataclass(frozen=True)
 class Stalled(Event):
-    """Nothing gets on. `stands`: rank -> where it stands."""
+    """No rank makes progress."""
 
     kind = "stalled"
     text: str = ""
-    stands: dict[str, str] = field(default_factory=dict)
+    stands: dict[str, str] = field(default_factory=dict)  # rank -> its position in the script
 
 
 @dataclass(frozen=True)
 class NodesLost(Event):
+    """Nodes that no longer respond."""
+
     kind = "lost"
     text: str = ""
     nodes: tuple[str, ...] = ()
@@ -61,7 +63,7 @@ class NodesLost(Event):
 
 @dataclass(frozen=True)
 class NodeNews(Event):
-    """Something about a node, in words."""
+    """A message about a node."""
 
     kind = "node"
     node: str | None = None
@@ -70,13 +72,15 @@ class NodeNews(Event):
 
 @dataclass(frozen=True)
 class Stopping(Event):
+    """The run is asked to end."""
+
     kind = "stopping"
     text: str = ""
 
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """What ending the attempt came to on each node."""
+    """The result of ending the attempt's processes, per node."""
 
     kind = "ended"
     nodes: dict[str, NodeEnd] = field(default_factory=dict)
@@ -84,23 +88,25 @@ class Ended(Event):
 
 @dataclass(frozen=True)
 class Restarting(Event):
-    """`attempt` of `of` + 1 begins; `after`: what ended the one before."""
+    """The next attempt will start."""
 
     kind = "restarting"
     attempt: int = 1
-    of: int = 0
-    after: Any = None
+    of: int = 0  # how many restarts are allowed
+    after: Any = None  # what ended the last attempt
 
 
 @dataclass(frozen=True)
 class Finished(Event):
+    """The run has ended."""
+
     kind = "finished"
     state: str = ""
 
 
 @dataclass(frozen=True)
 class OutcomeReported(Event):
-    """outcome.json, where nobody else can read it."""
+    """The content of outcome.json, for readers that cannot access the run's folder."""
 
     kind = "outcome"
     outcome: Outcome | None = None
