@@ -95,7 +95,8 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
         screen.note(f"the output shown here is incomplete; all of it: orch logs {handle.record.run_id}")
     screen.end()
     shown = screen.of_ranks if is_complete else "none"
-    say(training.as_json(outcome) if as_json else training.text(outcome, shown=shown))
+    with_files = outcome.state != DONE  # the first lines have named them
+    say(training.as_json(outcome) if as_json else training.text(outcome, shown=shown, with_files=with_files))
     if not as_json:
         for line in (output_line(handle, outcome), next_command(outcome)):
             if line:

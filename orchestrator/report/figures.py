@@ -87,7 +87,7 @@ def number(value: float | None) -> str:
 def run_rows(outcome: Outcome, told: Scores) -> Iterator[Row]:
     """What a recipe reported of its speed, and what the run was."""
     measured = (
-        ("Training speed", told.train_samples_per_second, "samples/s"),
+        ("Mean speed", told.train_samples_per_second, "samples/s"),
         ("Training time", told.train_seconds, "s"),
         ("Whole run", outcome.seconds, "s"),
     )

@@ -71,11 +71,11 @@ class Figures:
             samples_per_second=self.samples_per_second if speed is None else speed,
         )
 
-    def describe(self) -> str:
+    def describe(self, *, remaining_only: bool = False) -> str:
         parts = []
-        if self.loss is not None:
+        if self.loss is not None and not remaining_only:
             parts.append(f"loss {self.loss:.4f}")
-        if self.samples_per_second is not None:
+        if self.samples_per_second is not None and not remaining_only:
             parts.append(f"{self.samples_per_second:.1f} samples/s")
         if (seconds := self.remaining_seconds()) is not None:
             parts.append(f"{format_seconds(seconds)} left")
@@ -142,6 +142,7 @@ class Screen:
         self.warned: set[str] = set()
         self.shown: dict[str, float] = {}
         self.last: dict[str, Figures] = {}  # by phase
+        self.printed: set[str] = set()  # the phases whose loss and speed rank 0 prints on this screen
         self.start_timer: threading.Timer | None = None
 
     def begin(self, lines: Iterable[str]) -> None:
@@ -212,14 +213,16 @@ class Screen:
     def step(self, event: Told) -> None:
         phase, step, steps = (in_a_line(event.phase or "") or "progress", event.step or 0, event.steps)
         self.last[phase] = self.last.get(phase, Figures()).renewed(event)
-        detail = self.last[phase].describe()
+        if event.figures.get("printed") and self.of_ranks in ("0", "all"):
+            self.printed.add(phase)
+        detail = self.last[phase].describe(remaining_only=phase in self.printed)
         if not self.progress.disable:
             done, total = drawn(step), None if steps is None else drawn(steps)
             if phase not in self.tasks:
                 self.remove_bars()
                 self.tasks[phase] = self.progress.add_task(phase, total=total, detail="")
             self.progress.update(self.tasks[phase], completed=done, total=total, detail=detail)
-        elif event.figures.get("printed") and self.of_ranks in ("0", "all"):
+        elif event.figures.get("printed") and phase in self.printed:
             self.shown[phase] = step  # the line of rank 0 says the same
         elif worth_a_line(self.shown.get(phase), step, steps):
             self.shown[phase] = step

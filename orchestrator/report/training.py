@@ -41,14 +41,15 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def text(outcome: Outcome, *, shown: str = "none") -> str:
+def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> str:
     """Return the end of a run: its table, or what went wrong.
 
     `shown`: the rank whose output is on the screen already, `all` or `none`.
+    `with_files`: whether to name the run's folder.
     """
     lines = [*failure_lines(outcome, shown), *memory_lines(outcome), *table_lines(outcome), *outcome.notes]
     lines += [outcome.accounting.describe()] if outcome.accounting else []
-    files = [] if outcome.state == REFUSED else [f"files: {outcome.folder}"]
+    files = [] if outcome.state == REFUSED or not with_files else [f"files: {outcome.folder}"]
     return "\n".join([*lines, *files])
 
 

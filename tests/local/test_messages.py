@@ -99,6 +99,7 @@ def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path)
     done = orch("train", "own.py", "--ppn", "1")
     assert done.returncode == 0, done.stderr
     assert "step 3/3" in done.stderr
+    assert (done.stdout + done.stderr).count("files: ") == 1
     assert "train: " not in done.stderr
     hidden = orch("train", "own.py", "--ppn", "1", "--show", "none")
     assert "train: 3/3" in hidden.stderr

@@ -98,6 +98,20 @@ def test_one_line_shows_that_ranks_start(
     assert capsys.readouterr().err.count(STARTS) == lines
 
 
+@pytest.mark.parametrize(("of_ranks", "times"), [("0", 0), ("all", 0), ("none", 3), ("1", 3)])
+def test_loss_and_speed_that_rank_0_prints_are_not_repeated(
+    capsys: pytest.CaptureFixture[str], of_ranks: str, times: int
+) -> None:
+    shown = live.Screen(of_ranks=of_ranks)
+    for step in (2, 4, 6):
+        figures = {} if step == 4 else {"printed": True, "samples_per_second": 7.5}
+        loss = None if step == 4 else 0.25
+        shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8, loss=loss, figures=figures))
+    errors = capsys.readouterr().err
+    assert (errors.count("loss 0.2500"), errors.count("7.5 samples/s")) == (times, times)
+    assert "train: 4/8" in errors
+
+
 def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
     folder = make_run(tmp_path, ranks=1, nodes=1, seconds=3, recipe="[/b]")
     lines = (folder / "events.jsonl").read_text().splitlines()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 
-from orch_node.events import note, report
+from orch_node.events import PIPE, note, report
 
-__all__ = ["Progress", "note", "report"]
+__all__ = ["Progress", "is_watched", "note", "report"]
 
 EVERY_SECONDS = 1.0
+
+
+def is_watched() -> bool:
+    """Return whether orch has started this rank, and prints its result."""
+    return PIPE in os.environ
 
 
 class Progress:

@@ -26,7 +26,7 @@ from metrics import TrainingMetrics
 from orch_node import preemption
 from orch_training import checkpoint, decisions, dropout, ranks, resume
 from orch_training.errors import RecipeError
-from orch_training.events import report
+from orch_training.events import is_watched, report
 from orch_training.global_batch import Dealing, GlobalBatch
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
@@ -204,7 +204,7 @@ def finish(output_dir: Path, summary: dict[str, Any]) -> None:
     checkpoint.write_json(output_dir / "results.json", summary)
     report("result", units={"em": "%", "f1": "%"}, **summary)
     for when in ("before", "after"):
-        if when in summary:
+        if when in summary and not is_watched():
             print("{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]), flush=True)
 
 

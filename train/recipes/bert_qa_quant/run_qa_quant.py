@@ -27,7 +27,7 @@ from features import Collator, Window, make_windows
 from int8 import Quantized, check_alike, compiled, merge_observers, prepared
 from loading import verified
 from orch_training import checkpoint, ranks
-from orch_training.events import Progress, report
+from orch_training.events import Progress, is_watched, report
 from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
 from orch_training.script import run_script
 from orch_training.snapshot import prepare_output
@@ -189,6 +189,8 @@ def finish(output_dir: Path, summary: dict[str, Any], found: dict[str, dict[str,
     }
     checkpoint.write_json(output_dir / "results.json", summary)
     report("result", units={"em": "%", "f1": "%"}, **summary)
+    if is_watched():
+        return
     for name, figures in found.items():
         print(
             "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB".format(name, **figures),

@@ -25,7 +25,7 @@ from orch_node import preemption
 from orch_training import checkpoint, decisions, dropout, ipex, ranks, resume
 from orch_training.compression import compress
 from orch_training.errors import RecipeError
-from orch_training.events import report
+from orch_training.events import is_watched, report
 from orch_training.global_batch import GlobalBatch
 from orch_training.gradients import IN_BUCKETS
 from orch_training.local_sgd import LocalSteps
@@ -239,7 +239,7 @@ def finish(output_dir: Path, summary: dict[str, Any]) -> None:
     checkpoint.write_json(output_dir / "results.json", summary)
     report("result", units={"accuracy": "%", "f1": "%"}, **summary)
     for when in ("before", "after"):
-        if when in summary:
+        if when in summary and not is_watched():
             print("{}: accuracy {accuracy:.2f}  F1 {f1:.2f}".format(when, **summary[when]))
 
 
