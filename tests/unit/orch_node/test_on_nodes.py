@@ -1,27 +1,18 @@
-"""What the programs on the nodes are made of: ranks, processes, claims, segments, layouts."""
+"""How the supervisor follows ranks, and replaces lost nodes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from orch_node import line_pipes
-from orch_node.agent import core_claims, processes
-from orch_node.events import NOTED, note
-from orch_node.protocol.agent import Claim
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, UnreadableEvent
 from orch_node.protocol.layout import Placement, RunLayout, Spare
 from orch_node.protocol.outcome import Outcome
-from orch_node.rank import container, metrics, oom, output, setvars
 from orch_node.supervisor import agents, event_log, layouts, rank_tracker, recovery
 from orch_node.supervisor.uneven_end import UnevenEnd
 
@@ -117,84 +108,9 @@ def test_the_rank_that_all_others_name_is_the_culprit() -> None:
     assert ranks.undecided(), "its exit code is not known yet"
 
 
-SETVARS = """
-echo noise; echo more >&2
-export CCL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)" TEXT="two
-lines = 1"
-export LD_LIBRARY_PATH="$CCL_ROOT/lib:${LD_LIBRARY_PATH:-}"
-[ -z "${MISLEADING:-}" ] || export CCL_ROOT=misled
-"""
-
-
-def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
-    folder = tmp_path / "two words" / "env"
-    folder.mkdir(parents=True)
-    (folder / "setvars.sh").write_text(SETVARS)
-    before = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
-    root = str(folder.parent)
-    assert setvars.sourced_variables(folder / "setvars.sh", before) == {
-        "CCL_ROOT": root,
-        "TEXT": "two\nlines = 1",
-        "LD_LIBRARY_PATH": f"{root}/lib:/old",
-    }
-
-
-@pytest.mark.parametrize(("text", "words"), [("exit 3", "exit code 3"), (None, "is missing")])
-def test_a_setvars_that_cannot_be_sourced(tmp_path: Path, text: str | None, words: str) -> None:
-    script = tmp_path / "setvars.sh"
-    if text:
-        script.write_text(text)
-    with pytest.raises(setvars.SetvarsError, match=words):
-        setvars.sourced_variables(script, os.environ)
-
-
 def test_a_rank_that_was_stopped_has_not_failed() -> None:
     ranks = told(tracker("node0"), Exited(rank=0, signal="SIGTERM", stopped=True))
     assert ranks.first_failure() is None
-
-
-@pytest.mark.parametrize("variable", [True, False])
-def test_a_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, variable: bool) -> None:
-    """A pager that reads a log of the run is not the run's."""
-    environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if variable else {})}
-    command = [sys.executable, "-c", "input()", str(tmp_path)]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
-        time.sleep(0.2)
-        found = [one.pid for one in processes.run_processes(str(tmp_path))]
-        process.communicate(b"\n")
-    assert found == ([process.pid] if variable else [])
-
-
-def claim(run: str, *cpus: int) -> Claim:
-    return Claim(run=run, run_dir="", cpus=cpus)
-
-
-def test_claims_are_refused_while_their_holder_lives(tmp_path: Path) -> None:
-    claims = core_claims.Claims
-    first, second = claims(tmp_path), claims(tmp_path)
-    assert first.take(claim("one", 0, 1)) == ()
-    taken = second.take(claim("two", 1, 2))
-    assert [(one.run, one.cpus) for one in taken] == [("one", (1,))]
-    assert second.take(claim("two", 2, 3)) == (), "other cores are free"
-    first.release("one")
-    assert claims(tmp_path).take(claim("three", 0, 1)) == ()
-
-
-def test_an_oom_kill_is_seen_in_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = tmp_path / "memory.events"
-    events.write_text("oom 0\noom_kill 0\n")
-    monkeypatch.setattr(oom, "cgroup_files", lambda: [events])
-    monkeypatch.setattr(oom, "kernel_log", lambda: [])
-    detector = oom.OomDetector()
-    assert detector.find_evidence(1) is None
-    events.write_text("oom 1\noom_kill 1\n")
-    assert detector.find_evidence(1) == f"oom_kill in {events} rose from 0 to 1"
-
-
-def test_the_words_of_a_kernel_message() -> None:
-    record = b"6,339,5140900,-;Killed process 7 (a;b)\n SUBSYSTEM=acpi\n DEVICE=+acpi:1\n"
-    assert oom.message_of(record) == "Killed process 7 (a;b)"
-    assert oom.message_of(b"6,340,5140901,-;\n") == oom.message_of(b"") == ""
 
 
 def test_a_layout_without_its_lost_node() -> None:
@@ -257,47 +173,6 @@ def test_a_line_without_an_end_is_handed_on_in_pieces() -> None:
     pipes.pump(1.0)
     assert not pipes.open(out)
     os.close(out)
-
-
-@pytest.mark.parametrize("value", ["many", [1], object(), 10**400, float("nan"), None])
-def test_what_a_script_notes_never_ends_its_measuring(tmp_path: Path, value: object) -> None:
-    found = metrics.Metrics(tmp_path / "rank-0.metrics.jsonl")
-    note(samples=value, step=value, loss=value)
-    try:
-        found.write()
-        note(samples=8, step=3, loss=1.5)
-        found.write()
-    finally:
-        NOTED.clear()
-    bad, good = map(json.loads, found.path.read_text().splitlines())
-    assert (bad["step"], bad["samples_per_second"], bad["loss"]) == (0, None, None)
-    assert (good["step"], good["loss"]) == (3, 1.5)
-    assert isinstance(good["step"], int)
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary() | st.binary().map(lambda one: b"Fatal Python error: " + one))
-def test_last_words_are_text_whatever_a_rank_has_written(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "rank-0.log"
-    path.write_bytes(content)
-    words = output.log_tail(path)
-    assert len(words) <= output.TAIL_BYTES
-    words.encode()
-
-
-@pytest.mark.parametrize(
-    ("line", "pid"),
-    [
-        (b'{"contained": {"pid": 7}}\n', 7),
-        (b'{"contained": {"pid": "7"}}\n', None),
-        (b'{"contained": [\n', None),
-        (b'{"contained": ' + b"[" * 9000 + b"\n", None),
-        (b'{"event": "exit"}\n', None),
-    ],
-)
-def test_a_damaged_line_of_a_container_is_none_of_its_wrappers(line: bytes, pid: int | None) -> None:
-    found = container.parse_status(line)
-    assert (found.pid if found else None) == pid
 
 
 def test_of_a_flood_of_damage_the_beginning_is_kept(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from orch_node.rank.output import TAIL_BYTES, log_tail
 
 FRAME = '  File "/home/user/orch/train/recipes/bert_qa/run_qa.py", line 1 in main\n'
@@ -30,3 +32,13 @@ def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:
     assert "free(): invalid pointer\nFatal Python error: Aborted" in result
     assert FRAME.strip() in result
     assert len(result) <= TAIL_BYTES
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary() | st.binary().map(lambda data: b"Fatal Python error: " + data))
+def test_log_tail_is_short_text_of_any_content(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(content)
+    result = log_tail(path)
+    assert len(result) <= TAIL_BYTES
+    result.encode()

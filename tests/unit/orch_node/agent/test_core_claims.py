@@ -29,6 +29,15 @@ def make_claim(run: str, *cpus: int) -> Claim:
     return Claim(run=run, run_dir="", cpus=cpus)
 
 
+def test_claim_is_refused_while_its_holder_lives(tmp_path: Path) -> None:
+    first, second = Claims(tmp_path), Claims(tmp_path)
+    assert first.take(make_claim("one", 0, 1)) == ()
+    assert second.take(make_claim("two", 1, 2)) == (make_claim("one", 1),)
+    assert second.take(make_claim("two", 2, 3)) == (), "other cores are free"
+    first.release("one")
+    assert Claims(tmp_path).take(make_claim("three", 0, 1)) == ()
+
+
 def test_claim_of_another_machine_in_a_shared_folder_is_no_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,19 @@ def test_a_user_s_program_is_no_watcher_whatever_it_is_called(run: Path, tmp_pat
     assert [one.pid for one in found.runs[run.name].ended] == [process.pid]
 
 
+@pytest.mark.parametrize("has_variable", [True, False], ids=["variable", "argument-only"])
+def test_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, has_variable: bool) -> None:
+    """Ignore a pager that reads a log of the run."""
+    environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if has_variable else {})}
+    command = [sys.executable, "-c", "print(flush=True); input()", str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        pids = [run_process.pid for run_process in processes.run_processes(str(tmp_path))]
+        process.communicate(b"\n")
+    assert pids == ([process.pid] if has_variable else [])
+
+
 @pytest.fixture
 def elsewhere(run: Path, tmp_path: Path) -> Iterator[Path]:
     """The same run, watched by another installation of orch."""

@@ -1,0 +1,113 @@
+"""The commands that a node passes to its container engine, and its output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from orch_node.agent import containers, env_file
+from orch_node.agent.env_file import EnvFileError
+from orch_node.protocol.container import ContainerSpec, render
+from orch_node.protocol.layout import Placement
+
+from orchestrator.paths import TRAIN
+from tests.conftest import HOSTILE
+
+SPEC = ContainerSpec(
+    image="orch:current",
+    start="rank",
+    python="python3",
+    preload=(),
+    processes={"node0": 2},
+    options=("--network", "host"),
+)
+PLACEMENT = Placement(
+    rank=1, node="node0", local_rank=1, local_world_size=2, cpus=(2, 3), worker_cpus=(4,), threads=2, env={}
+)
+
+
+def test_run_options_have_cores_user_and_labels_of_the_run() -> None:
+    assert containers.run_options(Path("/runs/r"), SPEC, node="node0", cpus=[0, 1]) == [
+        *("run", "--pull", "never"),
+        *("--label", "orch.run=r", "--label", "orch.folder=/runs/r", "--label", "orch.node=node0"),
+        *("--user", f"{os.getuid()}:{os.getgid()}", "--cpuset-cpus", "0,1", "--network", "host"),
+    ]
+
+
+def test_exec_command_has_no_secret(tmp_path: Path) -> None:
+    containers.id_file(tmp_path, "node0").write_text("0123")
+    assert containers.exec_command(tmp_path, SPEC, node="node0", rank=1) == [
+        *("docker", "exec", "--interactive", "--env", f"ORCH_RUN_DIR={tmp_path}"),
+        *("--env", "RANK=1", "0123", "python3", "-u", str(TRAIN / "node.py"), "contained-rank", str(tmp_path)),
+    ]
+
+
+def test_entry_command_has_unchanged_arguments_and_only_names_of_variables() -> None:
+    arguments = list(HOSTILE)
+    command = containers.entry_command(Path("/runs/r"), SPEC, PLACEMENT, ["A", "B"], arguments)
+    assert command[-len(arguments) :] == arguments
+    assert command[command.index("--cpuset-cpus") + 1] == "2,3,4"
+    assert command[command.index("--rm") : -len(arguments)] == ["--rm", "--env", "A", "--env", "B", "orch:current"]
+
+
+def test_env_file_is_read_like_docker_does(tmp_path: Path) -> None:
+    (tmp_path / "own env").write_bytes(b"\xef\xbb\xbf# a comment\n\n  TOKEN=a b=c # no comment\r\nEMPTY=\nHERE\nGONE\n")
+    assert env_file.read(tmp_path / "own env", {"HERE": "of the node"}) == {
+        "TOKEN": "a b=c # no comment",
+        "EMPTY": "",
+        "HERE": "of the node",
+    }
+
+
+@pytest.mark.parametrize(
+    "line", [b"a b=secret", b"=secret", b"x;id=secret", b"\xff=secret"], ids=["space", "no-name", "command", "no-utf8"]
+)
+def test_env_file_error_does_not_show_the_value(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "env").write_bytes(b"A=1\n" + line)
+    with pytest.raises(EnvFileError, match=r"line 2 is not NAME=VALUE|not UTF-8") as exc_info:
+        env_file.read(tmp_path / "env", {})
+    assert "secret" not in str(exc_info.value)
+    with pytest.raises(EnvFileError, match="No such file"):
+        env_file.read(tmp_path / "no", {})
+
+
+def test_entrypoint_gets_secrets_by_standard_input(hostile: str) -> None:
+    secrets = {"TOKEN": hostile, "KEY": f"{hostile}\n"}
+    program = (
+        "import json, os, sys; print(json.dumps([os.environ['TOKEN'], os.environ['KEY'], "
+        "sys.argv[1:], sys.stdin.read()]))"
+    )
+    entrypoint = [sys.executable, "-c", program]
+    command = containers.entry_command(Path("/runs/r"), SPEC, PLACEMENT, ["A"], list(HOSTILE), through_shell=entrypoint)
+    assert command[command.index("--rm") :][:7] == [
+        *("--rm", "--env", "A", "--interactive", "--entrypoint", "/bin/sh", "orch:current")
+    ]
+    in_container = ["/bin/sh", *command[command.index("orch:current") + 1 :]]
+    process = subprocess.run(in_container, input=containers.as_exports(secrets), capture_output=True, check=True)
+    assert json.loads(process.stdout) == [hostile, f"{hostile}\n", list(HOSTILE), ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("docker: Error response from daemon: No such image: x:y.\n", "`docker pull` there."),
+        ("docker: x\n\nRun 'docker run --help' for more information", "docker: x"),
+        ("permission denied while trying to connect to the Docker daemon socket", "group docker"),
+    ],
+    ids=["no-image", "unknown", "no-permission"],
+)
+def test_explain_error_adds_a_hint(text: str, expected: str) -> None:
+    result = containers.explain_error(text.strip())
+    assert expected in result
+    assert "--help" not in result
+
+
+def test_run_without_container_json_has_no_container(tmp_path: Path) -> None:
+    assert containers.read_spec(tmp_path) is None
+    assert containers.remove_all(tmp_path) == ([], []), "no engine is needed"
+    (tmp_path / "container.json").write_text(render(SPEC))
+    assert containers.read_spec(tmp_path) == SPEC
