@@ -61,7 +61,8 @@ SimdLevel usable_simd_level() {
 Combiner combiner_for(NumberType type, CombineOp op, SimdLevel simd_level) {
   switch (simd_level) {
     case SimdLevel::avx512: return avx512::find_combiner(type, op);
-    case SimdLevel::avx2: return type == NumberType::bfloat16 ? avx2::find_bfloat16_combiner(op) : avx2::find_combiner(type, op);
+    case SimdLevel::avx2:
+      return type == NumberType::bfloat16 ? avx2::find_bfloat16_combiner(op) : avx2::find_combiner(type, op);
     case SimdLevel::none: return plain::find_combiner(type, op);
   }
   return nullptr;

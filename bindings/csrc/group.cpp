@@ -82,8 +82,8 @@ void Group::warn_about_fallback() const {
       : " does not use shared memory: " + sharing_.failure_reason;
   TORCH_WARN(
       "ccl: ", describe(), what,
-      ". Collectives on this host take longer. Allow shared memory, or set ORCH_CCL_SHARED_MEMORY=0 on all ranks to hide "
-      "this warning.");
+      ". Collectives on this host take longer. Allow shared memory, or set ORCH_CCL_SHARED_MEMORY=0 on all ranks to "
+      "hide this warning.");
 }
 
 Group::~Group() {

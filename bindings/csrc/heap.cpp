@@ -54,7 +54,8 @@ void* Heap::allocate(size_t bytes) {
     return nullptr;
   const size_t needed = std::max<size_t>(1, (bytes + kPage - 1) / kPage) * kPage;
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto range = std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= needed; });
+  const auto range =
+      std::find_if(free_.begin(), free_.end(), [&](const auto& candidate) { return candidate.second >= needed; });
   if (range == free_.end())
     return nullptr;
   const auto [heap_offset, length] = *range;

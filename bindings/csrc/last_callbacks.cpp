@@ -53,7 +53,8 @@ void wait_for_last_callbacks() {
   std::this_thread::sleep_for(kGracePeriod);
   const auto threads = callback_threads();
   const auto deadline = std::chrono::steady_clock::now() + kMaxCallbackWait;
-  for (int idle_polls = 0; !threads.empty() && idle_polls < kRequiredIdlePolls && std::chrono::steady_clock::now() < deadline;) {
+  for (int idle_polls = 0;
+       !threads.empty() && idle_polls < kRequiredIdlePolls && std::chrono::steady_clock::now() < deadline;) {
     std::this_thread::sleep_for(kThreadPollInterval);
     idle_polls = std::all_of(threads.begin(), threads.end(), is_asleep) ? idle_polls + 1 : 0;
   }

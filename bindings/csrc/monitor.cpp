@@ -104,7 +104,8 @@ std::string describe_missing_ranks(const WorkPtr& work) {
   auto store = work->group().store();
   if (work->lane().kind != Lane::collective || !store)
     return "";
-  return query_store<std::string>("; the store does not respond, so the missing ranks are unknown", [store, work]() -> std::string {
+  const std::string unknown = "; the store does not respond, so the missing ranks are unknown";
+  return query_store<std::string>(unknown, [store, work]() -> std::string {
     std::vector<int> missing;
     std::string elsewhere;
     for (int rank : peers_of(*work)) {

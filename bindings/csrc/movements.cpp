@@ -49,7 +49,8 @@ Sizes bytes_of_each(const Tensors& tensors) {
 
 void check_list(const char* name, const Tensors& list, const at::Tensor& expected, int size) {
   TORCH_CHECK_VALUE(
-      list.size() == static_cast<size_t>(size), "ccl: ", name, " needs one tensor per rank (", size, "), not ", list.size());
+      list.size() == static_cast<size_t>(size),
+      "ccl: ", name, " needs one tensor per rank (", size, "), not ", list.size());
   for (const auto& tensor : list) {
     check_tensor(name, tensor);
     check_same_type(name, expected, tensor);
@@ -60,7 +61,8 @@ void check_equal_sizes(const char* name, const Tensors& list, const at::Tensor& 
   check_list(name, list, expected, size);
   for (const auto& tensor : list) {
     if (tensor.numel() != expected.numel())
-      not_implemented(std::string(name) + " with tensors of different sizes: use all_to_all, or pad them to the same size");
+      not_implemented(
+          std::string(name) + " with tensors of different sizes: use all_to_all, or pad them to the same size");
   }
 }
 

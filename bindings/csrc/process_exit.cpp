@@ -18,8 +18,8 @@
 // Communication libraries tend to hang when a process ends: MPI_Finalize waits for all ranks, also for one that has
 // just failed. The exit handler therefore checks the exit status first.
 //
-// - Not 0: publish the status in the store and exit at once, without finalizing MPI. The launcher notices a rank that has
-//   left without MPI_Finalize and stops the others. No rank hangs, and the exit code of the job is not 0.
+// - Not 0: publish the status in the store and exit at once, without finalizing MPI. The launcher notices a rank that
+//   has left without MPI_Finalize and stops the others. No rank hangs, and the exit code of the job is not 0.
 // - 0: wait until all ranks have reached this point, then finalize MPI. The wait sleeps instead of spinning, because
 //   another rank may still be saving its model. This works with and without destroy_process_group.
 //

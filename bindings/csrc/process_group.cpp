@@ -55,7 +55,8 @@ at::Tensor ProcessGroupCCL::allocateTensor(long elements, at::TensorOptions opti
   TORCH_CHECK(
       supportsTensorAlloc(-1),
       "ccl: ", group().describe(),
-      " has no shared memory for tensors. It needs ranks that are all on one host, and ORCH_CCL_SHARED_MEMORY must not be 0.");
+      " has no shared memory for tensors. It needs ranks that are all on one host, and ORCH_CCL_SHARED_MEMORY must not "
+      "be 0.");
   return empty_in_heap(elements, options);
 }
 

@@ -19,7 +19,8 @@ at::Tensor make_gather_buffer(const Reduction& reduction, const at::Tensor& data
   return reduction.fold ? flat_like(data, data.numel() * size) : at::Tensor();
 }
 
-void allreduce_or_gather(Events& events, const Group& group, at::Tensor& data, at::Tensor& gathered, const Reduction& reduction) {
+void allreduce_or_gather(
+    Events& events, const Group& group, at::Tensor& data, at::Tensor& gathered, const Reduction& reduction) {
   if (reduction.fold)
     wire::allgather(group, data.data_ptr(), gathered.data_ptr(), bytes_of(data), events);
   else
@@ -256,7 +257,8 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
         "ccl: reduce_scatter_tensor: the input must have as many elements as the outputs of all ranks together");
     const auto reduction = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
     const auto input = as_contiguous(inputs[i]);
-    parts->push_back({reduction, input, make_gather_buffer(reduction, input, getSize()), as_contiguous(outputs[i]), outputs[i]});
+    parts->push_back(
+        {reduction, input, make_gather_buffer(reduction, input, getSize()), as_contiguous(outputs[i]), outputs[i]});
     if (!reduction.fold && reduction.count(outputs[i]) > wire::max_elements_per_call()) {
       parts->back().scratch = flat_like(input, wire::max_elements_per_call());
       for (const auto& piece : pieces_of(reduction.count(outputs[i]), getSize()))
@@ -270,7 +272,8 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
         allreduce_or_gather(events, group, part.input, part.gathered, part.reduction);
       else if (!part.scratch.defined())
         wire::reduce_scatter(
-            group, part.input.data_ptr(), part.packed_output.data_ptr(), part.reduction.count(part.output), part.reduction, events);
+            group, part.input.data_ptr(), part.packed_output.data_ptr(), part.reduction.count(part.output),
+            part.reduction, events);
     }
   };
   if (!remaining_pieces.empty())

@@ -49,7 +49,9 @@ Reduction bool_reduction(const char* collective, Op op) {
     case Op::MIN:
     case Op::BAND: return {ccl::datatype::uint8, ccl::reduction::min};
     case Op::BXOR: return {ccl::datatype::uint8, ccl::reduction::none, fold_bytes<std::bit_xor<>>};
-    default: not_implemented(std::string(collective) + " of bool tensors with this ReduceOp: convert to uint8 or float first");
+    default:
+      not_implemented(
+          std::string(collective) + " of bool tensors with this ReduceOp: convert to uint8 or float first");
   }
 }
 

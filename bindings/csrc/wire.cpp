@@ -87,7 +87,8 @@ size_t max_elements_per_call() {
   return limit;
 }
 
-void allreduce(const Group& group, const void* in, void* out, size_t count, const Reduction& reduction, Events& events) {
+void allreduce(
+    const Group& group, const void* in, void* out, size_t count, const Reduction& reduction, Events& events) {
   if (group.has_one_rank())
     return copy(in, out, bytes_of(count, reduction));
   if (reduce_in_shared_memory(group, {Exchange::all_reduce, in, out, bytes_of(count, reduction)}, reduction, events))
@@ -112,12 +113,14 @@ void reduce(
   });
 }
 
-void reduce_scatter(const Group& group, const void* in, void* out, size_t count, const Reduction& reduction, Events& events) {
+void reduce_scatter(
+    const Group& group, const void* in, void* out, size_t count, const Reduction& reduction, Events& events) {
   if (count == 0)
     return;
   if (group.has_one_rank())
     return copy(in, out, bytes_of(count, reduction));
-  if (reduce_in_shared_memory(group, {Exchange::reduce_scatter, in, out, bytes_of(count, reduction)}, reduction, events))
+  const Exchange exchange{Exchange::reduce_scatter, in, out, bytes_of(count, reduction)};
+  if (reduce_in_shared_memory(group, exchange, reduction, events))
     return;
   events.push_back(ccl::reduce_scatter(in, out, count, reduction.dtype, reduction.op, group.comm()));
 }

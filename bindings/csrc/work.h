@@ -49,7 +49,7 @@ struct Operation {
   std::shared_ptr<int> source; // of a recv: the rank that sent the message
   Millis timeout{-1}; // negative: the timeout of the group
   bool async = true; // false: the caller waits right after the call
-  // What the ranks must agree on besides the name; empty unless ORCH_CCL_CHECK is set.
+  // What the ranks must agree on besides the name; contains types and sizes only if ORCH_CCL_CHECK is set.
   std::string call;
   std::vector<size_t> sent, received; // of an all_to_all: bytes to and from each rank
 };
