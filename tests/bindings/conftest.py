@@ -108,7 +108,7 @@ def launch(tmp_path):
         start_time = time.monotonic()
         processes, logs = [], []
         for command, variables in commands(launcher, ranks, [str(PROGRAMS / program), *args], full, warm):
-            logs.append(tmp_path / f"{program}-{len(list(tmp_path.iterdir()))}.log")
+            logs.append(tmp_path / f"{Path(program).stem}-{len(list(tmp_path.iterdir()))}.log")
             processes.append(start(command, logs[-1], env=variables, cwd=tmp_path))
         error = wait_all(processes, timeout)
         text = "".join(log.read_text(errors="replace") for log in logs)

@@ -43,7 +43,7 @@ def test_an_unknown_master_selects_no_interface(master: str) -> None:
 
 @pytest.mark.parametrize("launcher", ["bare", "torchrun"])
 def test_ccl_is_available_without_an_import(launch, launcher: str) -> None:
-    outcome = launch("no_import.py", launcher=launcher, warm=False)
+    outcome = launch("frameworks/plain.py", launcher=launcher, warm=False)
     assert outcome.code == 0, outcome.text
     assert outcome.text.count("ccl by lo") == 2, outcome.text
 

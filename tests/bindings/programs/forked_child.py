@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, print_line
+from start import RANK, SIZE, error_of, init, print_line, run_in_child
 
 LENGTH = 50_000
-CHILD_LIMIT = 60  # seconds
 CPU = torch.device("cpu")
 
 
@@ -77,14 +74,6 @@ def query(parent: Parent) -> None:
     parent.backend.shutdown()
 
 
-def error_of(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except RuntimeError as error:
-        return str(error)
-    return "no error"
-
-
 def communicate(parent: Parent) -> None:
     """Check that every operation raises an error at once."""
     tensor, group = torch.ones(10), parent.group
@@ -116,30 +105,9 @@ ACTIONS = {
 }
 
 
-def run_in_child(action: Callable[[Parent], None], parent: Parent) -> int:
-    """Return the exit code of a child that runs this and exits normally."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action(parent)
-        except BaseException as error:
-            print_line(type(error).__name__, error)
-            sys.exit(7)
-        sys.exit(0)
-    deadline = time.monotonic() + CHILD_LIMIT
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child hangs")
-
-
 init(60)
 parent = Parent()
-code = run_in_child(ACTIONS[sys.argv[1]], parent)
+code = run_in_child(lambda: ACTIONS[sys.argv[1]](parent))
 if code != 0:
     print_line("the child ended with", code)
     os._exit(1)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from shared import added, numbers
-from start import RANK, SIZE, all_gather_single, init, print_line, reduce_scatter_single
+from start import RANK, SIZE, all_gather_single, error_of, init, print_line, reduce_scatter_single, run_in_child
 
 CPU = torch.device("cpu")
 LENGTHS = (10, 70_001, 1_000_003, 3_000_001)  # short, few rounds, many rounds, bypassing the caches
@@ -80,13 +80,11 @@ def collectives() -> None:
             parts = [numbers(rank, length * SIZE, dtype) for rank in range(SIZE)]
             for allocate in allocators:
                 check_all(allocate, parts)
-    print_line("fine")
 
 
 def routes() -> None:
     for turn in range(ROUTE_TURNS):
         check_all(heap_tensor, [numbers(rank + SIZE * turn, 300_001 * SIZE, torch.float32) for rank in range(SIZE)])
-    print_line("fine")
 
 
 def ddp() -> None:
@@ -119,7 +117,6 @@ def ddp() -> None:
     without_heap, in_heap_flags = trained()
     assert not any(in_heap_flags), in_heap_flags
     assert all(map(torch.equal, with_heap, without_heap))
-    print_line("fine")
 
 
 def fsdp() -> None:
@@ -139,27 +136,21 @@ def fsdp() -> None:
         return [parameter.full_tensor() for parameter in model.parameters()]
 
     assert all(map(torch.equal, trained(True), trained(False)))
-    print_line("fine")
 
 
 def check_forked_child() -> None:
     """Check that a forked child gets private copies and may free and allocate tensors."""
     tensor = heap_tensor(100_000).fill_(1)
-    child = os.fork()
-    if not child:
+
+    def use_tensors() -> None:
         tensor.add_(1)
-        fine = bool((tensor == 2).all())
-        try:
-            fine = fine and not is_in_heap(heap_tensor(10))
-        finally:
-            del tensor
-            gc.collect()
-            os._exit(0 if fine else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        assert (tensor == 2).all()
+        assert not is_in_heap(heap_tensor(10))
+
+    assert run_in_child(use_tensors) == 0
     assert (tensor == 1).all()
     dist.all_reduce(tensor)
     assert (tensor == SIZE).all()
-    print_line("fine")
 
 
 def check_reuse_after_failure() -> None:
@@ -173,25 +164,12 @@ def check_reuse_after_failure() -> None:
     if RANK == 0:
         tensor = heap_tensor(50_000)
         address = tensor.data_ptr()
-        try:
-            dist.all_reduce(tensor)
-        except RuntimeError:
-            pass
-        else:
-            raise AssertionError("the other rank did not take part")
+        assert "rank 1 (" in error_of(lambda: dist.all_reduce(tensor))
         del tensor
         gc.collect()
         assert address not in addresses(5)
     print_line("fine")
     os._exit(0)
-
-
-def error_of(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except dist.DistBackendError as error:
-        return str(error)
-    return "no error"
 
 
 def given_up() -> None:
@@ -231,7 +209,6 @@ def interrupted() -> None:
         else:
             error_of(work.wait)
         dist.barrier()
-    print_line("fine")
 
 
 def shared_mappings() -> list[tuple[int, str]]:
@@ -254,17 +231,13 @@ def mapped() -> None:
     dist.all_reduce(tensor)
     megabytes = 4 * SIZE + 64  # the tensors of all ranks and the group's segment
 
-    def check() -> bool:
+    def check() -> None:
         mappings = shared_mappings()
         small = sum(size for size, _ in mappings) < megabytes * 1024
-        return bool(mappings) and small and all(" dd" in flags for _, flags in mappings)
+        assert mappings and small and all(" dd" in flags for _, flags in mappings), mappings  # noqa: PT018
 
-    assert check(), shared_mappings()
-    child = os.fork()
-    if not child:
-        os._exit(0 if check() else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    print_line("fine")
+    check()
+    assert run_in_child(check) == 0
 
 
 def no_heap() -> None:
@@ -272,16 +245,12 @@ def no_heap() -> None:
     tensor = torch.ones(70_001)
     dist.all_reduce(tensor)
     assert (tensor == SIZE).all()
-    print_line("fine")
 
 
 def disabled() -> None:
     """Check that allocation fails if shared memory is off."""
     assert not backend().supports_tensor_alloc(CPU)
-    try:
-        heap_tensor(10)
-    except RuntimeError as error:
-        print_line(str(error).splitlines()[0])
+    print_line(error_of(lambda: heap_tensor(10)).splitlines()[0])
 
 
 CASES: dict[str, Callable[[], None]] = {
@@ -306,6 +275,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**28, 2**28))
     init(3 if case in ("failed", "given-up") else 20)
     CASES[case]()
+    print_line("fine")
     dist.destroy_process_group()
 
 

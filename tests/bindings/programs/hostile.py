@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from heap import error_of, is_in_heap
-from start import RANK, SIZE, init, print_line
+from heap import is_in_heap
+from start import RANK, SIZE, error_of, init, print_line
 
 CASE = sys.argv[1]
 PAGE = 4096

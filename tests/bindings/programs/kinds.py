@@ -16,7 +16,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from start import RANK, SIZE, init, print_line
+from start import RANK, SIZE, error_of, init, print_line
 
 KIND, ASYNC, SELECTED = sys.argv[1], sys.argv[2] == "async", sys.argv[3:]
 SHORT = timedelta(seconds=1)
@@ -86,19 +86,11 @@ def wait_for(work: dist.Work) -> None:
     work.wait()
 
 
-def error_of(callback: Callable[[], object]) -> str:
-    try:
-        callback()
-    except (dist.DistBackendError, ValueError, RuntimeError) as error:
-        return str(error)
-    return "no error"
-
-
 def raises(message: str, callback: Callable[[], object], within: float = 30) -> None:
-    begun = time.monotonic()
+    start_time = time.monotonic()
     error = error_of(callback)
     assert message in error, f"not {message!r}: {error}"
-    assert time.monotonic() - begun < within, f"only after {time.monotonic() - begun:.1f} s"
+    assert time.monotonic() - start_time < within, f"only after {time.monotonic() - start_time:.1f} s"
 
 
 def run_without_peer(message: str, end: Callable[[], None]) -> None:

@@ -18,8 +18,8 @@ ROOT = SIZE - 1
 
 
 def checked_positions(size: int) -> torch.Tensor:
-    near = {positions + off for bit in range(64) for positions in [1 << bit] for off in (-1, 0, 1)}
-    return torch.tensor(sorted({positions for positions in near | {0, size - 1} if positions < size}))
+    near = {(1 << bit) + offset for bit in range(64) for offset in (-1, 0, 1)}
+    return torch.tensor(sorted({position for position in near | {0, size - 1} if position < size}))
 
 
 def values(positions: torch.Tensor, rank: int) -> torch.Tensor:
@@ -36,17 +36,17 @@ def zeros(size: int = BYTES) -> torch.Tensor:
     return torch.zeros(size, dtype=torch.int8)
 
 
+def check(result: torch.Tensor, expected: torch.Tensor, positions: torch.Tensor) -> None:
+    assert torch.equal(result, expected), positions[result != expected]
+
+
 def check_equal(result: torch.Tensor, rank: int) -> None:
     positions = checked_positions(result.numel())
-    assert torch.equal(result[positions], values(positions, rank)), (
-        rank,
-        positions[result[positions] != values(positions, rank)],
-    )
+    check(result[positions], values(positions, rank), positions)
 
 
 def check_sum(result: torch.Tensor, positions: torch.Tensor) -> None:
-    expected = sum(values(positions, rank) for rank in range(SIZE))
-    assert torch.equal(result, expected), positions[result != expected]
+    check(result, sum(values(positions, rank) for rank in range(SIZE)), positions)
 
 
 def broadcast() -> None:
@@ -107,11 +107,11 @@ def scatter() -> None:
 def all_to_all() -> None:
     """Send many bytes from the last rank to the first and to itself, and a few between the others."""
 
-    def message(source: int, sizes_to_send: int) -> int:
-        return BYTES if source == ROOT and sizes_to_send in (0, ROOT) else 5 + sizes_to_send
+    def message_size(source: int, target: int) -> int:
+        return BYTES if source == ROOT and target in (0, ROOT) else 5 + target
 
-    sizes_to_send = [message(RANK, rank) for rank in range(SIZE)]
-    origin = [message(rank, RANK) for rank in range(SIZE)]
+    sizes_to_send = [message_size(RANK, rank) for rank in range(SIZE)]
+    origin = [message_size(rank, RANK) for rank in range(SIZE)]
     out = zeros(sum(origin))
     dist.all_to_all_single(out, torch.cat([rank_data(size=size) for size in sizes_to_send]), origin, sizes_to_send)
     for rank, part in enumerate(out.split(origin)):

@@ -18,7 +18,7 @@ checked = 0
 
 
 def rank_data(rank: int, dtype: torch.dtype, size: int) -> torch.Tensor:
-    """Small whole numbers: every order of reduction gives the same result, in every dtype."""
+    """Return small whole numbers, for which every order of reduction gives the same result in every dtype."""
     values = (torch.arange(size) * (rank + 1) + rank) % (2 if dtype == torch.bool else 4) + (
         0 if dtype == torch.bool else 1
     )

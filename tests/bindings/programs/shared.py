@@ -43,7 +43,6 @@ def same_bits() -> None:
             dist.all_reduce(data)
             assert torch.equal(data, added(parts)), (dtype, length)
         scatter_and_gather(dtype)
-    print_line("fine")
 
 
 def scatter_and_gather(dtype: torch.dtype) -> None:
@@ -77,7 +76,6 @@ def every_route() -> None:
             assert torch.equal(data, added([parts[RANK]] * SIZE)), (length, turn)
             dist.broadcast(data, turn % SIZE)
             assert torch.equal(data, added([parts[turn % SIZE]] * SIZE)), (length, turn)
-    print_line("fine")
 
 
 def other_call() -> None:
@@ -96,7 +94,6 @@ def no_memory() -> None:
     tensor = torch.ones(70_001)
     dist.all_reduce(tensor)
     assert (tensor == SIZE).all()
-    print_line("fine")
 
 
 def forbid_memfd() -> None:
@@ -124,7 +121,6 @@ def falls_back() -> None:
 def default() -> None:
     assert mapped()
     dist.barrier()
-    print_line("fine")
 
 
 CASES = {
@@ -146,6 +142,7 @@ def main() -> None:
         forbid_memfd()
     init(20)
     CASES[case]()
+    print_line("fine")
     dist.destroy_process_group()
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import oneccl_bindings_for_pytorch  # noqa: F401
@@ -25,3 +29,32 @@ def init(seconds: float = 60, backend: str = "ccl") -> None:
 def print_line(*values: object) -> None:
     """Print a line by a single write, so that lines of several ranks do not mix."""
     print(f"[{RANK}] " + " ".join(map(str, values)) + "\n", end="", flush=True)
+
+
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:  # DistBackendError is a RuntimeError
+        return str(error)
+    return "no error"
+
+
+def run_in_child(action: Callable[[], object], limit: float = 60) -> int:
+    """Run an action in a forked child, which exits normally, and return its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException as error:
+            print_line(type(error).__name__, error)
+            sys.exit(7)
+        sys.exit(0)
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the child hangs")
