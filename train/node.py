@@ -1,7 +1,7 @@
-"""The one program that orch starts on nodes: `python node.py SUBCOMMAND [ARGS...]`.
+"""Run a program of orch on a node: `python node.py SUBCOMMAND [ARGS...]`.
 
-Its own folder is not on sys.path, and train/lib is last there: whatever a user's script imports is
-found elsewhere first, and of ours only orch_node and orch_training can be found at all.
+The folder of this file is removed from sys.path and train/lib comes last, so that the modules of a
+user's script take precedence and only orch_node and orch_training are added.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ SUBCOMMANDS = {
 
 
 def main(argv: list[str]) -> int:
+    """Run a subcommand; return its exit code."""
     if not argv or argv[0] not in SUBCOMMANDS:
         print(f"usage: node.py {'|'.join(SUBCOMMANDS)} [ARGS...]", file=sys.stderr)
         return 2

@@ -54,8 +54,8 @@ class LocalRun:
     def said(self) -> str:
         if words := last_text(self.folder / files.SUPERVISOR_LOG, LAST_WORDS).strip():
             return words
-        refused = disk.refusal(self.folder)
-        return disk.words(self.folder, refused) if refused else ""
+        refused = disk.write_error(self.folder)
+        return disk.describe_error(self.folder, refused) if refused else ""
 
     def lost(self, pid: int) -> bool:
         """Return whether the supervisor is gone; check one on another host every few seconds."""

@@ -87,7 +87,9 @@ def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> N
         write_json(folder / PLAN, value)
     except OSError as error:
         kind = RequestError if error.errno in NO_FOLDER else ExecuteError
-        raise kind(f"The run directory {disk.words(folder, error)}.", hint="--runs-dir names another place.") from None
+        raise kind(
+            f"The run directory {disk.describe_error(folder, error)}.", hint="--runs-dir names another place."
+        ) from None
 
 
 def load(folder: Path) -> Run:

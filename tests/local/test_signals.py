@@ -89,7 +89,7 @@ def test_a_handle_is_of_one_process(
 ) -> None:
     if not new:
         monkeypatch.delattr(os, "pidfd_open")
-    start = process_handle.started(sleeper.pid)
+    start = process_handle.start_time(sleeper.pid)
     assert start is not None
     assert not process_handle.send(sleeper.pid, start - 1, signal.SIGKILL)
     handle = ProcessHandle(sleeper.pid)

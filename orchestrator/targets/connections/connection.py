@@ -35,7 +35,7 @@ LARGEST_LINE = 1 << 24
 # Its arguments are looked at and it is signalled in one command, so that it is still the same.
 TERMINATE = r"""words=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
 case $words in *"$2"*) kill -INT "$1";; esac"""
-TRY_TO_WRITE = f"""umask 077; head -c {disk.TRIED} /dev/zero > "$1"; code=$?
+TRY_TO_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
 LARGEST_FOLDER = 1_000_000  # names
 UNKNOWN_HOST_KEY = "its host key is not known here"
@@ -161,7 +161,7 @@ class Ssh:
         except TimeoutError:
             raise
         except OSError as error:
-            return disk.words_of(folder, str(error).splitlines()[0])
+            return disk.describe_output(folder, str(error).splitlines()[0])
         return ""
 
     def start(self, command: Command, log: str) -> None:

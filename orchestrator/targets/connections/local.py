@@ -34,7 +34,7 @@ class Local:
             make_user_folder(target.parent)
             write_whole(target, content)
         except OSError as error:
-            raise ExecuteError(f"{disk.words(path, error)}.", hint=WRITE) from None
+            raise ExecuteError(f"{disk.describe_error(path, error)}.", hint=WRITE) from None
 
     def send(self, source: str, path: str) -> None:
         self.put(path, Path(source).read_text())

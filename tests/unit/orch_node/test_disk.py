@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orch_node.disk import Appender, Reserve, trouble, words_of
+from orch_node.disk import Appender, Reserve, describe_on_node, describe_output
 
 
 @pytest.fixture
@@ -72,5 +72,5 @@ def test_no_room_is_told_at_once(small: Path) -> None:
     ],
 )
 def test_the_words(number: int, words: str) -> None:
-    assert trouble("node1", Path("/a/b"), OSError(number, os.strerror(number))) == words
-    assert f"node1: {words_of('/a/b', os.strerror(number))}" == words
+    assert describe_on_node("node1", Path("/a/b"), OSError(number, os.strerror(number))) == words
+    assert f"node1: {describe_output('/a/b', os.strerror(number))}" == words

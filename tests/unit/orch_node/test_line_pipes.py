@@ -34,7 +34,7 @@ def test_lines_arrive_whole_however_they_are_divided(limit: int, expected: list[
 @settings(max_examples=50, deadline=None)
 def test_no_byte_is_lost_or_repeated(chunks: list[bytes]) -> None:
     pipes = Pipes()
-    pipes.pending[0], pipes.longest[0] = bytearray(), 1 << 20
+    pipes.pending[0], pipes.max_bytes[0] = bytearray(), 1 << 20
     lines = [line for chunk in chunks for line in pipes.complete_lines(0, chunk)]
     assert b"".join(lines) + bytes(pipes.pending[0]) == b"".join(chunks)
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)

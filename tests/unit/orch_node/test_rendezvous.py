@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from orch_node.bound_store import bound, is_number
+from orch_node.bound_store import bind_store, is_numeric
 from orch_node.rank import listening_sockets
 from orch_node.supervisor.torchrun_agent import SignedBackend, signature
 
@@ -92,7 +92,7 @@ def test_a_store_listens_at_its_address_alone(address: str, kernel: str) -> None
     distributed = pytest.importorskip("torch.distributed")
     if ":" in address and not has_ipv6():
         pytest.skip("this machine has no ::1")
-    make, port = bound(distributed.TCPStore), free_port()
+    make, port = bind_store(distributed.TCPStore), free_port()
     store = make(address, port, 1, True, SECOND, multi_tenant=True)
     assert where(port) == [kernel]
     store.set("name", "value")
@@ -109,7 +109,7 @@ def test_a_store_says_so_where_torch_cannot_be_told(capfd: pytest.CaptureFixture
             self.words = words
 
     OldStore.__init__.__doc__ = "__init__(self, host_name: str, port: int, world_size: int)"
-    assert bound(OldStore)("127.0.0.1", 1, 2, True).words == ("127.0.0.1", 1, 2, True)
+    assert bind_store(OldStore)("127.0.0.1", 1, 2, True).words == ("127.0.0.1", 1, 2, True)
     assert "port 1 is open on all interfaces" in capfd.readouterr().err
 
 
@@ -117,7 +117,7 @@ def test_a_store_says_so_where_torch_cannot_be_told(capfd: pytest.CaptureFixture
     ("host", "number"), [("10.0.0.1", True), ("::1", True), ("fe80::1%eth0", True), ("run-0.run", False), ("", False)]
 )
 def test_only_a_number_is_surely_ones_own(host: str, number: bool) -> None:
-    assert is_number(host) == number
+    assert is_numeric(host) == number
 
 
 def test_a_rank_inherits_no_listening_socket() -> None:

@@ -1,4 +1,4 @@
-"""What orch runs on the nodes. A training script may `from orch_node import note, report`."""
+"""Programs of orch on nodes. A training script may `from orch_node import note, report`."""
 
 from orch_node.events import note, report
 

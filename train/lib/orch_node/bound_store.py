@@ -1,8 +1,8 @@
-"""TCPStores that listen at the planned address alone.
+"""Restrict torch's TCPStores to the planned address.
 
-torch's listen on all interfaces, whatever address they are given, and ask nobody who he is. Where
-an address is given by its number, the socket is made here and handed to the store; a name (as that
-of a pod) may lead to another address than its owner's, and is left to torch.
+A TCPStore listens on all interfaces, whatever its address is, without authentication. For a numeric
+address, the socket is created here and passed to the store. A name (as of a pod) may resolve to an
+address that is not local, so torch handles it.
 """
 
 from __future__ import annotations
@@ -20,52 +20,65 @@ KEYWORD = "master_listen_fd"  # torch 2.1 and newer
 
 
 def bind_stores(module: ModuleType) -> None:
-    """Have the TCPStores that this module of torch's makes listen at their own address alone."""
+    """Have the TCPStores that a module of torch creates listen at their own address only."""
     if not hasattr(module.TCPStore, "bound_by_orch"):
-        vars(module)["TCPStore"] = bound(module.TCPStore)
+        vars(module)["TCPStore"] = bind_store(module.TCPStore)
 
 
-def bound(store: type[Any]) -> Callable[..., Any]:
-    """What makes a TCPStore of `store`, with the same arguments."""
+def bind_store(store: type[Any]) -> Callable[..., Any]:
+    """Return a function that creates TCPStores, with the same arguments, that listen at one address."""
 
     def make(
-        host_name: str, port: int, world_size: int | None = None, is_master: bool = False, *words: Any, **options: Any
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        *arguments: Any,
+        **options: Any,
     ) -> Any:
-        if is_master and KEYWORD not in options and is_number(host_name):
+        if is_master and KEYWORD not in options and is_numeric(host_name):
             if KEYWORD in (store.__init__.__doc__ or ""):
-                options |= listening(host_name, port)
+                options |= listening_socket(host_name, port)
             else:
-                tell_open(port)
-        return store(host_name, port, world_size, is_master, *words, **options)
+                warn_open_port(port)
+        return store(host_name, port, world_size, is_master, *arguments, **options)
 
     vars(make)["bound_by_orch"] = True
     return make
 
 
-def is_number(host: str) -> bool:
+def is_numeric(host: str) -> bool:
+    """Return whether this is an IP address and not a name."""
     try:
         return bool(ipaddress.ip_address(host.partition("%")[0]))
     except ValueError:
         return False
 
 
-def listening(host: str, port: int) -> dict[str, int]:
-    """The option with a socket that listens there; none where this process has a store there
-    already, which torch then shares. Raises OSError where the address is not this host's."""
+def listening_socket(host: str, port: int) -> dict[str, int]:
+    """Return the option with a socket that listens at an address.
+
+    Returns:
+        An empty dictionary if this process has a store there, which torch then shares.
+
+    Raises:
+        OSError: if the address does not belong to this host.
+    """
     family, kind, number, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
     )[0]
-    with socket.socket(family, kind, number) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, kind, number) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(address)
+            server.bind(address)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return {}
             raise
-        one.listen(BACKLOG)
-        return {KEYWORD: one.detach()}
+        server.listen(BACKLOG)
+        return {KEYWORD: server.detach()}
 
 
-def tell_open(port: int) -> None:
-    print(f"orch: this torch cannot be told where to listen: port {port} is open on all interfaces.", file=sys.stderr)
+def warn_open_port(port: int) -> None:
+    """Warn that a store listens on all interfaces."""
+    print(f"orch: this torch cannot restrict a store: port {port} is open on all interfaces.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A disk that takes nothing more: told in words, and with room kept for the last words of all."""
+"""Describe disks that cannot be written, and reserve space for what must be written later."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pathlib import Path
 from orch_node import whole_files
 from orch_node.whole_files import private, sync_folder
 
-WHAT = {
+DESCRIPTIONS = {
     errno.ENOSPC: "is full",
     errno.EDQUOT: "is over its quota",
     errno.EIO: "is on a disk that fails",
     errno.EROFS: "is read-only",
 }
-TRIED = 1 << 16  # bytes
+TEST_BYTES = 1 << 16  # bytes
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
 
 
-def trouble(node: str, path: Path, error: OSError) -> str:
-    """`node1: /data/runs/x is full (No space left on device)`."""
-    return f"{node}: {words(path, error)}"
+def describe_on_node(node: str, path: Path, error: OSError) -> str:
+    """Return the error with its node: `node1: /data/runs/x is full (No space left on device)`."""
+    return f"{node}: {describe_error(path, error)}"
 
 
-def words(path: str | Path, error: OSError) -> str:
-    return f"{path} {WHAT.get(error.errno or 0, 'cannot be written')} ({error.strerror or error})"
+def describe_error(path: str | Path, error: OSError) -> str:
+    """Return what is wrong with the disk of a path."""
+    return f"{path} {DESCRIPTIONS.get(error.errno or 0, 'cannot be written')} ({error.strerror or error})"
 
 
-def words_of(path: str | Path, said: str) -> str:
-    """The same for the words of a program, in the C locale, that has tried to write there."""
-    found = (number for number in WHAT if os.strerror(number) in said)
-    number = next(found, 0)
-    return words(path, OSError(number, os.strerror(number) if number else said))
+def describe_output(path: str | Path, output: str) -> str:
+    """Return what is wrong with the disk of a path, from the output of a program (C locale)."""
+    number = next((number for number in DESCRIPTIONS if os.strerror(number) in output), 0)
+    return describe_error(path, OSError(number, os.strerror(number) if number else output))
 
 
-def refusal(folder: Path) -> OSError | None:
-    """Why nothing can be written there now, as a small file is tried."""
+def write_error(folder: Path) -> OSError | None:
+    """Return the error of writing a small file to a folder, or None."""
     try:
-        whole_files.write(folder / ".room", bytes(TRIED))
+        whole_files.write(folder / ".room", bytes(TEST_BYTES))
         (folder / ".room").unlink()
     except OSError as error:
         return error
@@ -46,9 +46,14 @@ def refusal(folder: Path) -> OSError | None:
 
 
 class Reserve:
-    """Room for one file, taken while there is some. Raises OSError where there is none."""
+    """Reserved space for a file that is written later."""
 
     def __init__(self, path: Path, size: int) -> None:
+        """Reserve the space.
+
+        Raises:
+            OSError: if there is not enough.
+        """
         self.path = path
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -59,11 +64,11 @@ class Reserve:
             os.pwrite(self.file, bytes(size), 0)
 
     def become(self, target: Path, content: bytes) -> None:
-        """Fill the room, and give it its name: whole, or not at all."""
-        rest, at = memoryview(content), 0
-        while rest:
-            written = os.pwrite(self.file, rest, at)
-            rest, at = rest[written:], at + written
+        """Write the content and rename the file, so that it is complete or does not exist."""
+        remaining, position = memoryview(content), 0
+        while remaining:
+            written = os.pwrite(self.file, remaining, position)
+            remaining, position = remaining[written:], position + written
         os.ftruncate(self.file, len(content))
         os.fsync(self.file)
         self.path.replace(target)
@@ -72,22 +77,27 @@ class Reserve:
 
 
 class Appender:
-    """A file that grows by whole pieces. What the disk does not take is not there in part either;
-    `problem` is the first such time."""
+    """A file that grows by whole pieces; a piece that does not fit is not written at all.
+
+    Attributes:
+        problem: the first error, or None.
+    """
 
     def __init__(self, path: Path) -> None:
         self.file = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
         self.problem: OSError | None = None
 
     def write(self, piece: bytes) -> None:
-        before = os.fstat(self.file.fileno()).st_size
+        """Append a piece, or remember the error."""
+        size = os.fstat(self.file.fileno()).st_size
         try:
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[self.file.write(rest) or 0 :]
+            remaining = memoryview(piece)
+            while remaining:
+                remaining = remaining[self.file.write(remaining) or 0 :]
         except OSError as error:
             self.problem = self.problem or error
-            os.ftruncate(self.file.fileno(), before)
+            os.ftruncate(self.file.fileno(), size)
 
     def close(self) -> None:
+        """Close the file."""
         self.file.close()

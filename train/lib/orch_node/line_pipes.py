@@ -1,4 +1,4 @@
-"""Whole lines from several programs at once, in one thread."""
+"""Read whole lines from several programs in one thread."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import os
 import selectors
 from collections.abc import Callable
 
-LONGEST = 1 << 24  # bytes: the stack traces of a node with several hundred ranks fit
-LONGEST_OF_LAUNCHER = 1 << 20
+MAX_LINE_BYTES = 1 << 24  # bytes: the stack traces of a node with several hundred ranks fit
+MAX_LAUNCHER_LINE_BYTES = 1 << 20
 
 
 class Pipes:
-    """Reads pipes as they fill and hands on each whole line; of one that grows for ever, pieces. At
-    its end a pipe is forgotten."""
+    """Pipes whose whole lines are passed to handlers; lines that are too long are divided."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.pending: dict[int, bytearray] = {}
-        self.takers: dict[int, Callable[[bytes], None]] = {}
-        self.longest: dict[int, int] = {}
+        self.handlers: dict[int, Callable[[bytes], None]] = {}
+        self.max_bytes: dict[int, int] = {}
 
-    def add(self, descriptor: int, take: Callable[[bytes], None], longest: int = LONGEST) -> None:
-        """`longest`: bytes of a line that are waited for."""
+    def add(self, descriptor: int, handle_line: Callable[[bytes], None], max_bytes: int = MAX_LINE_BYTES) -> None:
+        """Read a pipe until its end.
+
+        Args:
+            descriptor: of the pipe.
+            handle_line: called with each line.
+            max_bytes: of a line; a longer one is divided.
+        """
         self.selector.register(descriptor, selectors.EVENT_READ)
-        self.pending[descriptor], self.takers[descriptor] = bytearray(), take
-        self.longest[descriptor] = longest
+        self.pending[descriptor], self.handlers[descriptor] = bytearray(), handle_line
+        self.max_bytes[descriptor] = max_bytes
 
     def drop(self, descriptor: int) -> None:
-        if descriptor in self.takers:
+        """Stop reading a pipe."""
+        if descriptor in self.handlers:
             self.selector.unregister(descriptor)
-            del self.takers[descriptor], self.pending[descriptor], self.longest[descriptor]
+            del self.handlers[descriptor], self.pending[descriptor], self.max_bytes[descriptor]
 
     def pump(self, seconds: float) -> None:
-        """Wait for at most this long, then hand on what is there."""
+        """Wait for data for at most this many seconds, then pass the complete lines on."""
         for key, _ in self.selector.select(seconds):
             descriptor = key.fd
             try:
@@ -42,9 +48,9 @@ class Pipes:
             if not chunk:
                 self.drop(descriptor)
                 continue
-            take = self.takers[descriptor]
+            handle_line = self.handlers[descriptor]
             for line in self.complete_lines(descriptor, chunk):
-                take(line)
+                handle_line(line)
 
     def complete_lines(self, descriptor: int, chunk: bytes) -> list[bytes]:
         """Add a chunk to the unfinished line of a pipe, and return the lines that are complete.
@@ -58,10 +64,11 @@ class Pipes:
             lines.append(bytes(pending) + end + b"\n")
             pending.clear()
         pending += remainder
-        if len(pending) > self.longest[descriptor]:
+        if len(pending) > self.max_bytes[descriptor]:
             lines.append(bytes(pending) + b"\n")
             pending.clear()
         return lines
 
     def open(self, descriptor: int) -> bool:
-        return descriptor in self.takers
+        """Return whether the end of a pipe has not been reached."""
+        return descriptor in self.handlers

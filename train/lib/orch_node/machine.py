@@ -61,7 +61,7 @@ def this_machine() -> Machine:
 
 def this_process() -> ProcessIdentity:
     """Return the identity of this process."""
-    start = process_handle.started(os.getpid()) or 0
+    start = process_handle.start_time(os.getpid()) or 0
     return ProcessIdentity(machine=this_machine(), pid=os.getpid(), start=start)
 
 

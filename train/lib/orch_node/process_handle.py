@@ -1,7 +1,7 @@
-"""Signals for one process, and for no other that has its number later.
+"""Send signals to a process, and never to another that has its number later.
 
-The kernel's descriptor of a process (pidfd; Linux 5.3, Python 3.9) never names another one. Where
-there is none, the process is known by its start (clock ticks since boot), looked at right before.
+A pidfd (Linux 5.3, Python 3.9) always refers to the same process. Where there is none, the start
+time of the process (clock ticks since boot) is compared right before a signal is sent.
 """
 
 from __future__ import annotations
@@ -12,24 +12,29 @@ from pathlib import Path
 
 
 class ProcessHandle:
-    """A process that lives now. `start`: when it began, where that is known; if another one has
-    the number by now, nothing is ever sent."""
+    """A process that signals are sent to."""
 
     def __init__(self, pid: int, start: int | None = None) -> None:
+        """Open a process.
+
+        Args:
+            pid: its number.
+            start: its start time. If another process has the number, no signal is sent.
+        """
         self.pid = pid
-        self.descriptor = opened(pid)
-        found = started(pid)
-        self.start = found if start is None else start
-        self.gone = found is None or found != self.start
+        self.descriptor = open_pidfd(pid)
+        current_start = start_time(pid)
+        self.start = current_start if start is None else start
+        self.gone = current_start is None or current_start != self.start
 
     def send(self, number: int) -> bool:
-        """-> whether the process has got it."""
+        """Send a signal; return whether the process received it."""
         if self.gone:
             return False
         try:
             if self.descriptor is not None:
                 signal.pidfd_send_signal(self.descriptor, number)
-            elif started(self.pid) != self.start:
+            elif start_time(self.pid) != self.start:
                 return False
             else:
                 os.kill(self.pid, number)
@@ -38,7 +43,7 @@ class ProcessHandle:
         return True
 
     def close(self) -> None:
-        """Forget the process: nothing is sent from here on."""
+        """Close the descriptor; no signal is sent afterwards."""
         self.gone = True
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
@@ -46,7 +51,7 @@ class ProcessHandle:
 
 
 def send(pid: int, start: int, number: int) -> bool:
-    """Signal the process that began then; -> whether it has got it."""
+    """Send a signal to the process with this start time; return whether it received it."""
     handle = ProcessHandle(pid, start)
     try:
         return handle.send(number)
@@ -54,8 +59,8 @@ def send(pid: int, start: int, number: int) -> bool:
         handle.close()
 
 
-def opened(pid: int) -> int | None:
-    """None where the kernel or Python has no such thing, or the process is gone."""
+def open_pidfd(pid: int) -> int | None:
+    """Return a pidfd, or None if it is not supported or the process has ended."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -64,8 +69,8 @@ def opened(pid: int) -> int | None:
         return None
 
 
-def started(pid: int) -> int | None:
-    """None if there is no such process."""
+def start_time(pid: int) -> int | None:
+    """Return the start time of a process, or None if there is none."""
     try:
         text = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except OSError:

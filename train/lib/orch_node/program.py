@@ -1,4 +1,4 @@
-"""How orch starts a program of its own on a node: this Python, train/node.py and a subcommand."""
+"""The command of orch's programs on nodes: Python, train/node.py and a subcommand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 PROGRAM = Path(__file__).resolve().parents[2] / "node.py"
-# Of any installation, below the folder of its node.py: what no program of a user's has there.
+# A file that every installation has below the folder of its node.py, and a user's program does not.
 MARK = Path("lib", "orch_node", "program.py")
-ROOT = PROGRAM.parent.parent  # on a node: what `orch provision` fills
+ROOT = PROGRAM.parent.parent  # on a node: the folder that `orch provision` fills
 
 
-def command(subcommand: str, *words: str, python: str = sys.executable) -> list[str]:
-    return [python, str(PROGRAM), subcommand, *words]
+def command(subcommand: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command of a subcommand of node.py."""
+    return [python, str(PROGRAM), subcommand, *arguments]

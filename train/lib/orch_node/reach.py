@@ -1,4 +1,4 @@
-"""How a program is started on another node of a run: over ssh, or as a step of its job."""
+"""Start a program on another node of a run: over ssh, or as a step of its Slurm job."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from pathlib import Path
 
 from orch_node import program
 
-# `orch provision` writes it; in a pod, pod/mpi.py
+# Written by `orch provision`, or in a pod by pod/mpi.py.
 SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
-BY_STEP = "ORCH_BY_STEP"  # in the environment: the words that come before the node's name
+BY_STEP = "ORCH_BY_STEP"  # a variable with the command that precedes the name of the node
 
 
-def there(node: str, command: Sequence[str], carried: Sequence[str] = ()) -> list[str]:
-    """`carried`: variables as NAME=VALUE, for ssh carries no environment."""
+def remote_command(node: str, command: Sequence[str], variables: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a command on a node.
+
+    Args:
+        node: the node.
+        command: what to run there.
+        variables: NAME=VALUE each; ssh does not pass the environment on.
+    """
     if step := os.environ.get(BY_STEP):
         return [*shlex.split(step), f"--nodelist={node}", *command]
-    words = ["env", *carried, *command] if carried else command
-    return ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(words)]
+    remote = ["env", *variables, *command] if variables else command
+    return ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(remote)]

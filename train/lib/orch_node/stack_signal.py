@@ -1,9 +1,10 @@
-"""The signals that orch sends to a rank: that of ORCH_STACK_SIGNAL, at which it writes its stack
-traces into its log, and that of ORCH_PREEMPT_SIGNAL, at which it makes room (preemption.py).
+"""The signals that orch sends to ranks.
 
-Scripts, Lightning and batch systems use SIGUSR1 and SIGUSR2 for their own ends, preemption mostly.
-The real-time signals are nobody's: glibc keeps the first two, systemd gives a meaning to some of
-SIGRTMIN+0 to +6 and +13 to +29 where they reach itself (systemd(1)), profilers take low ones.
+At ORCH_STACK_SIGNAL a rank writes its stack traces to its log; at ORCH_PREEMPT_SIGNAL it writes a
+checkpoint and ends (preemption.py). SIGUSR1 and SIGUSR2 are avoided because scripts, Lightning and
+batch systems use them, mostly for preemption. Of the real-time signals, glibc reserves the first
+two, systemd uses some of SIGRTMIN+0 to +6 and +13 to +29 itself (systemd(1)), and profilers use low
+ones.
 """
 
 from __future__ import annotations
@@ -19,38 +20,47 @@ DEFAULTS = {VARIABLE: DEFAULT, PREEMPT: signal.SIGRTMIN + 12}
 NEVER = ("none", "0")
 
 
-def chosen(environ: Mapping[str, str], variable: str = VARIABLE) -> int:
-    """The signal's number; 0 for none. Raises ValueError for what is no signal."""
-    words = environ.get(variable, "").strip()
-    if not words:
+def configured_signal(environ: Mapping[str, str], variable: str = VARIABLE) -> int:
+    """Return the number of the signal in a variable; 0 for none.
+
+    Raises:
+        ValueError: if the value is not a signal.
+    """
+    value = environ.get(variable, "").strip()
+    if not value:
         return DEFAULTS[variable]
-    return 0 if words.lower() in NEVER else number_of(words, variable)
+    return 0 if value.lower() in NEVER else parse_signal(value, variable)
 
 
-def number_of(words: str, variable: str = VARIABLE) -> int:
-    """SIGUSR2, USR2, SIGRTMIN+5 or 39. Raises ValueError."""
-    name, _, more = words.upper().partition("+")
-    known = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
-    number = int(words) if words.isdigit() else None
-    if isinstance(known, signal.Signals) and re.fullmatch(r"\d*", more):
-        number = known + int(more or 0)
+def parse_signal(value: str, variable: str = VARIABLE) -> int:
+    """Return the number of a signal such as SIGUSR2, USR2, SIGRTMIN+5 or 39.
+
+    Raises:
+        ValueError: if a process cannot handle it.
+    """
+    name, _, offset = value.upper().partition("+")
+    base = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
+    number = int(value) if value.isdigit() else None
+    if isinstance(base, signal.Signals) and re.fullmatch(r"\d*", offset):
+        number = base + int(offset or 0)
     if number not in set(map(int, signal.valid_signals())) - {signal.SIGKILL, signal.SIGSTOP}:
-        raise ValueError(f"{variable} is {words!r}: no signal that a process can handle.")
+        raise ValueError(f"{variable} is {value!r}, which is not a signal that a process can handle.")
     return int(number)
 
 
-def name_of(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal."""
     if signal.SIGRTMIN < number < signal.SIGRTMAX:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
     return signal.Signals(number).name
 
 
-def of_process(pid: int, variable: str = VARIABLE) -> int:
-    """That of a rank's training process, as its wrapper has told it; 0 for none."""
+def signal_of_process(pid: int, variable: str = VARIABLE) -> int:
+    """Return the signal in the environment of a rank's training process; 0 for none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = (one.partition(b"=") for one in file.read().split(b"\0"))
+            pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))
     except OSError:
         return 0
-    found = {name: value for name, _, value in pairs}.get(os.fsencode(variable), b"0")
-    return int(found) if found.isdigit() else 0
+    number = {name: value for name, _, value in pairs}.get(os.fsencode(variable), b"0")
+    return int(number) if number.isdigit() else 0

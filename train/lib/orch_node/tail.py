@@ -1,4 +1,4 @@
-"""A file that grows, read in whole lines; the end of a long file."""
+"""Read a growing file in whole lines, or the end of a long file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ class Tail:
 
     Attributes:
         at: The byte up to which the file has been read.
-        state: What a terminal shows of the line after it, which has no end yet: a progress bar.
+        state: What a terminal shows of the unfinished line that follows, such as a progress bar.
     """
 
     def __init__(self, path: Path, at: int = 0) -> None:
+        """Read a file from a position in bytes."""
         self.path = path
         self.at = at
         self.state = ""
 
     def lines(self, *, last: bool = False) -> list[str]:
-        """The next ones, as many as fit into a chunk; with `last` also a line without an end."""
+        """Return the next lines, as many as fit into a chunk; with `last`, also an unfinished line."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.at)

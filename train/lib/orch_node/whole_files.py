@@ -1,5 +1,4 @@
-"""Files that others may be reading, and that are read again: their user's alone, and written whole
-or not at all, also where the power fails."""
+"""Write private files atomically: readers and a power failure never see a partial file."""
 
 from __future__ import annotations
 
@@ -11,13 +10,21 @@ PRIVATE = 0o600
 
 
 def private(path: str, flags: int) -> int:
-    """What `open` takes as its opener: a new file is its user's alone, whatever the umask."""
+    """Open a file that only its user may read if it is new. This is an opener for open()."""
     return os.open(path, flags, PRIVATE)
 
 
 def write(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
-    """All of it or nothing is there, also for who reads meanwhile and where the power fails; it is
-    on the disk when this returns, and this user's alone unless `mode` says more. Raises OSError."""
+    """Write a file atomically, and flush it to the disk.
+
+    Args:
+        path: the file.
+        content: its new content; text is encoded as UTF-8.
+        mode: its permissions.
+
+    Raises:
+        OSError: if it cannot be written; then the old content remains.
+    """
     data = content.encode() if isinstance(content, str) else content
     staging = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -34,11 +41,11 @@ def write(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Until then a name that is new in a folder may be forgotten."""
+    """Flush the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
-    except OSError:  # some network file systems cannot; the file itself is whole
+    except OSError:  # not supported by some network file systems; the file itself is complete
         pass
     finally:
         os.close(descriptor)

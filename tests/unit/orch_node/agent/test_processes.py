@@ -111,15 +111,15 @@ def test_a_run_of_another_installation_is_watched(run: Path, elsewhere: Path) ->
     ],
 )
 def test_the_signal_for_stack_traces(words: str, number: int) -> None:
-    assert stack_signal.chosen({"ORCH_STACK_SIGNAL": words}) == number
+    assert stack_signal.configured_signal({"ORCH_STACK_SIGNAL": words}) == number
 
 
 @pytest.mark.parametrize("words", ["SIGNOTHING", "KILL", "STOP", "9", "999", "-3", "SIG_DFL"])
 def test_what_is_no_signal_for_it(words: str) -> None:
     with pytest.raises(ValueError, match="ORCH_STACK_SIGNAL"):
-        stack_signal.chosen({"ORCH_STACK_SIGNAL": words})
+        stack_signal.configured_signal({"ORCH_STACK_SIGNAL": words})
 
 
 def test_it_is_nobody_s_by_default() -> None:
-    assert stack_signal.chosen({}) not in (signal.SIGUSR1, signal.SIGUSR2)
-    assert stack_signal.name_of(stack_signal.DEFAULT) == "SIGRTMIN+11"
+    assert stack_signal.configured_signal({}) not in (signal.SIGUSR1, signal.SIGUSR2)
+    assert stack_signal.signal_name(stack_signal.DEFAULT) == "SIGRTMIN+11"

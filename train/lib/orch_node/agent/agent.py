@@ -23,7 +23,7 @@ from orch_node import whole_files
 from orch_node.agent import containers, preemption, processes, shared_memory, stack_traces
 from orch_node.agent.core_claims import Claims
 from orch_node.agent.engines import ContainerError
-from orch_node.disk import trouble
+from orch_node.disk import describe_on_node
 from orch_node.protocol import files
 from orch_node.protocol.agent import (
     Alive,
@@ -260,6 +260,6 @@ def main(argv: list[str], lines: Lines | None = None) -> int:
         agent.end_without_supervisor()
     except OSError as error:  # the supervisor reports the last line as the reason
         path = error.filename or run_dir
-        print(trouble(node, Path(str(path)), error), file=sys.stderr)
+        print(describe_on_node(node, Path(str(path)), error), file=sys.stderr)
         return 1
     return 0

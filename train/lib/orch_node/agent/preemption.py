@@ -20,7 +20,7 @@ def preempt(processes: Iterable[Process]) -> tuple[int, ...]:
 
 def preempt_rank(process: Process) -> bool:
     """Send the signal that `orch_node.preemption` handles, or SIGTERM if the script handles that."""
-    for number in (stack_signal.of_process(process.pid, stack_signal.PREEMPT), signal.SIGTERM):
+    for number in (stack_signal.signal_of_process(process.pid, stack_signal.PREEMPT), signal.SIGTERM):
         if number and handles_signal(process.pid, number):
             return send_signal(process, number)
     return False

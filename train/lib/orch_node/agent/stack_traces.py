@@ -11,7 +11,7 @@ from orch_node.agent.processes import Process, handles_signal, kernel_state, sen
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
-from orch_node.stack_signal import of_process
+from orch_node.stack_signal import signal_of_process
 
 WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds
 MAX_CHARACTERS = 20_000  # of one rank
@@ -37,7 +37,7 @@ def collect(run_dir: Path, processes: list[Process]) -> dict[str, RankStack]:
 
 def request_stack_traces(process: Process) -> bool:
     """Make a rank write its stack traces to its log; return whether it will."""
-    number = of_process(process.pid)
+    number = signal_of_process(process.pid)
     if not number or not handles_signal(process.pid, number):  # the signal would end it
         return False
     return send_signal(process, number)

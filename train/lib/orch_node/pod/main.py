@@ -26,7 +26,7 @@ from orch_node import disk, program
 from orch_node.agent import preemption
 from orch_node.agent.processes import Process, read_process, run_processes
 from orch_node.agent.stack_traces import request_stack_traces
-from orch_node.line_pipes import LONGEST_OF_LAUNCHER
+from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.pod import indexed, rendezvous
 from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, say
@@ -153,7 +153,7 @@ class Torchrun:
 
     def read(self, stdout: IO[bytes]) -> None:
         """Events of the ranks, and whatever torchrun says itself."""
-        for line in iter(lambda: stdout.readline(LONGEST_OF_LAUNCHER), b""):
+        for line in iter(lambda: stdout.readline(MAX_LAUNCHER_LINE_BYTES), b""):
             event = events.parse_from_rank(line)
             self.relay.write(events.render(event) if isinstance(event, UnreadableEvent) else line)
             if event is not None:
@@ -228,7 +228,7 @@ def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
     try:
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
     except OSError as error:
-        refuse(f"the key of the run's rendezvous: {disk.words(config.run_dir, error)}")
+        refuse(f"the key of the run's rendezvous: {disk.describe_error(config.run_dir, error)}")
     try:
         meeting = indexed.options()
     except TimeoutError as error:

@@ -107,7 +107,7 @@ def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, 
         for name, content in run_files(config, hosts).items():
             whole_files.write(run_dir / name, content)
     except OSError as error:
-        raise MpiError(disk.words(run_dir, error)) from None
+        raise MpiError(disk.describe_error(run_dir, error)) from None
     ranks = own.command("rank", "--run", str(run_dir), "--", *script)
     launcher = launch(config, run_dir / files.HOSTFILE, ranks)
     supervise = [

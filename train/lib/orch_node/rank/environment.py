@@ -30,7 +30,7 @@ def training_environment(
         inherited = {**os.environ, **setvars_variables(layout, placement)}
     environment = {**inherited, **rank_environment(run_dir, layout, placement)}
     try:
-        signals = {name: str(stack_signal.chosen(environment, name)) for name in stack_signal.DEFAULTS}
+        signals = {name: str(stack_signal.configured_signal(environment, name)) for name in stack_signal.DEFAULTS}
     except ValueError as error:
         fail(str(error))
     return {**environment, **signals}

@@ -18,7 +18,7 @@ class StackTraces:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.number = stack_signal.of_process(os.getpid())  # 0: no stack traces
+        self.number = stack_signal.signal_of_process(os.getpid())  # 0: no stack traces
         self.is_taken = bool(self.number) and processes.handles_signal(os.getpid(), self.number)
         if self.number and not self.is_taken:
             faulthandler.register(self.number, all_threads=True)
@@ -29,8 +29,9 @@ class StackTraces:
             return
         if not self.is_taken and signal.getsignal(self.number) in (None, signal.SIG_DFL):
             return
+        name = stack_signal.signal_name(self.number)
         text = (
-            f"the script handles {stack_signal.name_of(self.number)} itself, so there will be no stack traces of this "
+            f"the script handles {name} itself, so there will be no stack traces of this "
             f"rank; {stack_signal.VARIABLE} chooses another signal for them"
         )
         self.number = 0

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orch_node.agent.containers import read_spec
 from orch_node.agent.env_file import EnvFileError
-from orch_node.disk import trouble
+from orch_node.disk import describe_on_node
 from orch_node.events import send
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     try:
         log = open_log(log_path)
     except OSError as error:
-        fail(trouble(placement.node, log_path, error))
+        fail(describe_on_node(placement.node, log_path, error))
     oom = OomDetector()
     child: Process
     if spec:

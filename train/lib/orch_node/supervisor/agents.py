@@ -25,7 +25,7 @@ from orch_node.protocol.agent import (
     render_request,
 )
 from orch_node.protocol.values import ProtocolError
-from orch_node.reach import there
+from orch_node.reach import remote_command
 from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
@@ -296,4 +296,4 @@ def agent_command(run_dir: Path, node: str, claims: str, *, is_local: bool) -> l
     """Return the command that starts an agent. All nodes have the interpreter at the same path."""
     command = program.command("agent", str(run_dir), node, claims)
     # Unlike hydra, do not use ssh -q: its output is the reason why a node cannot be reached.
-    return command if is_local else there(node, command)
+    return command if is_local else remote_command(node, command)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orch_node import whole_files
 from orch_node.agent.stack_traces import describe_position
-from orch_node.disk import Appender, Reserve, trouble
+from orch_node.disk import Appender, Reserve, describe_on_node
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.events import Event, Finished, UnreadableEvent, UnreadableEvents
@@ -48,7 +48,7 @@ class EventLog:
     def problem(self) -> str:
         """Return why events can no longer be written, or ''."""
         error = self.events.problem or self.launcher_output.problem
-        return trouble(self.node0, self.run_dir, error) if error else ""
+        return describe_on_node(self.node0, self.run_dir, error) if error else ""
 
     def record(self, event: Event) -> None:
         """Write an event of the supervisor, with the current time."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orch_node.line_pipes import LONGEST_OF_LAUNCHER, Pipes
+from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
 from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -50,7 +50,7 @@ class Launcher:
             )
         assert self.process.stdout is not None
         self.stdout = self.process.stdout.fileno()
-        pipes.add(self.stdout, handle_line, LONGEST_OF_LAUNCHER)
+        pipes.add(self.stdout, handle_line, MAX_LAUNCHER_LINE_BYTES)
 
     def running(self) -> bool:
         """Return whether the launcher runs, or its last line has not been read yet."""

@@ -98,6 +98,6 @@ def checkpoint_seconds(environ: Mapping[str, str]) -> float:
 def preemption_signal(run_dir: Path) -> int:
     """Return the signal that requests a preemption, in addition to SIGTERM; 0 if there is none."""
     try:
-        return stack_signal.chosen(environment(run_dir), stack_signal.PREEMPT)
+        return stack_signal.configured_signal(environment(run_dir), stack_signal.PREEMPT)
     except ValueError:  # the ranks report it
         return 0

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from orch_node import machine, whole_files
-from orch_node.disk import trouble
+from orch_node.disk import describe_on_node
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         supervisor = Supervisor(Path(options.run_dir), options)
     except OSError as error:
         path = error.filename or options.run_dir
-        print(f"error: {trouble('node0', Path(str(path)), error)}", file=sys.stderr)
+        print(f"error: {describe_on_node('node0', Path(str(path)), error)}", file=sys.stderr)
         return 1
     return supervisor.run()
 
@@ -138,7 +138,7 @@ class Supervisor:
         path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
         self.agents.request(EndAll(), AllEnded, seconds=END_SECONDS)
         self.agents.leave()
-        return AttemptResult(FAILED, trouble(self.layout.node_names[0], path, error))
+        return AttemptResult(FAILED, describe_on_node(self.layout.node_names[0], path, error))
 
     def supervise(self) -> AttemptResult:
         """Reserve the nodes, and start attempts until one ends for good; return its result."""

@@ -22,11 +22,11 @@ from types import FrameType
 from typing import NoReturn
 
 from orch_node import program
-from orch_node.line_pipes import LONGEST_OF_LAUNCHER, Pipes
+from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.layout import RunLayout
-from orch_node.reach import there
+from orch_node.reach import remote_command
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 END_SECONDS = 8.0  # torchrun gives its workers time; the wrapper 5 s before it kills
@@ -153,7 +153,7 @@ class TorchrunLauncher:
             assert child.stdin is not None
             assert child.stdout is not None
             os.write(child.stdin.fileno(), key)  # it fits into the pipe's buffer
-            self.pipes.add(child.stdout.fileno(), write_line, LONGEST_OF_LAUNCHER)
+            self.pipes.add(child.stdout.fileno(), write_line, MAX_LAUNCHER_LINE_BYTES)
             self.children[node] = child
 
     def handle_stop_signal(self, number: int, frame: FrameType | None) -> None:
@@ -209,4 +209,4 @@ def node_command(argv: list[str], options: argparse.Namespace, node: str, *, fir
     if first:
         return command
     carried = [f"ORCH_RUN_DIR={options.run_dir}", f"ORCH_ATTEMPT={options.attempt}"]
-    return there(node, command, carried)
+    return remote_command(node, command, carried)
