@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from orchestrator.files import sha256
-from orchestrator.operations.version import DISTRIBUTION
+from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel
 from tests.fresh.__main__ import configuration, output_of

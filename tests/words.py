@@ -24,6 +24,8 @@ SHOWN = {
     "tell",
     "say",
     "print_error",
+    "notify",
+    "warn_once",
     "note",
     "warn",
     "warned",

@@ -23,10 +23,10 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     Raises:
         typer.Exit: With exit code 1 if a run failed.
     """
-    from orchestrator.operations import array
+    from orchestrator.operations import runs
     from orchestrator.report import arrays
 
-    handles = array.members(plan, base, print_error)
+    handles = runs.array_handles(plan, base, print_error)
     if not wait:
         handles[0].started()
         say(arrays.started_as_json(plan) if as_json else arrays.started(plan))
@@ -34,13 +34,15 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     print_error(arrays.started(plan))
     outcomes = []
     try:
-        for outcome in array.follow(handles, print_error):
+        for outcome in runs.follow_array(handles, print_error):
             print_error(arrays.line(outcome))
             outcomes.append(outcome)
     except KeyboardInterrupt:
         print_error("interrupted: stopping all runs")
-        array.stop(handles[len(outcomes) :])
-        outcomes += [handle.finish() for handle in handles[len(outcomes) :]]
-    code = array.exit_code(outcomes)
+        unfinished = handles[len(outcomes) :]
+        for handle in unfinished:
+            handle.interrupt()
+        outcomes += [handle.finish() for handle in unfinished]
+    code = runs.array_exit_code(outcomes)
     say(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes))
     raise typer.Exit(code)

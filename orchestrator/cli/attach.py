@@ -26,8 +26,8 @@ def attach(
 ) -> None:
     """Show the progress of a run until it ends. Ctrl-C detaches and does not stop the run."""
     from orchestrator.cli.running import file_lines, watch
-    from orchestrator.operations.find import find
     from orchestrator.operations.output import check_shown
+    from orchestrator.operations.runs import find
     from orchestrator.report import live
 
     screen = live.Screen(of_ranks=show)
@@ -78,7 +78,7 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Remove what ended runs have left behind: processes, and segments in /dev/shm."""
-    from orchestrator.operations import clean as operation
+    from orchestrator.operations import runs as operation
     from orchestrator.report import cleanup
 
     done = operation.clean(runs_dir, inventory, look=check)
@@ -98,12 +98,12 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print the logs of all ranks, each line with its rank and node."""
-    from orchestrator.operations import logs as operation
-    from orchestrator.operations.find import find
+    from orchestrator.operations import output
+    from orchestrator.operations.runs import find
 
-    pattern = operation.compiled(grep)
+    pattern = output.compile_pattern(grep)
     handle = find(runs_dir, run, inventory, print_error)
-    lines = operation.lines(handle, pattern, rank=rank, follow=follow)
+    lines = output.matching_lines(handle, pattern, rank=rank, follow=follow)
     try:
         if as_json:
             print_json(lines)

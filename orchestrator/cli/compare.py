@@ -17,8 +17,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the settings and the results of two runs: loss, throughput and outcome."""
-    from orchestrator.operations import compare as operation
+    from orchestrator.operations import report as operation
     from orchestrator.report import comparison
 
-    found = operation.comparison(context.obj, a, b, print_error)
-    say(comparison.as_json(found) if as_json else comparison.text(found))
+    result = operation.comparison(context.obj, a, b, print_error)
+    say(comparison.as_json(result) if as_json else comparison.text(result))

@@ -86,11 +86,10 @@ def prepare(data: Data, request: TrainRequest, output: Output) -> None:
     Run the same command again to resume: finished shards are skipped.
     """
     from orchestrator.cli.running import show_or_run
-    from orchestrator.operations import data as operation
     from orchestrator.operations import train
 
     request = replace(request, runs_dir=output.runs_dir)
-    plan = operation.plan(request, kind=data.kind.value, inputs=data.inputs, out=data.out)
+    plan = train.plan_data(request, kind=data.kind.value, inputs=data.inputs, out=data.out)
     show_or_run(plan, output, train.start)
 
 

@@ -41,7 +41,7 @@ def fetch(
     Run the same command again to resume an interrupted copy.
     """
     from orchestrator.operations import fetch as operation
-    from orchestrator.operations.find import find
+    from orchestrator.operations.runs import find
     from orchestrator.report.listing import SCHEMA
     from orchestrator.targets.interface import Wanted
 

@@ -71,9 +71,9 @@ def orch(
 
 
 def print_version() -> None:
-    from orchestrator.operations.version import lines
+    from orchestrator.operations.stacks import describe_versions
 
-    say("\n".join(lines()))
+    say("\n".join(describe_versions()))
     raise typer.Exit
 
 

@@ -37,7 +37,7 @@ def report(
     from orchestrator.operations import report as operation
     from orchestrator.report.listing import SCHEMA
 
-    made = operation.report(runs_dir, runs or ["last"], inventory=inventory, output=output, tell=print_error)
+    made = operation.report(runs_dir, runs or ["last"], inventory=inventory, output=output, notify=print_error)
     path = str(made)
     value = {"schema": SCHEMA, "kind": "report", "path": path}
     say(json.dumps(value) if as_json else path)

@@ -37,14 +37,14 @@ def runs(
     if context.invoked_subcommand:
         check_subcommand(context, "runs_dir")
         return
-    found = operation.listed(runs_dir, inventory)
-    rows = [asdict(row) for row in found.rows]
+    listed = operation.list_recorded_runs(runs_dir, inventory)
+    rows = [asdict(row) for row in listed.rows]
     say(listing.as_json("runs", rows) if as_json else listing.table([name_this_machine(row) for row in rows], COLUMNS))
-    for line in found.warnings:
+    for line in listed.warnings:
         print_error(f"warning: {line}")
-    for line in found.silent:
+    for line in listed.silent:
         print_error(f"no response from {line}")
-    raise typer.Exit(1 if found.silent else 0)
+    raise typer.Exit(1 if listed.silent else 0)
 
 
 def name_this_machine(row: dict[str, Any]) -> dict[str, Any]:

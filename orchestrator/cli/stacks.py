@@ -146,7 +146,7 @@ def fetch(
 ) -> None:
     """Download the wheels of a stack with pip's configuration, and print their hashes."""
     from orchestrator import load
-    from orchestrator.operations import wheels as operation
+    from orchestrator.operations import stacks as operation
     from orchestrator.report import listing
     from orchestrator.stacks.downloads import WheelSources
 
@@ -158,7 +158,7 @@ def fetch(
         sources=WheelSources(find_links=tuple(find_links or ()), index_url=index_url),
         python=python_version,
         any_torch=any_torch,
-        tell=print_error,
+        notify=print_error,
     )
     rows = [{"file": file, "sha256": digest} for file, digest in hashes.items()]
     say(listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256")))

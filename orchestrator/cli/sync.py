@@ -21,7 +21,7 @@ def sync(
 ) -> None:
     """Update scripts, environment, secrets and data sets on provisioned nodes."""
     from orchestrator.cli.progress import Progress, become_password
-    from orchestrator.operations import sync as operation
+    from orchestrator.operations import provision as operation
     from orchestrator.provisioning.plan import ProvisionRequest
     from orchestrator.report import provision as report
 

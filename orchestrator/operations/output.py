@@ -1,8 +1,9 @@
-"""What the ranks print, as it comes, beside the events of a run that is watched."""
+"""The output of ranks: filtered, and shown next to the events of a watched run."""
 
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -13,49 +14,76 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.targets.interface import RunHandle, Tell
 
 ALL, NONE = "all", "none"
-AT_ONCE = 500  # lines that are shown together, if so many have come
-MOST = 10_000  # lines that wait for a slow terminal
-LAST_SECONDS = 10.0  # for what is still on its way when the run has ended
+MAX_BATCH = 500  # lines that are shown together
+MAX_QUEUED = 10_000  # lines that wait for a slow terminal
+DRAIN_SECONDS = 10.0  # for lines that arrive after the end of the run
 
 Show = Callable[[Sequence[LogLine]], None]
 
 
+def compile_pattern(pattern: str | None) -> re.Pattern[str]:
+    """Return the regular expression of --grep.
+
+    Raises:
+        RequestError: If it is invalid.
+    """
+    try:
+        return re.compile(pattern or "")
+    except re.error as error:
+        raise RequestError(
+            f"--grep {pattern}: invalid regular expression: {error}.",
+            hint="To match a special character, put a backslash before it.",
+        ) from None
+
+
+def matching_lines(handle: RunHandle, pattern: re.Pattern[str], *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+    """Return the log lines of one rank, or of all ranks, that match the pattern."""
+    return (line for line in handle.logs(rank=rank, follow=follow) if pattern.search(line.text))
+
+
 def check_shown(shown: str, ranks: int) -> None:
-    """Raises RequestError for what --show does not know, of a run of so many ranks."""
+    """Raise RequestError if --show names no rank of a run with this number of ranks."""
     if shown in (ALL, NONE):
         return
     if not (shown.isascii() and shown.isdigit()):
-        raise RequestError(f"--show {shown}: it is the number of a rank, all, or none.")
+        raise RequestError(f"--show {shown}: expected a rank, all or none.")
     if int(shown) >= ranks:
-        raise RequestError(f"--show {shown}: the run has ranks 0 to {ranks - 1}.", hint="--show all shows them all.")
+        raise RequestError(f"--show {shown}: the run has ranks 0 to {ranks - 1}.", hint="To show all: --show all")
 
 
 class RanksOutput:
-    """Gives the lines of one rank, or of all, to `show`. `shown`: what --show says; `tell` is
-    told once, and at once, that lines may not come."""
+    """A reader of the output of one rank or all ranks, which runs beside the events of a run."""
 
-    def __init__(self, handle: RunHandle, shown: str, show: Show, tell: Tell) -> None:
+    def __init__(self, handle: RunHandle, shown: str, show: Show, notify: Tell) -> None:
+        """Create the reader.
+
+        Args:
+            handle: The run.
+            shown: The value of --show.
+            show: Receives the lines in batches.
+            notify: Receives one warning if lines may be late or missing.
+        """
         self.handle = handle
         self.shown = shown
         self.show = show
-        self.tell = tell
-        self.untold = threading.Lock()
-        self.arrived: queue.Queue[LogLine | None] = queue.Queue(maxsize=MOST)
+        self.notify = notify
+        self.may_warn = threading.Lock()  # free until the warning was given
+        self.arrived: queue.Queue[LogLine | None] = queue.Queue(maxsize=MAX_QUEUED)
         self.thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """To be called at the run's events, from the first one on."""
+        """Start reading at the first event of the run. Later calls do nothing."""
         if self.thread is None and self.shown != NONE:
-            followed = copy(self.handle)
-            followed.tell = self.tell_once
-            threading.Thread(target=self.read, args=(followed,), daemon=True).start()
+            reader = copy(self.handle)
+            reader.tell = self.warn_once
+            threading.Thread(target=self.read, args=(reader,), daemon=True).start()
             self.thread = threading.Thread(target=self.print, daemon=True)
             self.thread.start()
 
     def end(self) -> bool:
-        """Wait for the last lines; -> whether they have come."""
+        """Wait for the last lines and return whether they have arrived."""
         if self.thread is not None:
-            self.thread.join(LAST_SECONDS)
+            self.thread.join(DRAIN_SECONDS)
         return self.thread is None or not self.thread.is_alive()
 
     def read(self, handle: RunHandle) -> None:
@@ -63,30 +91,30 @@ class RanksOutput:
         try:
             for line in stack_traces.without(handle.logs(rank=rank, follow=True)):
                 if self.arrived.full():
-                    self.tell_once("More is printed than can be shown as it comes.")
+                    self.warn_once("The ranks print faster than the terminal can show.")
                 self.arrived.put(line)
         except OrchError as error:
-            self.tell_once(error.message)
+            self.warn_once(error.message)
         finally:
             self.arrived.put(None)
 
-    def tell_once(self, why: str) -> None:
-        """From any thread."""
-        if self.untold.acquire(blocking=False):
-            who = "the ranks print" if self.shown == ALL else f"rank {self.shown} prints"
+    def warn_once(self, reason: str) -> None:
+        """Warn that lines may be late or missing. Any thread may call this."""
+        if self.may_warn.acquire(blocking=False):
+            source = "all ranks" if self.shown == ALL else f"rank {self.shown}"
             run = self.handle.record.run_id
-            self.tell(f"what {who} may be late or missing here: {why} All of it: orch logs {run}")
+            self.notify(f"output of {source} may be late or missing: {reason} Complete output: orch logs {run}")
 
     def print(self) -> None:
         for lines in self.batches():
             self.show(lines)
 
     def batches(self) -> Iterator[list[LogLine]]:
-        """All lines that have come, so many at once as there are."""
+        """Yield the arrived lines in batches, as many together as there are."""
         lines: list[LogLine] = []
         while (line := self.arrived.get()) is not None:
             lines.append(line)
-            if self.arrived.empty() or len(lines) == AT_ONCE:
+            if self.arrived.empty() or len(lines) == MAX_BATCH:
                 yield lines
                 lines = []
         yield lines

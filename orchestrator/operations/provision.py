@@ -190,3 +190,28 @@ def compare_fingerprints(session: Session) -> None:
         )
         if different:
             session.fail(name, f"its packages differ from {first}'s: {', '.join(different)}")
+
+
+def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
+    """Update scripts, environment, secrets and data sets on provisioned nodes.
+
+    Raises:
+        OrchError: If the nodes have not been provisioned, or Ansible does not start.
+    """
+    session = open_session(request, listener, environment, "sync")
+    variables = {"orch_root": recorded_root(session), "orch_train": str(TRAIN), "orch_data": data_trees(request.data)}
+    with session.state.lock("sync"):
+        session.run_locked("sync", variables)
+    return session.report(session.source.stem)
+
+
+def recorded_root(session: Session) -> str:
+    """Return the folder of orch on the nodes, which the preflight has made equal for all."""
+    records = [recorded_facts(session.source, name, session.listener.note) for name in session.nodes]
+    roots = {record.root for record in records if record and record.root}
+    if len(roots) != 1:
+        raise RequestError(
+            f"The nodes of {session.source} have not been provisioned.",
+            hint=f"First: orch provision {session.request.inventory}",
+        )
+    return roots.pop()

@@ -1,4 +1,4 @@
-"""`orch report`: a run, or several beside each other, as one HTML page."""
+"""Reports: one run, or several runs compared, as an HTML page or a table."""
 
 from __future__ import annotations
 
@@ -6,31 +6,53 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
-from orchestrator.operations.find import renewed
+from orchestrator.operations.runs import find_refreshed
 from orchestrator.report import page, several
-from orchestrator.report.comparison import Side
+from orchestrator.report.comparison import Comparison, Side, compare
+from orchestrator.runs import store
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
-from orchestrator.targets.interface import Tell
+from orchestrator.targets.interface import Tell, silent
 
 
-def report(base: Path, names: Sequence[str], *, inventory: str | None, output: Path | None, tell: Tell) -> Path:
-    """Write the page; -> its path. By default it goes into the run's folder, or, of several, into
-    that of all runs. Raises OrchError."""
-    found = [renewed(base, name, inventory, tell) for name in names]
-    sides = [Side(run=run, outcome=outcome_of(run), measured=measures(run)) for run in found]
+def report(base: Path, names: Sequence[str], *, inventory: str | None, output: Path | None, notify: Tell) -> Path:
+    """Write the HTML page of one or more runs and return its path.
+
+    Args:
+        base: The folder of all run folders; the default folder for a page about several runs.
+        names: The IDs of the runs.
+        inventory: Query the hosts of this inventory.
+        output: The file to write. Default: in the run's folder, or in `base` for several runs.
+        notify: Receives warnings.
+
+    Raises:
+        OrchError: If a run cannot be found or the page cannot be written.
+    """
+    sides = [side_of(find_refreshed(base, name, inventory, notify)) for name in names]
     if len(sides) == 1:
-        (one,) = sides
-        target = output or one.run.folder / "report.html"
-        return written(target, page.render(one.run, one.outcome, one.measured))
-    return written(output or base / "comparison.html", several.render(sides))
+        (side,) = sides
+        return write_page(output or side.run.folder / "report.html", page.render(side.run, side.outcome, side.measured))
+    return write_page(output or base / "comparison.html", several.render(sides))
 
 
-def written(target: Path, text: str) -> Path:
+def write_page(target: Path, text: str) -> Path:
     try:
         target.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ExecuteError(
-            f"{target} cannot be written: {error.strerror}.", hint="--output names another file."
+            f"Cannot write {target}: {error.strerror}.", hint="Choose another file with --output."
         ) from None
     return target.absolute()
+
+
+def comparison(base: Path, a: str, b: str, notify: Tell = silent) -> Comparison:
+    """Compare two recorded runs.
+
+    Raises:
+        RequestError: If a run does not exist.
+    """
+    return compare(side_of(store.find(base, a, notify)), side_of(store.find(base, b, silent)))
+
+
+def side_of(run: store.Run) -> Side:
+    return Side(run=run, outcome=outcome_of(run), measured=measures(run))

@@ -1,31 +1,95 @@
-"""`orch runs`: read what runs have left behind."""
+"""Find, list, follow, stop and clean up recorded runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orch_node import supervisor_state
+from orch_node.protocol.events import Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED
 from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
 
-from orchestrator.errors import OrchError
-from orchestrator.operations.find import find, handle_of, renewed
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.files import other_owner
+from orchestrator.planning.plan import Plan
 from orchestrator.runs import store
+from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.outcome import Outcome, outcome_of, precision_of
 from orchestrator.runs.rows import progress_words, row_of
+from orchestrator.runs.state_files import PLAN
+from orchestrator.runs.store import Run
 from orchestrator.targets import registry
-from orchestrator.targets.interface import Listed, RunHandle, Tell
+from orchestrator.targets.interface import Listed, RunHandle, Tell, silent
 
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
-REFRESHED_AT_ONCE = 8
+REFRESH_WORKERS = 8
 
 
-def listed(base: Path, inventory: str | None) -> Listed:
-    """The runs recorded here, or those that the hosts of an inventory know."""
+def find(runs_dir: Path, name: str, inventory: str | None, notify: Tell = silent) -> RunHandle:
+    """Return a run by its ID, or the newest one for `last`.
+
+    Args:
+        runs_dir: The folder of all run folders.
+        name: The ID, or `last`.
+        inventory: Query the hosts of this inventory, which finds runs started on any machine.
+        notify: Receives warnings.
+
+    Raises:
+        RequestError: If there is no such run.
+    """
+    base = runs_dir.absolute()
+    if inventory is None:
+        handle = handle_of(store.find(base, name, notify))
+    else:
+        handle = registry.at(inventory).find(base, name, inventory, notify)
+    handle.tell = notify
+    return handle
+
+
+def handle_of(run: Run) -> RunHandle:
+    """Return the handle of a recorded run.
+
+    Raises:
+        RequestError: If the record belongs to another user. It names programs and connections,
+            which must not be used on behalf of somebody else.
+    """
+    if user := other_owner(run.folder) or other_owner(run.folder / PLAN):
+        raise RequestError(
+            f"{run.folder} belongs to another user ({user}): its record is not trusted.",
+            hint="To find the run on its nodes: --inventory.",
+        )
+    return registry.of_record(run.record).handle(run.record, run.folder)
+
+
+def find_refreshed(base: Path, name: str, inventory: str | None, notify: Tell) -> Run:
+    """Return a run with the latest state that its nodes report.
+
+    Args:
+        base: The folder of all run folders.
+        name: The ID, or `last`.
+        inventory: Query the hosts of this inventory.
+        notify: Receives the names of nodes that did not respond.
+
+    Raises:
+        RequestError: If there is no such run.
+    """
+    handle = find(base, name, inventory, notify)
+    if store.load(handle.folder).outcome is None:
+        handle.finish()
+    return store.load(handle.folder)
+
+
+def outcome(base: Path, name: str, inventory: str | None, notify: Tell) -> Outcome:
+    return outcome_of(find_refreshed(base, name, inventory, notify))
+
+
+def list_recorded_runs(base: Path, inventory: str | None) -> Listed:
+    """Return the runs recorded on this machine or on the hosts of an inventory."""
     if inventory is not None:
         return registry.at(inventory).list_runs(inventory)
-    found = store.recorded(base)
+    recorded = store.recorded(base)
     rows = (
         row_of(
             run.record,
@@ -36,44 +100,46 @@ def listed(base: Path, inventory: str | None) -> Listed:
             precision=precision_of(run),
             local=is_local(run.record),
         )
-        for run in found.runs
+        for run in recorded.runs
     )
-    return Listed(rows=tuple(rows), warnings=tuple(found.warnings()))
+    return Listed(rows=tuple(rows), warnings=tuple(recorded.warnings()))
 
 
-def find_live(base: Path, name: str, inventory: str | None, tell: Tell) -> tuple[RunHandle, tuple[str, ...]]:
-    """Return a run by its id, and for `last` the newest one that has not ended, with the ids of the other ones.
+def find_live(base: Path, name: str, inventory: str | None, notify: Tell) -> tuple[RunHandle, tuple[str, ...]]:
+    """Return a run, and the IDs of all other runs that have not ended.
+
+    For `last`, the run is the newest one that has not ended. For an ID, no other runs are returned.
 
     Raises:
-        RequestError: if there is no such run.
+        RequestError: If there is no such run.
     """
     if name != "last":
-        return find(base, name, inventory, tell), ()
+        return find(base, name, inventory, notify), ()
     if inventory is None:
-        refresh_live(base, tell)
-    listing = listed(base, inventory)
+        refresh_live(base, notify)
+    listing = list_recorded_runs(base, inventory)
     live = [row.id for row in listing.rows if row.state not in ENDED]
     newest = live[-1] if live else name
     if listing.open is None:
-        return find(base, newest, inventory, tell), tuple(live[:-1])
-    handle = listing.open(base.absolute(), newest, tell)
-    handle.tell = tell
+        return find(base, newest, inventory, notify), tuple(live[:-1])
+    handle = listing.open(base.absolute(), newest, notify)
+    handle.tell = notify
     return handle, tuple(live[:-1])
 
 
-def refresh_live(base: Path, tell: Tell) -> None:
-    """Bring the records of runs elsewhere up to date that have not been seen to end."""
+def refresh_live(base: Path, notify: Tell) -> None:
+    """Update the records of runs on other machines that are not known to have ended."""
     runs = [run for run in store.recorded(base).runs if run.state not in ENDED and not is_local(run.record)]
 
-    def refresh(run: store.Run) -> None:
+    def refresh(run: Run) -> None:
         try:
             handle = handle_of(run)
-            handle.tell = tell
+            handle.tell = notify
             handle.finish()
         except OrchError as error:
-            tell(f"{run.id}: {error.message}")
+            notify(f"{run.id}: {error.message}")
 
-    with ThreadPoolExecutor(max_workers=REFRESHED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=REFRESH_WORKERS) as pool:
         list(pool.map(refresh, runs))
 
 
@@ -82,5 +148,33 @@ def is_local(record: RunRecord) -> bool:
     return record.target == DEFAULT_TARGET and not any(node.via for node in record.nodes)
 
 
-def outcome(base: Path, name: str, inventory: str | None, tell: Tell) -> Outcome:
-    return outcome_of(renewed(base, name, inventory, tell))
+def clean(runs_dir: Path, inventory: str | None, *, look: bool) -> CleanupReport:
+    """Remove leftovers of ended runs on this machine or an inventory's hosts; only report them with `look`."""
+    return registry.at(inventory).clean(inventory, runs_dir.absolute(), look=look)
+
+
+def array_handles(plan: Plan, base: Path, notify: Tell) -> list[RunHandle]:
+    """Return the handles of the runs of a job array, recorded in the folder `base`."""
+    handles = [handle_of(store.load(base / member.run.run_id)) for member in plan.array]
+    for handle in handles:
+        handle.tell = notify
+    return handles
+
+
+def follow_array(handles: Sequence[RunHandle], notify: Tell) -> Iterator[Outcome]:
+    """Yield the outcomes of runs in their order, passing on why a run waits."""
+    for handle in handles:
+        try:
+            for event in handle.events():
+                if isinstance(event, Waiting):
+                    notify(f"{handle.record.run_id}: {event.text}")
+            yield handle.finish()
+        except OrchError as error:
+            notify(f"{handle.record.run_id}: {error.message}")
+            yield outcome_of(store.load(handle.folder))
+
+
+def array_exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Return 1 if a run has failed, otherwise the first exit code that is not 0."""
+    codes = [result.exit_code for result in outcomes if result.exit_code]
+    return 1 if 1 in codes else next(iter(codes), 0)

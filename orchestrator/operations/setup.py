@@ -23,7 +23,7 @@ from orchestrator import screen
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.clusters import local_facts
 from orchestrator.operations import stacks
-from orchestrator.operations.version import DISTRIBUTION
+from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.paths import SHARE
 from orchestrator.provisioning import bindings_wheel
 from orchestrator.provisioning.lock import locked_packages, pip_options

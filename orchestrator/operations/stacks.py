@@ -1,4 +1,4 @@
-"""`orch stacks`: read the matrix, look at environments, fetch wheels."""
+"""Stacks: read the matrix, check environments, download wheels, report versions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,51 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from orchestrator import load
-from orchestrator.errors import RequestError
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.files import PUBLIC, sha256, write_whole
+from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
 from orchestrator.paths import STANDALONE
+from orchestrator.provisioning.pip import command, without_passwords
 from orchestrator.stacks.compatibility import Mismatch, mismatches, reference_stack
+from orchestrator.stacks.downloads import Download, WheelSources, explain_failure, plan_downloads
 from orchestrator.stacks.installed import Environment, Shell
 from orchestrator.stacks.matrix import Platform, nearest_to_torch
-from orchestrator.stacks.stack import TORCH, Stack
+from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
-VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD_LIBRARY_PATH")
+DISTRIBUTION = "orch-train"  # on PyPI; `orch` is the command
+SHELL_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD_LIBRARY_PATH")
+HASHES = "hashes.json"
+
+
+def describe_versions() -> list[str]:
+    """Return the versions of orch, the installed stack and Python, one per line."""
+    try:
+        orch_version = version(DISTRIBUTION)
+    except PackageNotFoundError:
+        orch_version = "from a folder that is not installed"
+    return [
+        f"orch {orch_version}",
+        f"stack: {describe_stack(dict(local_facts(sys.executable).packages))}",
+        f"Python: {platform.python_version()} ({sys.executable})",
+    ]
+
+
+def describe_stack(packages: dict[str, str]) -> str:
+    """Return the stack of these packages, by their torch, or how to install one."""
+    torch = packages.get(TORCH)
+    if torch is None:
+        return "none (`orch setup` installs one)"
+    name = next((stack.name for stack in load.all_stacks() if same_version(torch, stack.torch)), "unknown to orch")
+    ccl = f", ccl {packages[BINDINGS]}" if BINDINGS in packages else ""
+    return f"{name} (torch {torch}{ccl})"
 
 
 def local_platform() -> Platform:
@@ -27,39 +59,48 @@ def local_platform() -> Platform:
 
 
 def expected_stack(name: str | None, backend: str | None) -> Stack | None:
+    """Return the named stack, reduced to a backend if one is given, or None without a name."""
     if name is None:
         return None
     return load.stack(name).for_listed_backend(backend) if backend else load.stack(name)
 
 
 def check(
-    environments: Sequence[Environment], asked: Stack | None
+    environments: Sequence[Environment], expected: Stack | None
 ) -> list[tuple[Environment, Stack, tuple[Mismatch, ...]]]:
-    """Each environment, the stack it was measured by, and what does not fit."""
+    """Return each environment with the stack it was compared to and the mismatches."""
     stacks = load.all_stacks()
-    return [(env, asked or nearest_stack(env, stacks), mismatches(env, stacks, asked)) for env in environments]
+    return [(env, expected or nearest_stack(env, stacks), mismatches(env, stacks, expected)) for env in environments]
 
 
 def nearest_stack(environment: Environment, stacks: Sequence[Stack]) -> Stack:
-    """That of its torch; without torch, that of its IPEX or bindings."""
+    """Return the stack with the nearest torch; without torch, by IPEX or the bindings."""
     torch = environment.version(TORCH)
     return nearest_to_torch(stacks, torch.public) if torch else reference_stack(environment, stacks)
 
 
 def environment_of(python: str, *, shell: bool) -> Environment:
-    """The environment of an interpreter of this machine. Raises RequestError."""
+    """Return the environment of an interpreter on this machine.
+
+    Args:
+        python: The interpreter, a path or a name on PATH.
+        shell: Whether to include the variables of the current shell.
+
+    Raises:
+        RequestError: If the interpreter does not exist or does not start.
+    """
     program = shutil.which(python)
     if program is None:
         raise RequestError(
-            f"--python {python}: there is no such program.", hint="Name an interpreter, such as .venv/bin/python."
+            f"--python {python}: program not found.", hint="Name an interpreter, such as .venv/bin/python."
         )
     prefix = Path(program).parent.parent
-    command = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    probe = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
+    done = subprocess.run(probe, capture_output=True, text=True)
     if done.returncode != 0:
-        words = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        (reason,) = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise RequestError(
-            f"--python {python}: its facts cannot be gathered: {words[0]}",
+            f"--python {python}: cannot inspect its environment: {reason}",
             hint="Name an interpreter of Python 3 that starts, such as .venv/bin/python.",
         )
     facts = json.loads(done.stdout)
@@ -71,12 +112,11 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     )
 
 
-def environments_of(inventory: str, tell: Callable[[str], None]) -> list[Environment]:
-    """Those of the inventory's nodes, by the facts recorded about them; `tell` gets what cannot be
-    read."""
+def environments_of(inventory: str, notify: Callable[[str], None]) -> list[Environment]:
+    """Return the recorded environments of an inventory's nodes, with a warning per damaged record."""
     cluster = load.cluster(inventory)
-    for words in cluster.damaged.values():
-        tell(f"warning: {words}")
+    for problem in cluster.damaged.values():
+        notify(f"warning: {problem}")
     return [environment_of_node(node) for node in cluster.nodes]
 
 
@@ -85,14 +125,69 @@ def environment_of_node(node: Node) -> Environment:
 
 
 def this_shell() -> Shell:
-    """What ranks would find that are started from the shell that orch was started from."""
+    """Return what ranks would see that are started from the current shell."""
     return Shell(
-        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        variables={name: os.environ[name] for name in SHELL_VARIABLES if name in os.environ},
         mpirun=shutil.which("mpirun"),
         libmpi=find_library("libmpi.so.12", os.environ.get("LD_LIBRARY_PATH", "")),
     )
 
 
 def find_library(name: str, search_path: str) -> str | None:
-    found = (Path(folder) / name for folder in search_path.split(":") if folder)
-    return next((str(path) for path in found if path.exists()), None)
+    candidates = (Path(folder) / name for folder in search_path.split(":") if folder)
+    return next((str(path) for path in candidates if path.exists()), None)
+
+
+def fetch(
+    stack: Stack,
+    folder: Path,
+    *,
+    stacks: Sequence[Stack],
+    sources: WheelSources,
+    python: str | None = None,
+    any_torch: bool = False,
+    notify: Callable[[str], None] = print,
+) -> dict[str, str]:
+    """Download the wheels of a stack with pip's configuration, and record their hashes in hashes.json.
+
+    Args:
+        stack: The stack.
+        folder: The folder for the wheels; created if missing.
+        stacks: All stacks, to suggest an alternative for a missing wheel.
+        sources: Indexes and folders of wheels.
+        python: Python version of the nodes. Default: the one that runs orch.
+        any_torch: Whether the CUDA build of torch is accepted.
+        notify: Receives the progress.
+
+    Returns:
+        SHA-256 by file name.
+
+    Raises:
+        ExecuteError: If a wheel is missing; the message names it and what could serve instead.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExecuteError(
+            f"Cannot create {folder}: {error.strerror}.", hint="Choose a folder that you can write to."
+        ) from None
+    for download in plan_downloads(stack, str(folder), sources=sources, python=python, any_torch=any_torch):
+        notify(f"fetching {', '.join(download.packages)}")
+        run_pip(stack, download, stacks)
+    hashes = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
+    value = {"schema": 1, "stack": stack.name, "sha256": hashes}
+    write_whole(folder / HASHES, json.dumps(value, indent=1) + "\n", mode=PUBLIC)
+    return hashes
+
+
+def run_pip(stack: Stack, download: Download, stacks: Sequence[Stack]) -> None:
+    """Run pip with its output on standard error, and explain a failure from its log."""
+    with tempfile.TemporaryDirectory(prefix="orch-pip-") as folder:
+        log = Path(folder) / "pip.log"
+        arguments, secrets = without_passwords([*download.arguments, *download.packages])
+        pip = command("download", f"--log={log}", *arguments)
+        done = subprocess.run(pip, stdout=sys.stderr, env=os.environ | secrets)
+        if done.returncode != 0:
+            pip_log = log.read_text(errors="replace") if log.exists() else ""
+            failure = explain_failure(stack, download, pip_log, stacks)
+            raise ExecuteError(failure.message, hint=failure.hint)

@@ -1,8 +1,9 @@
-"""`orch train`: decide, do."""
+"""Plan and start training runs, and runs that prepare data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node.standalone import facts
@@ -15,9 +16,17 @@ from orchestrator.runs import store
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
 
+LOCAL = "local"  # the inventory that is this machine
+DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # settings that `orch data prepare` makes
+
 
 def plan(request: TrainRequest) -> Plan:
-    """Read the files, decide. Touches no host. Raises PlanError for what the target refuses."""
+    """Plan a run from local files, without connecting to any host.
+
+    Raises:
+        PlanError: If the run is impossible, or the target does not support an option.
+        RequestError: If ORCH_CPU_ISA is unknown.
+    """
     check_cpu_isa()
     target = registry.named(request.on)
     check_refused(request, target.refuses)
@@ -25,24 +34,53 @@ def plan(request: TrainRequest) -> Plan:
 
 
 def check_cpu_isa() -> None:
-    """Raise RequestError for an unknown ORCH_CPU_ISA, also if this machine is no node of the run."""
+    """Raise RequestError if ORCH_CPU_ISA is unknown, even if no rank runs on this machine."""
     try:
         facts.isa_variables()
     except ValueError as error:
-        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or lower it.") from None
+        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set a lower level.") from None
 
 
 def unreadable_runs(request: TrainRequest) -> Iterator[str]:
-    """Yield why runs are not resumed: they are damaged, or may still run on another host."""
+    """Yield why recorded runs are not resumed: damaged, or possibly still running elsewhere."""
     if request.fresh:
         return
     recorded = store.recorded(Path(request.runs_dir))
     yield from (damaged.describe() for damaged in recorded.damaged)
     for run in recorded.runs:
         if run.state == "unknown":
-            yield f"{run.id} may still run on a host not visible here: it is not resumed"
+            yield f"{run.id} is not resumed: it may still run on a host that is not reachable from here"
 
 
 def start(plan: Plan, folder: Path) -> RunHandle:
-    """Record the plan and do its steps; -> the run, to be watched. It lives on without that."""
+    """Record the plan, start it, and return the run, which does not depend on this process."""
     return registry.named(plan.run.target).start(plan, folder)
+
+
+def plan_data(request: TrainRequest, *, kind: str, inputs: Sequence[Path], out: Path) -> Plan:
+    """Plan a run of the recipe bert-data.
+
+    Paths on this machine are made absolute; paths on other nodes stay as they are.
+
+    Args:
+        request: A request for the recipe.
+        kind: The kind of the input: text or wikipedia.
+        inputs: One file of this machine, or paths on the nodes.
+        out: The output folder.
+
+    Raises:
+        RequestError: If a setting contradicts the arguments.
+    """
+    for setting in request.settings:
+        if setting.partition("=")[0] in DATA_SETTINGS:
+            raise RequestError(
+                f"--set {setting}: `orch data prepare` makes this setting.", hint="Use KIND, FILE... and --out instead."
+            )
+    is_local = request.inventory == LOCAL
+    settings = (f"kind={kind}", f"data_dir={out.absolute() if is_local else out}", *request.settings)
+    if len(inputs) == 1 and inputs[0].is_file():
+        return plan(replace(request, settings=(f"input_file={inputs[0]}", *settings)))
+    paths = [str(path.absolute() if is_local else path) for path in inputs]
+    # A setting has one value. It replaces input_file, and all paths follow as arguments.
+    settings = (f"input_files={paths[0]}", *settings)
+    return plan(replace(request, settings=settings, script_args=("--input_files", *paths)))

@@ -136,7 +136,7 @@ def browser(tmp_path: Path) -> Browser:
 
 def make_page(folder: Path, *names: str) -> Path:
     """Write the page of these runs in a folder, by default of the newest one."""
-    return report(folder, names or ["last"], inventory=None, output=folder / "page.html", tell=print)
+    return report(folder, names or ["last"], inventory=None, output=folder / "page.html", notify=print)
 
 
 def inspect_page(browser: Browser, page: Path, *, scheme: str = "light", width: int = 1300) -> Any:

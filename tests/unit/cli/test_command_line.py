@@ -57,10 +57,7 @@ def refused(*words: str) -> str:
         (("train", "bert-qa", "--launcher", "mpijob"), "--launcher mpijob requires --on k8s"),
         (("train", "bert-qa", "--on", "nosuch"), "--on nosuch"),
         (("train", "bert-qa", "--ppn", "many"), "--ppn many: expected a number or auto"),
-        (
-            ("data", "prepare", "text", "x.txt", "--out", "data", "--set", "kind=wikipedia"),
-            "--set kind=wikipedia: this command sets it",
-        ),
+        (("data", "prepare", "text", "x.txt", "--out", "data", "--set", "kind=wikipedia"), "--set kind=wikipedia: "),
         (("runs", "--json", "show"), "--json has no effect before 'show'"),
         (("runs", "--inventory", "lab", "logs"), "--inventory has no effect before 'logs'"),
         (("recipes", "--json", "schema"), "--json has no effect before 'schema'"),

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator import state
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.operations.find import find
+from orchestrator.operations.runs import find
 from orchestrator.runs import store
 from tests.recorded import make_run
 

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator import load
-from orchestrator.operations.version import DISTRIBUTION
+from orchestrator.operations.stacks import DISTRIBUTION
 
 if sys.version_info >= (3, 11):
     import tomllib

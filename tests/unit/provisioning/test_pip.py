@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.operations import setup, wheels
+from orchestrator.operations import setup, stacks
 from orchestrator.provisioning import pip
 from orchestrator.stacks.downloads import Download
 
@@ -23,7 +23,7 @@ def test_a_pip_in_the_current_folder_is_not_run(caller: str, tmp_path: Path, mon
         setup.pip("install", "--help")
     else:
         download = Download(packages=("--help",), index=None, arguments=())
-        wheels.run_pip(load.stack("current"), download, ())
+        stacks.run_pip(load.stack("current"), download, ())
     assert not marker.exists()
 
 

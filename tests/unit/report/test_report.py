@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.events import Warned
 
-from orchestrator.operations.compare import comparison
-from orchestrator.operations.report import report
+from orchestrator.operations.report import comparison, report
 from orchestrator.report import charts, spread, timeline, training
 from orchestrator.report.comparison import as_json, text
 from orchestrator.report.html import PLOTLY, embedded
@@ -193,7 +192,7 @@ def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
 
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     make_run(tmp_path, fails=1, recipe="<i>qa</i>")
-    page = report(tmp_path, ["last"], inventory=None, output=None, tell=print)
+    page = report(tmp_path, ["last"], inventory=None, output=None, notify=print)
     assert page == tmp_path / "20260101-120000-qa-0000" / "report.html"
     assert "&lt;b&gt;boom&lt;/b&gt;" in page.read_text()
     assert "<b>boom" not in page.read_text()
@@ -208,7 +207,7 @@ def test_a_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
     for path in folder.glob("ranks/*"):
         path.unlink()
-    assert "Timeline" in report(tmp_path, ["last"], inventory=None, output=None, tell=print).read_text()
+    assert "Timeline" in report(tmp_path, ["last"], inventory=None, output=None, notify=print).read_text()
     assert "no setting differs" in text(comparison(tmp_path, "last", "last"))
 
 
@@ -247,7 +246,7 @@ def test_several_runs_are_one_page(tmp_path: Path) -> None:
     for ranks in (2, 4):
         make_run(tmp_path, f"20260101-120000-qa-000{ranks}", ranks=ranks, nodes=1, seconds=30)
     names = sorted(path.name for path in tmp_path.iterdir())
-    page = report(tmp_path, names, inventory=None, output=None, tell=print)
+    page = report(tmp_path, names, inventory=None, output=None, notify=print)
     assert page == tmp_path / "comparison.html"
     text = page.read_text()
     assert "2 runs compared" in text
@@ -326,5 +325,5 @@ def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> No
 
 def test_the_page_says_so_too(tmp_path: Path) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
-    page = report(tmp_path, ["run"], inventory=None, output=None, tell=print).read_text()
+    page = report(tmp_path, ["run"], inventory=None, output=None, notify=print).read_text()
     assert "1 rank of 2 planned on 1 node of 2" in page

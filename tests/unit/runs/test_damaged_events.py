@@ -31,9 +31,8 @@ from orch_node.protocol.listing import ListedRun
 from orch_node.protocol.values import ProtocolError
 from orch_node.supervisor.rank_tracker import RankTracker
 
-from orchestrator.operations.compare import comparison
-from orchestrator.operations.report import report
-from orchestrator.operations.runs import listed
+from orchestrator.operations.report import comparison, report
+from orchestrator.operations.runs import list_recorded_runs
 from orchestrator.report import comparison as comparisons
 from orchestrator.report import listing, live, training
 from orchestrator.runs import explanations, store
@@ -184,7 +183,7 @@ BAD = (
 def test_a_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_path: Path) -> None:
     """Each of these lines made `orch runs` end with a bug of ours."""
     run = damaged(tmp_path, *BAD)
-    (row,) = listed(tmp_path, None).rows
+    (row,) = list_recorded_runs(tmp_path, None).rows
     assert row.progress == "3/?"
     found = outcome_of(run)
     text = training.whole(found)
@@ -192,7 +191,7 @@ def test_a_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_pat
     assert text.count(words) == 1
     assert "note: 3 events without a rank could not be read" in text
     assert found.notes[0] in json.loads(training.as_json(found))["notes"]
-    page = report(tmp_path, ["last"], inventory=None, output=None, tell=print).read_text()
+    page = report(tmp_path, ["last"], inventory=None, output=None, notify=print).read_text()
     assert "2 events of rank 1 could not be read" in page
     assert comparisons.text(comparison(tmp_path, "last", "last"))
 
@@ -224,11 +223,11 @@ def test_progress_without_a_phase_is_shown(capsys: pytest.CaptureFixture[str]) -
 def test_no_event_log_ends_what_reads_runs(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.mktemp("runs")
     run = damaged(base, content)
-    assert listing.table([{"progress": row.progress} for row in listed(base, None).rows], ["progress"])
+    assert listing.table([{"progress": row.progress} for row in list_recorded_runs(base, None).rows], ["progress"])
     found = outcome_of(run)
     training.whole(found)
     json.loads(training.as_json(found))
-    report(base, ["last"], inventory=None, output=None, tell=print)
+    report(base, ["last"], inventory=None, output=None, notify=print)
     comparisons.text(comparison(base, "last", "last"))
     screen = live.Screen()
     for event in follow(run.folder, LocalRun(run.folder), ranks=2):
@@ -286,7 +285,7 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     found = outcome_of(store.load(folder))
     assert found.state == "killed"
     assert "events.jsonl: Is a directory" in found.notes[-1]
-    assert listed(tmp_path, None).rows
+    assert list_recorded_runs(tmp_path, None).rows
     assert measures(store.load(folder)).ranks[0].samples == ()
 
 
@@ -317,7 +316,7 @@ def test_no_line_of_figures_harms_a_report(line: Any, tmp_path_factory: pytest.T
         file.write("".join(json.dumps(one) + "\n" for one in more))
     found = measures(store.find(folder.parent, "last"))
     assert all(sample.seconds > 0 for rank in found.ranks for sample in rank.samples)
-    report(folder.parent, ["last"], inventory=None, output=None, tell=print)
+    report(folder.parent, ["last"], inventory=None, output=None, notify=print)
 
 
 def test_who_is_signalled_in_a_pod_has_a_process_id() -> None:

@@ -49,7 +49,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def shown(base: Path) -> tuple[set[str], str]:
-    found = operation.listed(base, None)
+    found = operation.list_recorded_runs(base, None)
     return {row.id for row in found.rows}, "\n".join(found.warnings)
 
 

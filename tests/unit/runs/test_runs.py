@@ -7,7 +7,7 @@ import pytest
 from orch_node.protocol.events import Event, Launched, Progress, ScriptEnded
 
 from orchestrator.errors import RequestError
-from orchestrator.operations.runs import listed
+from orchestrator.operations.runs import list_recorded_runs
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import resume, store
 from orchestrator.runs.outcome import untrained_notes
@@ -78,5 +78,5 @@ def test_the_list_of_runs_has_the_precision_that_the_ranks_chose(tmp_path: Path,
     if chosen:
         with (folder / "events.jsonl").open("a") as events:
             events.write(json.dumps(PRECISION_EVENT) + "\n")
-    (row,) = listed(tmp_path, None).rows
+    (row,) = list_recorded_runs(tmp_path, None).rows
     assert row.precision == expected

@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.operations import nodes, sync
-from orchestrator.operations.provision import host_of
+from orchestrator.operations import nodes
+from orchestrator.operations.provision import host_of, recorded_root
 from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session, open_session
@@ -160,5 +160,5 @@ def test_provisioning_looks_at_the_node_as_at_a_new_one(damaged: Path) -> None:
 
 def test_scripts_are_synced_to_all_nodes(damaged: Path) -> None:
     notes: list[str] = []
-    assert sync.recorded_root(opened(notes)) == "/opt/orch"
+    assert recorded_root(opened(notes)) == "/opt/orch"
     assert "host1" in notes[0]
