@@ -148,7 +148,7 @@ def ground(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leave_unfinished(plan: Plan, base: Path) -> None:
     store.create(plan, base / plan.run.run_id)
-    (base / plan.run.run_id / "outcome.json").write_text(json.dumps(ended("failed")))
+    (base / plan.run.run_id / "outcome.json").write_text(json.dumps(ended("stopped")))
 
 
 @cache
