@@ -138,7 +138,7 @@ def test_a_run_that_loses_ranks_learns_as_if_it_had_not(
         if ranks == 1:  # and somebody goes on from it who has planned with one rank alone
             monkeypatch.delenv("ORCH_PLANNED_WORLD_SIZE")
         ((_, told, _), *_) = run(recipe.script, *recipe.arguments(out), ranks=ranks)
-        assert f"training goes on from checkpoint-{lost}." in told
+        assert f"training resumes from checkpoint-{lost}." in told
         assert f"written by {ranks + 1} ranks, this run has {ranks}" in told
         whys = ("as planned for 3 ranks", f"as in checkpoint-{lost}")
         if recipe.script == PRETRAIN:  # whose argument it is

@@ -64,7 +64,7 @@ def test_a_run_goes_on_exactly_from_any_checkpoint(tiny: Path, tmp_path: Path) -
                 SCRIPT, *command, "--resume_from_checkpoint", tmp_path / f"checkpoint-{step}", ranks=2
             )
         ]
-        assert f"training goes on from checkpoint-{step}." in out
+        assert f"training resumes from checkpoint-{step}." in out
         assert losses(tmp_path) == expected
         assert results_of(tmp_path)["after"] == whole["after"]
         assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights

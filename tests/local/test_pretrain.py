@@ -74,7 +74,7 @@ def test_a_run_goes_on_exactly_from_any_checkpoint(data: Path, tmp_path: Path) -
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
     for step in (9, 6, 3):
         (_, out, _), _ = run(SCRIPT, *command, "--resume_from_checkpoint", tmp_path / f"checkpoint-{step}", ranks=2)
-        assert f"training goes on from checkpoint-{step}." in out
+        assert f"training resumes from checkpoint-{step}." in out
         assert losses(tmp_path) == expected
         assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
         assert results_of(tmp_path)["after"] == result["after"]
@@ -105,7 +105,7 @@ def test_one_rank_that_is_told_to_make_room_is_enough(
     step = len(metrics(tmp_path / "told"))
     assert (saved.name, step < 60) == (f"checkpoint-{step}", True)
     (_, out, _), _ = run(SCRIPT, *command, "--resume_from_checkpoint", saved, ranks=2)
-    assert f"training goes on from checkpoint-{step}." in out
+    assert f"training resumes from checkpoint-{step}." in out
     assert losses(tmp_path / "told") == losses(tmp_path / "undisturbed")
 
 

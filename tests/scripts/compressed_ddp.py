@@ -50,7 +50,7 @@ def main() -> None:
         optimizer.zero_grad()
         losses.append(loss.item())
     before = torch.stack([p.detach().clone() for p in model.parameters()])
-    local.agree()
+    local.average_weights()
     changed = not torch.equal(before, torch.stack(list(model.parameters())))
     weights = [torch.empty(64, 64) for _ in range(dist.get_world_size())]
     dist.all_gather(weights, model.module[0].weight.detach())

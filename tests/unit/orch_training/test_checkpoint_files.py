@@ -22,13 +22,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_sealed_checkpoint_is_whole(folder: Path) -> None:
-    assert checkpoint.problem_with(folder) is None
+    assert checkpoint.find_problem(folder) is None
 
 
 @pytest.mark.parametrize("text", DAMAGE)
 def test_a_damaged_manifest_is_a_reason(folder: Path, text: str) -> None:
     (folder / "manifest.json").write_text(text)
-    assert "damaged" in (checkpoint.problem_with(folder) or "")
+    assert "damaged" in (checkpoint.find_problem(folder) or "")
 
 
 @pytest.mark.parametrize("name", ["../weights", "/etc/passwd", "a/../../x", "", "."])
@@ -36,13 +36,13 @@ def test_a_manifest_names_files_of_its_own_alone(folder: Path, name: str) -> Non
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name] = manifest["files"]["weights"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert "no file of it" in (checkpoint.problem_with(folder) or "")
+    assert "outside of the checkpoint" in (checkpoint.find_problem(folder) or "")
 
 
 @pytest.mark.parametrize("content", [b"", b"weight", b"Weights", b"weights."])
 def test_a_file_that_is_another_is_a_reason(folder: Path, content: bytes) -> None:
     (folder / "weights").write_bytes(content)
-    assert "weights" in (checkpoint.problem_with(folder) or "")
+    assert "weights" in (checkpoint.find_problem(folder) or "")
 
 
 @pytest.mark.parametrize("text", ["", "{", "7", "[]", "[" * 100_000])

@@ -13,7 +13,7 @@ from orchestrator.paths import TRAIN
 
 sys.path.append(str(TRAIN))
 
-from orch_training.global_batch import Dealing, GlobalBatch, global_batch, kept
+from orch_training.global_batch import Dealing, GlobalBatch, describe_dealing, global_batch
 
 few = st.integers(1, 9)
 
@@ -115,7 +115,7 @@ def test_a_checkpoint_decides_on_the_global_batch() -> None:
 
 def test_the_decision_in_words() -> None:
     def words(size: int, ranks: int) -> str:
-        return kept(Dealing(GlobalBatch(size, 1), ranks, 4), "as planned for 3 ranks")
+        return describe_dealing(Dealing(GlobalBatch(size, 1), ranks, 4), "as planned for 3 ranks")
 
     assert words(12, 1) == (
         "the global batch stays 12 examples, as planned for 3 ranks: 1 rank computes 3 micro batches of 4"

@@ -1,8 +1,8 @@
-"""What the recipes share: ranks, checkpoints, metrics, models. train/lib is on their path."""
+"""Shared code of the recipes: ranks, checkpoints, metrics, models."""
 
 import logging
 
-# transformers imports torchao wherever it is installed, and both complain there about kernels for
-# other devices and about torch's own registries: nothing that a user of a recipe could mend.
+# transformers imports torchao if it is installed. Both then warn about kernels of other devices and about torch's own
+# registries, which a recipe's user cannot change.
 for name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(name).setLevel(logging.ERROR)

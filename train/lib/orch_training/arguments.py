@@ -1,4 +1,4 @@
-"""Command lines as dataclasses, by Hugging Face's parser; what is wrong is said in one line."""
+"""Parses command lines into dataclasses with Hugging Face's parser; errors are one line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from transformers import HfArgumentParser
 
 from orch_training.errors import ArgumentError
 
-DROPOUT_KERNEL = "auto, kernel (the vectorised one) or torch: what computes dropout."
-COMPRESSION = "How gradients travel: none (as they are), bf16 or powersgd; for slow links."
-GROUPING = "Batches of rows of about the same length: less padding, another order."
-LOCAL_SGD = "Steps between averages of the weights over nodes, gradients stay; 0: off."
-ATTENTION = "eager or sdpa: transformers' attention; on a CPU eager is the faster one."
+DROPOUT_KERNEL = "Implementation of dropout: auto, kernel (vectorized) or torch."
+COMPRESSION = "Compression of gradients for slow networks: none, bf16 or powersgd."
+GROUPING = "Group rows of similar length in batches: less padding, different order."
+LOCAL_SGD = "Steps between averaging the weights over nodes instead of the gradients; 0: off."
+ATTENTION = "Attention of transformers: eager, which is faster on CPUs, or sdpa."
 
 
 def option(default: Any, text: str) -> Any:
@@ -25,15 +25,13 @@ def option(default: Any, text: str) -> Any:
 
 @dataclass
 class ModelArguments:
-    model_name_or_path: str = option(
-        "", "A folder, a name on the hub, or package:NAME/FOLDER inside an installed package."
-    )
-    config_name: str | None = option(None, "Configuration, if not that of the model.")
-    tokenizer_name: str | None = option(None, "Tokenizer, if not that of the model.")
-    cache_dir: str | None = option(None, "Where models of the hub are kept.")
+    model_name_or_path: str = option("", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package.")
+    config_name: str | None = option(None, "Configuration, if it differs from the model's.")
+    tokenizer_name: str | None = option(None, "Tokenizer, if it differs from the model's.")
+    cache_dir: str | None = option(None, "Folder for models from the hub.")
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
     token: str | None = option(None, "Access token for the hub.")
-    trust_remote_code: bool = option(False, "Allow code that comes with a model of the hub.")
+    trust_remote_code: bool = option(False, "Allow a model from the hub to run its code.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
     dropout_kernel: str = option("auto", DROPOUT_KERNEL)
     attn_implementation: str = option("eager", ATTENTION)
@@ -44,17 +42,17 @@ class ModelArguments:
 
 @dataclass
 class LoopArguments:
-    """Of the recipes with a training loop of their own; named as in TrainingArguments."""
+    """The arguments of recipes with their own training loop, named as in TrainingArguments."""
 
-    output_dir: str = option("", "Where everything is written.")
-    overwrite_output_dir: bool = option(False, "Start anew instead of from the newest checkpoint.")
+    output_dir: str = option("", "Folder for all output.")
+    overwrite_output_dir: bool = option(False, "Start from the beginning instead of from the newest checkpoint.")
     resume_from_checkpoint: str | None = option(None, "auto, none, or a checkpoint.")
-    save_steps: int = option(500, "Steps between checkpoints; 0: none at all.")
-    save_total_limit: int | None = option(None, "How many checkpoints are kept.")
+    save_steps: int = option(500, "Steps between checkpoints; 0: no checkpoints.")
+    save_total_limit: int | None = option(None, "Number of checkpoints to keep.")
     logging_steps: int = option(10, "Steps between two lines of metrics.")
     gradient_compression: str = option("none", COMPRESSION)
     local_sgd: int = option(0, LOCAL_SGD)
-    seed: int = option(42, "Of fresh weights, dropout and the order of the data.")
+    seed: int = option(42, "Seed of new weights, dropout and the order of the data.")
     mixed_precision: str = option("no", "no or bf16.")
     cpu: bool = option(True, "Accepted; these recipes train on CPUs.")
 
@@ -71,29 +69,26 @@ class LoopArguments:
             (not self.output_dir, "--output_dir is missing."),
             (not self.cpu, "--cpu false: this recipe trains on CPUs only."),
             (self.mixed_precision not in ("no", "bf16"), "--mixed_precision must be no or bf16."),
-            *travel_requirements(self.gradient_compression, self.local_sgd),
+            *communication_requirements(self.gradient_compression, self.local_sgd),
             (self.save_steps < 0, "--save_steps must be at least 0."),
             (self.logging_steps < 1, "--logging_steps must be at least 1."),
         ]
 
 
-def travel_requirements(compression: str, local_sgd: int) -> list[tuple[bool, str]]:
-    """Of the settings that decide what travels between nodes."""
+def communication_requirements(compression: str, local_sgd: int) -> list[tuple[bool, str]]:
+    """Return the rules for what is sent between nodes."""
     return [
         (
             compression not in ("none", "bf16", "powersgd"),
             f"--gradient_compression must be none, bf16 or powersgd, not {compression!r}.",
         ),
         (local_sgd < 0 or local_sgd == 1, "--local_sgd must be 0 (off) or at least 2 steps."),
-        (
-            bool(local_sgd) and compression != "none",
-            "--local_sgd and --gradient_compression exclude each other: choose one.",
-        ),
+        (bool(local_sgd) and compression != "none", "--local_sgd and --gradient_compression cannot be combined."),
     ]
 
 
 def speed_requirements(dropout_kernel: str, attention: str) -> list[tuple[bool, str]]:
-    """Of the settings that decide how fast a step is."""
+    """Return the rules for settings that affect the speed of a step."""
     kernels, attentions = ("auto", "kernel", "torch"), ("eager", "sdpa")
     return [
         (dropout_kernel not in kernels, f"--dropout_kernel must be {' or '.join(kernels)}, not {dropout_kernel!r}."),
@@ -102,20 +97,24 @@ def speed_requirements(dropout_kernel: str, attention: str) -> list[tuple[bool, 
 
 
 class Parser(HfArgumentParser):
-    """Errors are one line, without the usage of two hundred options."""
+    """A parser whose errors are one line, without the usage of two hundred options."""
 
     def error(self, message: str) -> NoReturn:
         raise ArgumentError(re.sub(r"/--[\w-]+", "", message) + ".")
 
 
 def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
-    """-> one value of each kind. Raises ArgumentError."""
+    """Return one value of each kind.
+
+    Raises:
+        ArgumentError: if an argument is unknown or invalid.
+    """
     parser = Parser(tuple(kinds))
     try:
         *values, unknown = parser.parse_args_into_dataclasses(
             argv, return_remaining_strings=True, look_for_args_file=False
         )
-    except (ValueError, ImportError, RuntimeError) as error:  # TrainingArguments' own checks
+    except (ValueError, ImportError, RuntimeError) as error:  # checks of TrainingArguments
         raise ArgumentError(" ".join(str(error).split())) from error
     if unknown:
         raise ArgumentError(unknown_argument(unknown[0], parser))
@@ -128,8 +127,8 @@ def unknown_argument(token: str, parser: Parser) -> str:
     return f"unknown argument {token!r}." + (f" Did you mean {near[0]}?" if near else "")
 
 
-def refuse(requirements: Sequence[tuple[bool, str]]) -> None:
-    """(whether it is violated, the message) for each; the first one is raised."""
-    problem = next((text for wrong, text in requirements if wrong), None)
+def check_requirements(requirements: Sequence[tuple[bool, str]]) -> None:
+    """Raise the message of the first rule that is violated; a rule is (is violated, message)."""
+    problem = next((message for is_violated, message in requirements if is_violated), None)
     if problem:
         raise ArgumentError(problem)

@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there: staged, sealed with checksums, renamed, verified.
+"""Atomic checkpoints: staged, sealed with checksums, renamed, verified.
 
-A folder is written under a name that nobody reads (`.checkpoint-staging`), gets a manifest with
-the SHA-256 of each file, is flushed to disk, and only then renamed to `checkpoint-N`.
+A folder is written under a temporary name (`.checkpoint-staging`), gets a manifest with the SHA-256 of each file, is
+flushed to disk, and only then renamed to `checkpoint-N`.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def step_of(folder: Path) -> int:
     return int(match.group(1)) if match else -1
 
 
-def saved_in(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first."""
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, newest first."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if path.is_dir() and step_of(path) >= 0]
-    return sorted(found, key=step_of, reverse=True)
+    checkpoints = [path for path in folder.iterdir() if path.is_dir() and step_of(path) >= 0]
+    return sorted(checkpoints, key=step_of, reverse=True)
 
 
-def remove_rubbish(folder: Path) -> list[str]:
-    """Remove what a killed process left half-done; -> the names."""
-    names = [path.name for path in folder.iterdir() if is_rubbish(path.name)]
+def remove_incomplete(folder: Path) -> list[str]:
+    """Remove the incomplete folders of a killed process, and return their names."""
+    names = [path.name for path in folder.iterdir() if is_incomplete(path.name)]
     for name in names:
         shutil.rmtree(folder / name)
     return names
 
 
-def is_rubbish(name: str) -> bool:
+def is_incomplete(name: str) -> bool:
     return (name.endswith("-staging") and name.startswith(".")) or name.startswith(DISCARDED)
 
 
@@ -65,7 +65,7 @@ def seal(folder: Path, **facts: Any) -> None:
 
 
 def publish(staged: Path, target: Path) -> None:
-    """Give a sealed folder its name. What had the name before (a corrupt one) goes."""
+    """Rename a sealed folder; a corrupt one of that name is deleted."""
     discarded = target.with_name(f"{DISCARDED}-{target.name}")
     if target.exists():
         target.rename(discarded)
@@ -74,15 +74,15 @@ def publish(staged: Path, target: Path) -> None:
     shutil.rmtree(discarded, ignore_errors=True)
 
 
-def problem_with(folder: Path) -> str | None:
-    """Why the checkpoint must not be used; None if each file is as it was written."""
+def find_problem(folder: Path) -> str | None:
+    """Return why the checkpoint must not be used; None if every file matches the manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         if manifest["schema"] != SCHEMA or not manifest["files"]:
             return f"{MANIFEST} is damaged"
         for name, expected in manifest["files"].items():
             if not is_below(name):
-                return f"{MANIFEST} names {name!r:.80}, which is no file of it"
+                return f"{MANIFEST} names {name!r:.80}, which is outside of the checkpoint"
             if (folder / name).stat().st_size != expected["bytes"]:
                 return f"{name} has {(folder / name).stat().st_size} bytes, not {expected['bytes']}"
             if sha256(folder / name) != expected["sha256"]:
@@ -95,23 +95,24 @@ def problem_with(folder: Path) -> str | None:
 
 
 def is_below(name: str) -> bool:
-    """Whether it is the path of a file in a checkpoint's folder."""
+    """Return whether a name is the path of a file in a checkpoint's folder."""
     return all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint."""
     return dict(json.loads((folder / MANIFEST).read_text()))
 
 
 def rotate(folder: Path, limit: int | None) -> None:
     """Keep the `limit` newest checkpoints; None or 0 keeps all."""
-    for old in saved_in(folder)[limit:] if limit else []:
+    for old in list_checkpoints(folder)[limit:] if limit else []:
         shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
-def telling_of_failure(name: str, folder: Path) -> Iterator[None]:
-    """One message for whatever torch, safetensors or the system raise when a write fails."""
+def reporting_write_errors(name: str, folder: Path) -> Iterator[None]:
+    """Replace any error of torch, safetensors or the system during a write with a RecipeError."""
     try:
         yield
     except Exception as error:
@@ -120,31 +121,31 @@ def telling_of_failure(name: str, folder: Path) -> Iterator[None]:
 
 
 def write_failure(error: BaseException, folder: Path) -> str:
-    """Why a write failed, in words.
+    """Return why a write failed.
 
-    torch's writer reports a full disk as a RuntimeError without the reason, so one MiB is written
-    to learn it from the system.
+    torch's writer reports a full disk as a RuntimeError without a reason, so a write of 1 MiB asks the system for it.
     """
     for cause in (error, error.__cause__, error.__context__):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
-    return probe(folder) or str(error).splitlines()[0]
+    return probe_write(folder) or str(error).splitlines()[0]
 
 
-def probe(folder: Path) -> str | None:
-    mark = folder / ".probe"
+def probe_write(folder: Path) -> str | None:
+    """Return the system's error for a write in the folder; None if it succeeds."""
+    file = folder / ".probe"
     try:
-        mark.write_bytes(bytes(PROBE_BYTES))
-        flush(mark)
+        file.write_bytes(bytes(PROBE_BYTES))
+        flush(file)
     except OSError as error:
         return error.strerror
     finally:
-        mark.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     return None
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a JSON file as a whole."""
+    """Replace a JSON file atomically."""
     staged = path.with_name(f".{path.name}.tmp")
     staged.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     flush(staged)
@@ -153,13 +154,17 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """An object; None where there is no such file. Raises RecipeError for a damaged one."""
+    """Return an object from a JSON file; None if there is no such file.
+
+    Raises:
+        RecipeError: if the file is damaged.
+    """
     try:
         return {**json.loads(path.read_bytes())}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise RecipeError(f"{path} is damaged ({error}): remove it.") from None
+        raise RecipeError(f"{path} is damaged ({error}). Delete it.") from None
 
 
 def files_in(folder: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""What gradients become on their way between ranks: torch's hooks of DistributedDataParallel."""
+"""Compression of gradients between ranks, with torch's hooks of DistributedDataParallel."""
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with the classes.
 from typing import Any
@@ -9,30 +9,37 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.nn.parallel import DistributedDataParallel
 
-RANK = 8  # of the approximations: one of a [384, 1536] matrix is 1/38 of it
-WHOLE_STEPS = 10  # at the start, while gradients change fast; PowerSGD needs 2
+RANK = 8  # of PowerSGD's approximations: that of a [384, 1536] matrix has 1/38 of its size
+UNCOMPRESSED_STEPS = 10  # at the start, while gradients change fast; PowerSGD needs 2
 
 
 def in_bf16(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """torch's own, which DDP refuses by its name on any backend but NCCL."""
+    """Call torch's hook, which DDP refuses by its name on any backend except NCCL."""
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
 def in_turn(state: powersgd.PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """PowerSGD begins collectives in callbacks. Those of two buckets at once could come in one
-    order on this rank and in another on the next: gloo then ends the process."""
-    done = powersgd.powerSGD_hook(state, bucket)
-    done.wait()
-    return done
+    """Run PowerSGD and wait for it.
+
+    PowerSGD starts collectives in callbacks. Those of two buckets at once could start in different orders on different
+    ranks, and gloo would then end the process.
+    """
+    future = powersgd.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
 
 
 def compress(model: Any, kind: str) -> None:
-    """Before the first backward(); a model without peers stays as it is. What PowerSGD has not
-    sent yet is no part of a checkpoint: it begins anew in a run that goes on from one."""
+    """Register the compression before the first backward(); a model without peers is not changed.
+
+    PowerSGD's pending error is not part of a checkpoint: a resumed run starts without it.
+    """
     if kind == "none" or not isinstance(model, DistributedDataParallel):
         return
     if kind == "bf16":
         model.register_comm_hook(None, in_bf16)
         return
-    state = powersgd.PowerSGDState(process_group=None, matrix_approximation_rank=RANK, start_powerSGD_iter=WHOLE_STEPS)
+    state = powersgd.PowerSGDState(
+        process_group=None, matrix_approximation_rank=RANK, start_powerSGD_iter=UNCOMPRESSED_STEPS
+    )
     model.register_comm_hook(state, in_turn)

@@ -1,4 +1,4 @@
-"""Checkpoints on nodes that share no disk: every node has a whole one, also a node that is new."""
+"""Copies checkpoints between nodes without a shared disk, so that every node has a complete one."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from pathlib import Path
 from orch_training import checkpoint, ranks
 from orch_training.errors import RecipeError
 
-CHUNK = 64 << 20  # bytes that every rank holds at a time
+CHUNK = 64 << 20  # bytes that every rank holds at once
 
 
 def random_states(folder: Path, name: str, *, owner: bool) -> None:
-    """Put all ranks' random states into the staged folder, of which each rank has written `name`.
+    """Add the random states of all ranks to the staged folder, into which each rank has written `name`.
 
-    Any node's copy then restarts any rank exactly, also after another node is lost.
+    Any node's copy can then restart any rank exactly, even after another node is lost.
     """
     states = ranks.gather((name, (folder / name).read_bytes()))
-    for other, content in states if owner else ():
-        if not (folder / other).exists():
-            (folder / other).write_bytes(content)
+    for file_name, content in states if owner else ():
+        if not (folder / file_name).exists():
+            (folder / file_name).write_bytes(content)
 
 
 def share(folder: Path, source: int) -> None:
-    """Bring the checkpoint of rank `source` to the nodes whose own is missing or damaged."""
+    """Copy the checkpoint of rank `source` to the nodes where it is missing or damaged."""
     writes = ranks.owner_of(folder.parent) == ranks.rank() and lacks(folder)
     staging = folder.parent / checkpoint.STAGING / folder.name
-    with ranks.together(), checkpoint.telling_of_failure(folder.name, folder.parent):
+    with ranks.raise_together(), checkpoint.reporting_write_errors(folder.name, folder.parent):
         if writes:
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir(parents=True)
-    for name, size in ranks.value_of(source, files(folder)):
+    for name, size in ranks.broadcast(source, files(folder)):
         if not checkpoint.is_below(name):
             raise RecipeError(f"{folder.name} of rank {source} names {name!r:.80} as its file.")
-        with ranks.together(), checkpoint.telling_of_failure(folder.name, folder.parent):
+        with ranks.raise_together(), checkpoint.reporting_write_errors(folder.name, folder.parent):
             receive(folder / name, size, source=source, into=staging / name if writes else None)
-    with ranks.together(), checkpoint.telling_of_failure(folder.name, folder.parent):
+    with ranks.raise_together(), checkpoint.reporting_write_errors(folder.name, folder.parent):
         if writes:
             checkpoint.publish(staging, folder)
             shutil.rmtree(staging.parent, ignore_errors=True)
 
 
 def lacks(folder: Path) -> bool:
-    return checkpoint.problem_with(folder) is not None
+    return checkpoint.find_problem(folder) is not None
 
 
 def files(folder: Path) -> list[tuple[str, int]]:
-    """(name, bytes) of a whole checkpoint's files; none where it is not whole."""
+    """Return the names and sizes of a checkpoint's files; empty if the checkpoint is damaged."""
     if lacks(folder):
         return []
     manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
@@ -57,8 +57,10 @@ def files(folder: Path) -> list[tuple[str, int]]:
 
 
 def receive(path: Path, size: int, *, source: int, into: Path | None) -> None:
-    """One file of rank `source`, chunk by chunk; every rank takes part. A rank that cannot write
-    goes on to the end, so that nobody waits for it."""
+    """Receive one file of rank `source` in chunks; every rank takes part.
+
+    A rank that cannot write still receives all chunks, so that the others need not wait for it.
+    """
     problem: OSError | None = None
     for chunk in chunks(path, size, source):
         try:
@@ -79,4 +81,4 @@ def chunks(path: Path, size: int, source: int) -> Iterator[bytes]:
             with path.open("rb") as file:
                 file.seek(offset)
                 content = file.read(CHUNK)
-        yield ranks.bytes_from(source, content)
+        yield ranks.broadcast_bytes(source, content)

@@ -1,4 +1,4 @@
-"""What the ranks decide for all of the run."""
+"""Decisions of the ranks that concern the whole run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orch_node.protocol.events import Decided
 from orch_training import ranks
 
 
-def tell(text: str) -> None:
-    """Into the log, and to whoever watches the run; once, by rank 0."""
+def report_decision(text: str) -> None:
+    """Print and report a decision once, from rank 0."""
     ranks.note(f"{text}.")
     if ranks.is_main():
         send(Decided(text=text))
@@ -21,7 +21,7 @@ def tell(text: str) -> None:
 def report_computation(*, bf16: bool, attention: str, optimizer: str, dropout: str) -> None:
     """Report the precision and the kernels that train the model, once for the run."""
     capabilities = sorted(set(ranks.gather(cpu_capability())))
-    tell(
+    report_decision(
         f"{'bf16' if bf16 else 'fp32'} with {' and '.join(capabilities)} kernels; "
         f"attention: {attention}; optimizer: {optimizer}; dropout: {dropout}"
     )

@@ -1,11 +1,11 @@
-"""Dropout by the vectorised kernel that is built with our bindings, in the place of torch's.
+"""Dropout with the vectorized kernel of orch's bindings instead of torch's.
 
     from orch_training import dropout
 
-    dropout.use_kernel()  # torch.nn.Dropout and torch.nn.functional.dropout, from here on
+    dropout.use_kernel()  # from now on for torch.nn.Dropout and torch.nn.functional.dropout
 
-Statistics, scaling and gradients are torch's; which units are dropped is another draw of the same
-generator, so that torch.manual_seed, and random states that are saved, decide on it as before.
+Statistics, scaling and gradients are the same as torch's. Other units are dropped, but from the same generator, so that
+torch.manual_seed and saved random states determine them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ MEASURED_ELEMENTS, MEASURED_CALLS = 1 << 18, 5  # about 10 ms in all on one core
 
 
 def use_kernel() -> None:
-    """Raises RecipeError where it is not to be had. Who has `from torch.nn.functional import
-    dropout` executed before keeps torch's."""
+    """Replace torch's dropout with the kernel.
+
+    Modules that have already executed `from torch.nn.functional import dropout` keep torch's.
+
+    Raises:
+        RecipeError: if the kernel is not available.
+    """
     if problem := problem_with_kernel():
         raise RecipeError(f"dropout by the kernel: {problem}.")
     torch.nn.functional.dropout = dropout
@@ -46,18 +51,18 @@ def use_torchs() -> None:
 
 
 def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-    """torch.nn.functional.dropout; what the kernel is not for goes to torch's own."""
+    """Compute torch.nn.functional.dropout with the kernel, or with torch if the kernel does not support the input."""
     if torch.jit.is_scripting():
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
     else:
-        if not (training and 0 < p < 1 and suits(input)):
+        if not (training and 0 < p < 1 and is_supported(input)):
             return TORCHS(input, p, training, inplace)
         dropped = torch.ops.orch.dropout(input, p)
         return input.copy_(dropped) if inplace else dropped
 
 
-def suits(input: torch.Tensor) -> bool:
-    """A plain tensor of this CPU that is computed now: no subclass, trace, or transformation."""
+def is_supported(input: torch.Tensor) -> bool:
+    """Return whether the input is a plain CPU tensor outside of tracing and transformations."""
     return (
         type(input) in KINDS
         and input.device.type == "cpu"
@@ -71,27 +76,27 @@ def suits(input: torch.Tensor) -> bool:
 
 
 def problem_with_kernel() -> str | None:
-    """Loads it; -> why it cannot be used."""
+    """Load the kernel, and return why it cannot be used, or None."""
     spec = importlib.util.find_spec(PACKAGE)
     folder = Path(spec.origin).parent if spec and spec.origin else None
-    found = next(folder.glob("_dropout.*.so"), None) if folder else None
-    if found is None:
-        return f"{PACKAGE} has none" if folder else f"{PACKAGE} is not installed"
-    if found in LOADED:
+    library = next(folder.glob("_dropout.*.so"), None) if folder else None
+    if library is None:
+        return f"{PACKAGE} does not contain it" if folder else f"{PACKAGE} is not installed"
+    if library in LOADED:
         return None
-    built, here = built_for(found.parent), torch.__version__.split("+")[0]
-    if built != here:
-        return f"it was built for torch {built}, this is {here}"
+    built, installed = built_for(library.parent), torch.__version__.split("+")[0]
+    if built != installed:
+        return f"it was built for torch {built}, not {installed}"
     try:
-        torch.ops.load_library(found)
+        torch.ops.load_library(library)
     except OSError as error:
-        return f"{found.name} cannot be loaded ({error.__cause__ or error})"
-    LOADED.add(found)
+        return f"{library.name} cannot be loaded ({error.__cause__ or error})"
+    LOADED.add(library)
     return None
 
 
 def built_for(folder: Path) -> str:
-    """The torch of the bindings there. Not imported: that would load MPI, and register ccl."""
+    """Return the torch version of the bindings without importing them, which would load MPI and register ccl."""
     lines = (folder / "_built.py").read_text().splitlines()
     return next((line.split('"')[1] for line in lines if line.startswith("TORCH = ")), "")
 

@@ -1,10 +1,10 @@
-"""The one error that recipes show to people."""
+"""The errors that recipes print."""
 
 from __future__ import annotations
 
 
 class RecipeError(Exception):
-    """What is wrong and what to do, in one sentence. `shared`: all ranks raise the same one."""
+    """An error with what is wrong and what to do; `shared` means that all ranks raise the same error."""
 
     def __init__(self, message: str, *, code: int = 1, shared: bool = False) -> None:
         super().__init__(message)
@@ -13,7 +13,7 @@ class RecipeError(Exception):
 
 
 class ArgumentError(RecipeError):
-    """A wrong command line: exit code 2. Every rank has the same one."""
+    """A wrong command line: exit code 2, the same error on all ranks."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code=2, shared=True)

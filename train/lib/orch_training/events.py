@@ -1,4 +1,4 @@
-"""Tells the supervisor how far this rank is; does nothing outside orch."""
+"""Reports a rank's progress to the supervisor; does nothing outside orch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def is_watched() -> bool:
 
 
 class Progress:
-    """Progress of one phase, at most one event a second unless `now`."""
+    """The progress of one phase, reported at most once a second unless `now` is set."""
 
     def __init__(self, phase: str, steps: int) -> None:
         self.phase = phase
         self.steps = steps
-        self.told = 0.0
+        self.last_report = 0.0
 
-    def tell(self, step: int, *, now: bool = False, **fields: object) -> None:
-        if now or time.monotonic() - self.told >= EVERY_SECONDS:
+    def report(self, step: int, *, now: bool = False, **fields: object) -> None:
+        if now or time.monotonic() - self.last_report >= EVERY_SECONDS:
             report("progress", phase=self.phase, step=step, steps=self.steps, **fields)
-            self.told = time.monotonic()
+            self.last_report = time.monotonic()

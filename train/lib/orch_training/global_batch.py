@@ -1,7 +1,7 @@
-"""What one step trains on, and each rank's part of it: values, without torch.
+"""The examples of a step, and each rank's share of them, without torch.
 
-The global batch is planned once, as (micro batch of a rank) x (ranks) x (accumulation). It stays
-what it is however many ranks compute it after a restart: they deal its examples out among them.
+The global batch is planned once, as (micro batch of a rank) x (ranks) x (accumulation). It stays the same however many
+ranks compute it after a restart: they divide its examples among themselves.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """`at_once`: examples that all ranks, as planned, compute at once; `rounds`: how often they do
-    so for one step."""
+    """The examples of one optimizer step.
+
+    Attributes:
+        at_once: How many examples all planned ranks compute at once.
+        rounds: How often they do so per step.
+    """
 
     at_once: int
     rounds: int
@@ -26,24 +30,31 @@ class GlobalBatch:
 
     @property
     def facts(self) -> dict[str, int]:
-        """As a checkpoint's manifest has them."""
+        """Return the batch as stored in a checkpoint's manifest."""
         return {"global_batch": self.size, "accumulation": self.rounds}
 
     def steps(self, examples: int) -> int:
-        """Of an epoch. Examples that fill no round are left out; the last step may have fewer
-        rounds than the others."""
+        """Return the steps of an epoch.
+
+        Examples that do not fill a round are omitted; the last step may have fewer rounds.
+        """
         return -(-(examples // self.at_once) // self.rounds)
 
     def span(self, step: int, examples: int) -> range:
-        """What a step trains on: positions in the order of its epoch, whose first step is 0."""
+        """Return the positions of a step's examples in the order of its epoch, whose first step is 0."""
         end = examples // self.at_once * self.at_once
         return range(step * self.size, min((step + 1) * self.size, end))
 
 
 @dataclass(frozen=True)
 class Part:
-    """One micro batch of one rank. `weight` is that of its mean loss: the gradients of a rank's
-    micro batches are summed, those of the ranks averaged."""
+    """A micro batch of one rank.
+
+    Attributes:
+        positions: The positions of its examples.
+        weight: The weight of its mean loss. The gradients of a rank's micro batches are summed, those of the ranks
+            averaged.
+    """
 
     positions: range
     weight: Fraction
@@ -51,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Dealing:
-    """`ranks` compute a global batch, in micro batches of at most `micro` examples."""
+    """A global batch divided among `ranks`, in micro batches of at most `micro` examples."""
 
     batch: GlobalBatch
     ranks: int
@@ -59,18 +70,20 @@ class Dealing:
 
     @property
     def micro_batches(self) -> int:
-        """Of every rank, in every step."""
+        """Return how many micro batches each rank computes per step."""
         return -(-self.batch.size // (self.ranks * self.micro))
 
     def parts(self, span: range, rank: int) -> list[Part]:
-        """What a rank computes of a step: as equal as can be. Where there is nothing left for it,
-        it computes one example whose weight is 0, so that no rank waits for another."""
+        """Return a rank's micro batches of a step, of equal size if possible.
+
+        A rank without examples computes one with weight 0, so that no rank waits for another.
+        """
         count = self.micro_batches * self.ranks
-        found = []
+        parts = []
         for number in range(rank, count, self.ranks):
-            own = span[len(span) * number // count : len(span) * (number + 1) // count]
-            found.append(Part(own or span[:1], Fraction(len(own) * self.ranks, len(span))))
-        return found
+            positions = span[len(span) * number // count : len(span) * (number + 1) // count]
+            parts.append(Part(positions or span[:1], Fraction(len(positions) * self.ranks, len(span))))
+        return parts
 
 
 def global_batch(*, micro: int, accumulation: int, planned: int, facts: Mapping[str, Any] | None) -> GlobalBatch:
@@ -81,11 +94,11 @@ def global_batch(*, micro: int, accumulation: int, planned: int, facts: Mapping[
     return GlobalBatch(int(facts["global_batch"]) // rounds, rounds)
 
 
-def kept(dealing: Dealing, why: str) -> str:
-    """The decision in words."""
+def describe_dealing(dealing: Dealing, reason: str) -> str:
+    """Return how the ranks compute a global batch that stays the same."""
     size, count, ranks = dealing.batch.size, dealing.micro_batches, dealing.ranks
-    who = "1 rank computes" if ranks == 1 else f"each of {ranks} ranks computes"
-    what = f"{count} micro batch" + ("es" if count > 1 else "")
+    subject = "1 rank computes" if ranks == 1 else f"each of {ranks} ranks computes"
+    batches = f"{count} micro batch" + ("es" if count > 1 else "")
     least, most = size // (ranks * count), -(-size // (ranks * count))
     sizes = f"{most}" if least == most else f"{least} to {most}, weighted"
-    return f"the global batch stays {size} examples, {why}: {who} {what} of {sizes}"
+    return f"the global batch stays {size} examples, {reason}: {subject} {batches} of {sizes}"

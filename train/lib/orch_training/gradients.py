@@ -1,7 +1,6 @@
-"""Where gradients are while they travel."""
+"""How DistributedDataParallel stores gradients."""
 
 from __future__ import annotations
 
-# For DistributedDataParallel: they are views of its buckets. Else it keeps both, and copies all of
-# them to the buckets and back at every step.
+# Gradients are views of DDP's buckets. Otherwise DDP copies them to the buckets and back at every step.
 IN_BUCKETS = {"gradient_as_bucket_view": True}

@@ -1,4 +1,4 @@
-"""Models and data sets of a hub."""
+"""Models and data sets from a hub."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from urllib.request import getproxies
 
 from orch_training.errors import RecipeError
 
-WAY_OUT = "Where no hub can be reached, name a folder that all nodes have."
+OFFLINE_HINT = "Without access to a hub, name a folder that all nodes have."
 
 
 @cache
-def is_known() -> bool:
-    """Whether the hub's host name is: where it is not, asking again for a minute is no use, and
-    only what was fetched before can serve. A proxy looks names up itself."""
+def is_reachable() -> bool:
+    """Return whether the hub's host name can be resolved; a proxy resolves it itself.
+
+    If it cannot, only downloaded files can be used, and retrying for a minute is pointless.
+    """
     from huggingface_hub import constants
 
     url = urlsplit(constants.ENDPOINT)
@@ -30,17 +32,17 @@ def is_known() -> bool:
 
 
 def hub_rows(name: str, configuration: str | None, split: str) -> Any:
-    """One split of a data set, row by row."""
+    """Return the rows of one split of a data set."""
     try:
         from datasets import config, load_dataset
     except ImportError as error:
         raise RecipeError(
             "--dataset_name needs the package `datasets`; install it, or pass --train_file and --validation_file."
         ) from error
-    if not is_known():
-        config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = True  # its old name, too
+    if not is_reachable():
+        config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = True  # the second is the old name
     try:
         return load_dataset(name, configuration, split=split)
     except Exception as error:  # network, name, split and script errors have no common class
         reason = str(error).splitlines()[0]
-        raise RecipeError(f"cannot load the data set {name!r}: {reason} {WAY_OUT}") from error
+        raise RecipeError(f"cannot load the data set {name!r}: {reason} {OFFLINE_HINT}") from error

@@ -1,11 +1,10 @@
-"""IPEX below accelerate 1.7 and older: used only if asked for, and without losing its weights.
+"""IPEX with accelerate 1.7 and older: used only if requested, and only if the layers keep learning.
 
-accelerate calls ipex.optimize in prepare(), which packs the weights of linear layers into memory
-that the layers compute with, and makes that the memory of their parameters. With a launcher's
-LOCAL_RANK in the environment, also on one rank, its device is then not `cpu` but `cpu:0`, and the
-model.to(device) after that copies all parameters: the optimizer changes the copies, and the layers
-go on computing with what was packed. bert-qa in BF16 on one rank, 30 steps: loss 4.68, where it is
-3.03 without IPEX.
+accelerate calls ipex.optimize in prepare(), which packs the weights of linear layers into memory that the layers
+compute with, and that their parameters share. If a launcher sets LOCAL_RANK, even on one rank, accelerate's device is
+`cpu:0` instead of `cpu`, and its model.to(device) then copies all parameters: the optimizer updates the copies, while
+the layers keep computing with the packed weights. For bert-qa in BF16 on one rank, the loss after 30 steps is 4.68; it
+is 3.03 without IPEX.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ from orch_node.rank.weight_inspection import detached_layers, packed_layers
 from orch_training.errors import RecipeError
 
 
-def settle(use: bool) -> None:
-    """Before accelerate makes its first state. Without a word it uses IPEX wherever it is."""
+def configure(use: bool) -> None:
+    """Choose whether accelerate uses IPEX, which it otherwise does if it is installed; call it before accelerate."""
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     os.environ["ACCELERATE_USE_IPEX"] = "true" if use else "false"
 
 
 def check() -> None:
-    """After prepare(). Raises RecipeError where layers no longer compute with their weights."""
+    """Raise RecipeError if layers do not compute with their parameters after prepare()."""
     layers = packed_layers()
-    if apart := detached_layers(layers):
+    if detached := detached_layers(layers):
         raise RecipeError(
-            f"--use_ipex: {len(apart)} of {len(layers)} layers would not learn, as this accelerate "
-            "moves the model after ipex.optimize (30 steps of bert-qa end at a loss of 4.68, where "
-            "they end at 3.03 without IPEX). Leave --use_ipex out, which is as fast, or train in "
-            "FP32.",
+            f"--use_ipex: {len(detached)} of {len(layers)} layers would not learn, because this accelerate "
+            "moves the model after ipex.optimize (after 30 steps of bert-qa, the loss is 4.68 instead of 3.03). "
+            "Omit --use_ipex, which is as fast, or train in FP32.",
             shared=True,
         )

@@ -1,5 +1,7 @@
-"""Weights that nodes average now and then, in the place of gradients that travel at every step:
-torch's post-local SGD (Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2020)."""
+"""Periodic averaging of weights over nodes instead of averaging gradients at every step.
+
+This is torch's post-local SGD (Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2020).
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from orch_training import decisions, ranks
 
-WHOLE_STEPS = 10  # at the start gradients travel at every step: weights move fast
+WARMUP_STEPS = 10  # at the start, weights change fast, and gradients are averaged over all ranks
 
 
 class LocalSteps:
-    """Of a model that DistributedDataParallel has wrapped; else, and with period 0, nothing.
+    """Local SGD for a model in DistributedDataParallel; it does nothing for other models or with period 0.
 
-    Gradients are averaged over the ranks of a node at every step, weights over all ranks after
-    every `period` steps. The optimizer's moments stay each node's own: a checkpoint has rank 0's.
+    Gradients are averaged over the ranks of a node at every step, weights over all ranks after every `period` steps.
+    Each node has its own moments of the optimizer; a checkpoint contains those of rank 0.
     """
 
     def __init__(self, model: Any, optimizer: Any, period: int) -> None:
@@ -31,19 +33,19 @@ class LocalSteps:
             return
         nodes = ranks_of_nodes(ranks.gather(node()))
         if len(nodes) == 1:
-            decisions.tell("local_sgd has no effect: all ranks are on one node")
+            decisions.report_decision("local_sgd has no effect: all ranks are on one node")
             return
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        own, _ = dist.new_subgroups_by_enumeration(nodes)
-        state = post_local.PostLocalSGDState(None, own, start_localSGD_iter=WHOLE_STEPS)
+        node_group, _ = dist.new_subgroups_by_enumeration(nodes)
+        state = post_local.PostLocalSGDState(None, node_group, start_localSGD_iter=WARMUP_STEPS)
         model.register_comm_hook(state, post_local.post_localSGD_hook)
-        averager = averagers.PeriodicModelAverager(period, warmup_steps=WHOLE_STEPS)
-        torchs = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        torchs.register_step_post_hook(lambda *_: averager.average_parameters(iter(self.parameters)))
-        decisions.tell(f"weights averaged over {len(nodes)} nodes every {period} steps")
+        averager = averagers.PeriodicModelAverager(period, warmup_steps=WARMUP_STEPS)
+        torch_optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        torch_optimizer.register_step_post_hook(lambda *_: averager.average_parameters(iter(self.parameters)))
+        decisions.report_decision(f"weights averaged over {len(nodes)} nodes every {period} steps")
 
-    def agree(self) -> None:
-        """Average now, on all ranks: before weights are saved, and before they are judged."""
+    def average_weights(self) -> None:
+        """Average the weights over all ranks, before they are saved or evaluated."""
         if self.parameters:
             utils.average_parameters(iter(self.parameters), dist.group.WORLD)
 
@@ -53,8 +55,8 @@ def node() -> str:
 
 
 def ranks_of_nodes(nodes: Iterable[str]) -> list[list[int]]:
-    """The node of each rank -> the ranks of each node, nodes in the order of their first rank."""
-    found: dict[str, list[int]] = {}
+    """Return the ranks of each node from the node of each rank, nodes in the order of their first rank."""
+    by_node: dict[str, list[int]] = {}
     for rank, name in enumerate(nodes):
-        found.setdefault(name, []).append(rank)
-    return list(found.values())
+        by_node.setdefault(name, []).append(rank)
+    return list(by_node.values())

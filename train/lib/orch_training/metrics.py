@@ -1,7 +1,7 @@
-"""What is told of a training: a JSON-lines file, TensorBoard, one text line, events.
+"""The metrics of a training: a JSON-lines file, TensorBoard, a line of text, events.
 
-A line of metrics.jsonl has step, epoch, loss, learning_rate, samples_per_second and time (Unix).
-The loss is the mean over all ranks and over the steps since the line before.
+A line of metrics.jsonl has step, epoch, loss, learning_rate, samples_per_second and time (Unix). The loss is the mean
+over all ranks and over the steps since the previous line.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from orch_training.checkpoint import flush
 from orch_training.events import Progress, note
 
 FILE = "metrics.jsonl"
-TOLD = ("loss", "learning_rate", "samples_per_second")
+REPORTED = ("loss", "learning_rate", "samples_per_second")
 
 
 class Course:
-    """The course of one training, on every rank; only rank 0 writes."""
+    """The metrics of one training on every rank; only rank 0 writes them."""
 
     def __init__(self, output_dir: Path, *, samples_per_step: int, start_step: int) -> None:
         self.samples_per_step = samples_per_step
@@ -44,24 +44,24 @@ class Course:
         self.first_step = step
         self.progress = Progress(phase, steps)
         self.began = self.logged_at = time.perf_counter()
-        self.progress.tell(step, now=True)
+        self.progress.report(step, now=True)
 
     def after_step(self, step: int, *, logs: bool) -> None:
         if not (logs and ranks.is_main()):
-            self.progress.tell(step, now=logs)
+            self.progress.report(step, now=logs)
         self.seconds = time.perf_counter() - self.began
         done = (step - self.start_step) * self.samples_per_step
         note(step=step, samples=done // ranks.world_size())
 
-    def log(self, step: int, *, epoch: float, loss: float, learning_rate: float, **more: float) -> None:
+    def log(self, step: int, *, epoch: float, loss: float, learning_rate: float, **extra: float) -> None:
         self.final_loss = loss
-        line = self.line(step, epoch, loss, learning_rate) | more
+        line = self.line(step, epoch, loss, learning_rate) | extra
         if ranks.is_main():
             for writer in self.writers:
                 writer.write(line)
-            print(shown(line, self.steps) + self.remaining(step), flush=True)
-            figures = {name: line[name] for name in TOLD}
-            self.progress.tell(step, now=True, printed=True, **figures)
+            print(format_line(line, self.steps) + self.remaining(step), flush=True)
+            figures = {name: line[name] for name in REPORTED}
+            self.progress.report(step, now=True, printed=True, **figures)
 
     def line(self, step: int, epoch: float, loss: float, learning_rate: float) -> dict[str, Any]:
         now = time.perf_counter()
@@ -89,7 +89,7 @@ class Course:
             writer.close()
 
     def summary(self, last_step: int) -> dict[str, Any]:
-        """Speed is that of this process' steps, with everything between them (checkpoints)."""
+        """Return the results; the speed is that of this process's steps, including checkpoints."""
         samples = (last_step - self.start_step) * self.samples_per_step
         return {
             "steps": last_step,
@@ -99,7 +99,7 @@ class Course:
         }
 
 
-def shown(line: dict[str, Any], steps: int) -> str:
+def format_line(line: dict[str, Any], steps: int) -> str:
     return (
         f"step {line['step']}/{steps}  loss {line['loss']:.4f}  lr {line['learning_rate']:.2e}  "
         f"{line['samples_per_second']:.1f} samples/s"
@@ -107,12 +107,12 @@ def shown(line: dict[str, Any], steps: int) -> str:
 
 
 class JsonLines:
-    """Appends; on a start at step N the lines after N go, and so does a torn last line."""
+    """A file of metrics; when training starts at step N, later lines and an incomplete last line are removed."""
 
     def __init__(self, path: Path, start_step: int) -> None:
-        kept = [line for line in readable_lines(path) if json.loads(line)["step"] <= start_step]
+        earlier = [line for line in readable_lines(path) if json.loads(line)["step"] <= start_step]
         staged = path.with_name(f".{path.name}.tmp")
-        staged.write_text("".join(line + "\n" for line in kept if start_step))
+        staged.write_text("".join(line + "\n" for line in earlier if start_step))
         flush(staged)
         staged.replace(path)
         flush(path.parent)
@@ -152,12 +152,12 @@ class TensorBoard:
 
 
 def tensorboard(folder: Path, start_step: int) -> list[TensorBoard]:
-    """Later steps of an earlier process are hidden (purge_step)."""
+    """Return a writer that hides later steps of an earlier process (purge_step)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             module = importlib.import_module("torch.utils.tensorboard")
     except ImportError:
-        ranks.note("no TensorBoard files are written: the package `tensorboard` is not installed.")
+        ranks.note("TensorBoard files are not written because the package `tensorboard` is not installed.")
         return []
     return [TensorBoard(module.SummaryWriter(str(folder), purge_step=start_step + 1))]

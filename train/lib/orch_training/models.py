@@ -1,4 +1,4 @@
-"""The model with its tokenizer: where it is, and the same weights for every rank and world size."""
+"""Loads models and tokenizers; all ranks and world sizes get the same weights."""
 
 from __future__ import annotations
 
@@ -16,68 +16,72 @@ from orch_training.errors import RecipeError
 from orch_training.ranks import note
 
 PACKAGE = "package:"
-SHOWN = 4  # names of weights
+MAX_LISTED = 4  # names of weights
 
 
 def locate(name: str) -> str:
-    """package:NAME/FOLDER -> the folder in the installed package; all else stays as it is."""
+    """Return the folder of package:NAME/FOLDER in the installed package; other names are returned unchanged."""
     if not name.startswith(PACKAGE):
         return name
     package, _, inside = name[len(PACKAGE) :].partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise RecipeError(f"{name}: the Python package {package!r} is not installed here.")
+        raise RecipeError(f"{name}: the Python package {package!r} is not installed.")
     folder = Path(next(iter(spec.submodule_search_locations))) / inside
     if not (folder / "config.json").is_file():
-        raise RecipeError(f"{name}: {folder} holds no model (config.json is missing).")
+        raise RecipeError(f"{name}: {folder} contains no model (config.json is missing).")
     return str(folder)
 
 
 def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> Any:
-    """A model of an Auto class in fp32; weights that are not there, as of a fresh head, come from
-    the seed. `settings` go to its configuration.
+    """Return a model of an Auto class in fp32.
+
+    Missing weights, for example of a new head, are drawn from the seed. `settings` are added to its configuration.
     """
     set_seed(seed)
-    given = hub_arguments(args, args.config_name or "", args.model_name_or_path)
+    options = hub_arguments(args, args.config_name or "", args.model_name_or_path)
     try:
         config = AutoConfig.from_pretrained(
-            locate(args.config_name or place(args)), attn_implementation=args.attn_implementation, **settings, **given
+            locate(args.config_name or args.model_name_or_path),
+            attn_implementation=args.attn_implementation,
+            **settings,
+            **options,
         )
         set_dropout(config, args.dropout)
-        model, loaded = with_what_was_loaded(kind, place(args), config=config, **given)
+        model, loading_info = load_quietly(kind, locate(args.model_name_or_path), config=config, **options)
     except (OSError, ValueError, ImportError) as error:
-        raise not_loaded("model", args.model_name_or_path, error) from error
-    tell_loaded(loaded, len(model.state_dict()))
+        raise load_error("model", args.model_name_or_path, error) from error
+    report_loaded_weights(loading_info, len(model.state_dict()))
     return model.float()
 
 
-def with_what_was_loaded(kind: Any, name: str, **given: Any) -> tuple[Any, Mapping[str, Any]]:
-    """-> the model, and which weights were not where. transformers would print a table of it."""
+def load_quietly(kind: Any, name: str, **options: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the model and its missing and unexpected weights, without transformers' table of them."""
     logger = logging.getLogger("transformers.modeling_utils")
-    # Not by its level: from WARNING on it looks for tensor parallelism as well, and complains.
+    # A level above WARNING would make it look for tensor parallelism, and warn about that.
     logger.addFilter(is_error)
     try:
-        model, loaded = kind.from_pretrained(name, output_loading_info=True, **given)
+        model, loading_info = kind.from_pretrained(name, output_loading_info=True, **options)
     finally:
         logger.removeFilter(is_error)
-    return model, loaded
+    return model, loading_info
 
 
 def is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-def tell_loaded(loaded: Mapping[str, Any], count: int) -> None:
-    """A fresh head is as it should be; more than that shows that the model is another one."""
-    if new := sorted(loaded["missing_keys"]):
-        note(f"{len(new)} of {count} weights are new, drawn from the seed: {several(new)}.")
-    if unused := sorted(loaded["unexpected_keys"]):
-        note(f"weights of the file that this model does not have: {several(unused)}.")
+def report_loaded_weights(loading_info: Mapping[str, Any], count: int) -> None:
+    """Report new and unused weights; more than those of a new head suggest a wrong model."""
+    if new := sorted(loading_info["missing_keys"]):
+        note(f"{len(new)} of {count} weights are new, drawn from the seed: {summarize_names(new)}.")
+    if unused := sorted(loading_info["unexpected_keys"]):
+        note(f"the file contains weights that this model does not have: {summarize_names(unused)}.")
 
 
-def several(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if names[SHOWN:] else ""
-    return ", ".join(names[:SHOWN]) + more
+def summarize_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else ""
+    return ", ".join(names[:MAX_LISTED]) + more
 
 
 def load_tokenizer(args: ModelArguments) -> Any:
@@ -85,27 +89,23 @@ def load_tokenizer(args: ModelArguments) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(locate(name), use_fast=True, **hub_arguments(args, name))
     except (OSError, ValueError) as error:
-        raise not_loaded("tokenizer", name, error) from error
+        raise load_error("tokenizer", name, error) from error
     if not tokenizer.is_fast:
         raise RecipeError(f"{name} has no fast tokenizer, which this recipe needs.")
     return tokenizer
 
 
-def sequence_length(wanted: int, tokenizer: Any) -> int:
+def sequence_length(requested: int, tokenizer: Any) -> int:
     limit = int(tokenizer.model_max_length)
-    if wanted > limit:
-        note(f"--max_seq_length {wanted} is over the model's {limit}; {limit} is used.")
-    return min(wanted, limit)
-
-
-def place(args: ModelArguments) -> str:
-    return locate(args.model_name_or_path)
+    if requested > limit:
+        note(f"--max_seq_length {requested} exceeds the model's limit; using {limit}.")
+    return min(requested, limit)
 
 
 def hub_arguments(args: ModelArguments, *names: str) -> dict[str, Any]:
-    """`names`: what is loaded."""
+    """Return the arguments of from_pretrained for loading `names`."""
     return {
-        "local_files_only": any(map(is_of_hub, names)) and not hub.is_known(),
+        "local_files_only": any(map(is_hub_name, names)) and not hub.is_reachable(),
         "cache_dir": args.cache_dir,
         "revision": args.model_revision,
         "token": args.token,
@@ -113,12 +113,12 @@ def hub_arguments(args: ModelArguments, *names: str) -> dict[str, Any]:
     }
 
 
-def is_of_hub(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     return bool(name) and not name.startswith(PACKAGE) and not Path(name).exists()
 
 
 def set_dropout(config: Any, probability: float | None) -> None:
-    """All of them: hidden_dropout_prob, attention_probs_dropout_prob, dropout, ..."""
+    """Set all dropout probabilities: hidden_dropout_prob, attention_probs_dropout_prob, dropout, ..."""
     if probability is None:
         return
     for name, value in config.to_dict().items():
@@ -126,14 +126,14 @@ def set_dropout(config: Any, probability: float | None) -> None:
             setattr(config, name, probability)
 
 
-def not_loaded(what: str, name: str, error: Exception) -> RecipeError:
+def load_error(kind: str, name: str, error: Exception) -> RecipeError:
     reason = " ".join(str(error).split())
-    way_out = f" {hub.WAY_OUT}" if is_of_hub(name) else ""
-    return RecipeError(f"cannot load the {what} {name!r}: {reason}{way_out}")
+    hint = f" {hub.OFFLINE_HINT}" if is_hub_name(name) else ""
+    return RecipeError(f"cannot load the {kind} {name!r}: {reason}{hint}")
 
 
 def save_model(model: Any, tokenizer: Any, target: Path) -> None:
-    """Whole or not at all, like a checkpoint."""
+    """Save the model and its tokenizer atomically, like a checkpoint."""
     staged = target.with_name(f".{target.name}-staging")
     try:
         model.save_pretrained(staged)

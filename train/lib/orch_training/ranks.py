@@ -17,20 +17,20 @@ import torch.distributed as dist
 from orch_training.errors import RecipeError
 
 
-def grouped() -> bool:
+def has_group() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def rank() -> int:
-    return dist.get_rank() if grouped() else int(os.environ.get("RANK", "0"))
+    return dist.get_rank() if has_group() else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    return dist.get_world_size() if grouped() else int(os.environ.get("WORLD_SIZE", "1"))
+    return dist.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def planned() -> int:
-    """How many ranks the run was planned with; after a lost node there may be fewer."""
+def planned_world_size() -> int:
+    """Return the number of ranks of the plan; after a lost node there may be fewer."""
     return int(os.environ.get("ORCH_PLANNED_WORLD_SIZE") or world_size())
 
 
@@ -39,40 +39,40 @@ def is_main() -> bool:
 
 
 def note(message: str) -> None:
-    """A decision, told once."""
+    """Print a note once, from rank 0."""
     if is_main():
         print(f"note: {message}", flush=True)
 
 
 def join() -> None:
-    """Join the ranks that a launcher has started, unless they are joined already."""
+    """Join the ranks that a launcher started, unless they are already joined."""
     if not dist.is_initialized() and world_size() > 1:
         dist.init_process_group("gloo")
 
 
-def total(value: float) -> float:
-    """The sum over all ranks."""
-    if not grouped():
+def sum_over_ranks(value: float) -> float:
+    """Return the sum over all ranks."""
+    if not has_group():
         return value
     tensor = torch.tensor(value, dtype=torch.float64)
     dist.all_reduce(tensor)
     return float(tensor)
 
 
-def bytes_from(source: int, content: bytes) -> bytes:
-    """What rank `source` holds; the other ranks' own content does not count."""
-    if not grouped():
+def broadcast_bytes(source: int, content: bytes) -> bytes:
+    """Return the bytes of rank `source`; the content of other ranks is ignored."""
+    if not has_group():
         return content
     sizes = gather(len(content))
-    held = torch.frombuffer(bytearray(content or b" "), dtype=torch.uint8)
-    tensor = held if rank() == source else torch.empty(max(1, sizes[source]), dtype=torch.uint8)
+    local = torch.frombuffer(bytearray(content or b" "), dtype=torch.uint8)
+    tensor = local if rank() == source else torch.empty(max(1, sizes[source]), dtype=torch.uint8)
     dist.broadcast(tensor, src=source)
     return tensor.numpy().tobytes()[: sizes[source]]
 
 
 def gather(value: Any) -> list[Any]:
-    """The value of every rank, on every rank."""
-    if not grouped():
+    """Return the value of every rank, on every rank."""
+    if not has_group():
         return [value]
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
@@ -80,13 +80,13 @@ def gather(value: Any) -> list[Any]:
 
 
 def from_main(value: Any) -> Any:
-    """The value of rank 0."""
-    return value_of(0, value)
+    """Return the value of rank 0."""
+    return broadcast(0, value)
 
 
-def value_of(source: int, value: Any) -> Any:
-    """The value of rank `source`."""
-    if not grouped():
+def broadcast(source: int, value: Any) -> Any:
+    """Return the value of rank `source`."""
+    if not has_group():
         return value
     values = [value]
     dist.broadcast_object_list(values, src=source)
@@ -94,8 +94,8 @@ def value_of(source: int, value: Any) -> Any:
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """Run a block on all ranks: if it fails on one, all raise, and nobody waits for the missing."""
+def raise_together() -> Iterator[None]:
+    """Run a block on all ranks; if it fails on one, all raise, so that no rank waits for the failed one."""
     problem: RecipeError | None = None
     try:
         yield
@@ -103,27 +103,27 @@ def together() -> Iterator[None]:
         problem = error
     problems = gather((problem and str(problem), problem and problem.code, socket.gethostname()))
     if any(text for text, _, _ in problems):
-        raise combined(problems)
+        raise combine_problems(problems)
 
 
-def combined(problems: list[tuple[str | None, int | None, str]]) -> RecipeError:
-    """One error for all ranks; it names the ranks unless all have the same problem."""
+def combine_problems(problems: list[tuple[str | None, int | None, str]]) -> RecipeError:
+    """Return one error for all ranks; it names the ranks unless all have the same problem."""
     failed = [(index, *problem) for index, problem in enumerate(problems) if problem[0]]
     first, text, code, host = failed[0]
     if len(failed) == len(problems) and len({entry[1] for entry in failed}) == 1:
         return RecipeError(str(text), code=code or 1, shared=True)
-    others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-    return RecipeError(f"rank {first} on {host}{others}: {text}", code=code or 1, shared=True)
+    more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    return RecipeError(f"rank {first} on {host}{more}: {text}", code=code or 1, shared=True)
 
 
 def owner_of(folder: Path) -> int:
-    """The lowest rank that shares this folder: the one to write what belongs there once.
+    """Return the lowest rank that shares this folder: it writes the files that belong there once.
 
-    Nodes may or may not share a file system, so every rank leaves a mark and looks for the others'.
+    Nodes may or may not share a file system, so every rank creates a file and looks for those of the others.
     """
     token = from_main(uuid.uuid4().hex)
     mark = folder / f".rank-{rank()}-{token}"
-    with together():
+    with raise_together():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             mark.touch()
@@ -131,15 +131,15 @@ def owner_of(folder: Path) -> int:
             raise RecipeError(f"cannot write to {folder}: {error.strerror}.") from error
     peers = range(world_size())
     owner = next(peer for peer in peers if (folder / f".rank-{peer}-{token}").exists())
-    gather(None)  # nobody removes its mark before all have looked
+    gather(None)  # all ranks have looked before any removes its file
     mark.unlink()
     return owner
 
 
-def leave() -> None:
-    """Take down a group that this script made.
+def destroy_group() -> None:
+    """Destroy the process group that this script created.
 
-    The model's DDP wrapper must be gone before: gloo sometimes aborts at exit otherwise.
+    The model's DDP wrapper must be deleted first; otherwise gloo sometimes aborts at exit.
     """
     gc.collect()
     if dist.is_available() and dist.is_initialized():

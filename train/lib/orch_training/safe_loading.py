@@ -1,6 +1,6 @@
-"""Numbers from a file of torch.save, and never code: a checkpoint may come from anybody.
+"""Loads numbers, but no code, from a file of torch.save: checkpoints may come from anybody.
 
-A checksum beside a file tells that it is whole, not who wrote it.
+A checksum next to a file shows that it is complete, but not who wrote it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from orch_training.errors import RecipeError
 
-# What a state_dict() of tensors and numbers is made of, in the words of a pickle.
+# The globals in the pickle of a state_dict() of tensors and numbers.
 ALLOWED = {
     ("collections", "OrderedDict"),
     ("torch._utils", "_rebuild_tensor_v2"),
@@ -27,12 +27,12 @@ STORAGES = {f"{kind}Storage" for kind in NUMBERS}
 
 
 class NumbersOnly(pickle.Unpickler):
-    """For torch before 1.13, which has no weights_only."""
+    """An unpickler of numbers for torch before 1.13, which has no weights_only."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in ALLOWED or (module == "torch" and name in STORAGES):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no number")
+        raise pickle.UnpicklingError(f"{module}.{name} is not a number")
 
 
 def options() -> dict[str, Any]:
@@ -42,19 +42,23 @@ def options() -> dict[str, Any]:
 
 
 def numbers_only() -> Any:
-    """As torch.load wants a pickle module."""
+    """Return the unpickler as the pickle module that torch.load expects."""
     return SimpleNamespace(
-        Unpickler=NumbersOnly, load=lambda file, **words: NumbersOnly(file, **words).load(), __name__="numbers_only"
+        Unpickler=NumbersOnly, load=lambda file, **options: NumbersOnly(file, **options).load(), __name__="numbers_only"
     )
 
 
 def read(path: Path) -> Any:
-    """What the file holds, on the CPU. Raises RecipeError if that is more than numbers."""
+    """Return the content of a file on the CPU.
+
+    Raises:
+        RecipeError: if it contains anything except numbers.
+    """
     try:
         return torch.load(path, map_location="cpu", **options())  # nosec
     except pickle.UnpicklingError:
         raise RecipeError(
-            f"{path} holds more than numbers, which could be code that runs when it is read: it "
-            "was written by an older orch, or by somebody else. Go on from another checkpoint, or "
-            "start anew with --resume_from_checkpoint none."
+            f"{path} contains more than numbers, which could be code that runs when it is read: an older orch or "
+            "somebody else wrote it. Resume from another checkpoint, or start from the beginning with "
+            "--resume_from_checkpoint none."
         ) from None

@@ -1,4 +1,4 @@
-"""How a recipe's script begins and ends: errors become one line and an exit code."""
+"""The frame of a recipe's script: errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -17,40 +17,42 @@ from orch_training.errors import RecipeError
 
 
 def run_script(run: Callable[[], None]) -> int:
-    """-> exit code. Leaves a process group that `run` has made. Where a script has let Python look
-    for no garbage while it imports, that begins here, and leaves out what was imported."""
+    """Run a recipe and return its exit code.
+
+    A process group that `run` created is destroyed. If garbage collection was off during imports, it is enabled and
+    excludes the imported objects.
+    """
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
     if not sys.stderr.isatty():
         disable_progress_bar()  # of loading and saving weights
-    group_is_ours = not (dist.is_available() and dist.is_initialized())
+    owns_group = not (dist.is_available() and dist.is_initialized())
     try:
         run()
     except RecipeError as error:
-        return end(tell(error), group_is_ours)
+        return end(report(error), owns_group)
     except OSError as error:  # a full disk, a folder that vanished
-        where = f" ({error.filename})" if error.filename else ""
-        told = tell(RecipeError(f"{error.strerror or error}{where}."))
-        return end(told, group_is_ours)
-    if group_is_ours:
-        ranks.leave()
+        file = f" ({error.filename})" if error.filename else ""
+        return end(report(RecipeError(f"{error.strerror or error}{file}.")), owns_group)
+    if owns_group:
+        ranks.destroy_group()
     return 0
 
 
-def end(code: int, group_is_ours: bool) -> int:
-    """After an error the group still stands; gloo often aborts in its teardown, so leave it out."""
-    if group_is_ours and dist.is_available() and dist.is_initialized():
+def end(code: int, owns_group: bool) -> int:
+    """Return the exit code; exit at once if a group exists, which gloo often cannot destroy after an error."""
+    if owns_group and dist.is_available() and dist.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
-def tell(error: RecipeError) -> int:
-    """On the screen once, to the supervisor from every rank; -> exit code."""
+def report(error: RecipeError) -> int:
+    """Print an error once, report it from every rank, and return the exit code."""
     send(Raised(text=f"error: {error}"))
     if ranks.is_main() or not error.shared:
-        where = "" if ranks.is_main() else f"rank {ranks.rank()}: "
-        print(f"error: {where}{error}", file=sys.stderr, flush=True)
+        source = "" if ranks.is_main() else f"rank {ranks.rank()}: "
+        print(f"error: {source}{error}", file=sys.stderr, flush=True)
     return error.code

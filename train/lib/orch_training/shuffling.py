@@ -1,8 +1,7 @@
-"""The training data: its order is a function of seed and epoch alone, each step's examples of that
-and of the global batch.
+"""The order of the training data, which depends only on seed and epoch, and each step's examples.
 
-Other samplers take their seed from the global random state, which differs between one rank and
-two, and between a fresh and a resumed process.
+Other samplers use the global random state, which differs between one rank and two, and between a new and a resumed
+process.
 """
 
 from __future__ import annotations
@@ -18,20 +17,24 @@ from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
 from orch_training.global_batch import Dealing
 
 POOL = 50  # batches: as in transformers' LengthGroupedSampler
-WEIGHT = "weight"  # among the tensors of a micro batch: that of its mean loss, a Fraction
+WEIGHT = "weight"  # the key of a micro batch's weight, a Fraction, beside its tensors
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Rows of about the same length share a global batch of `batch` rows: less is padding, and no
-    rank waits for one with longer rows."""
+    """Groups rows of similar length in global batches of `batch` rows.
+
+    This needs less padding, and no rank waits for another with longer rows.
+    """
 
     lengths: Sequence[int]
     batch: int
 
     def arranged(self, order: list[int], generator: torch.Generator) -> list[int]:
-        """`order`, sorted by length within pools of POOL batches; then the batches are shuffled.
-        Rows that fill no batch stay where they are, at the end."""
+        """Return `order` sorted by length within pools of POOL batches, with the batches shuffled.
+
+        Rows that do not fill a batch stay at the end.
+        """
         whole = len(order) // self.batch * self.batch
         pool = POOL * self.batch
         rows = [
@@ -40,12 +43,12 @@ class Grouping:
             for row in sorted(order[first : min(first + pool, whole)], key=self.lengths.__getitem__)
         ]
         firsts = torch.randperm(whole // self.batch, generator=generator).tolist()
-        batches = (rows[at * self.batch : (at + 1) * self.batch] for at in firsts)
+        batches = (rows[index * self.batch : (index + 1) * self.batch] for index in firsts)
         return [*(row for batch in batches for row in batch), *order[whole:]]
 
 
 class EpochSampler(Sampler[int]):
-    """The same permutation on all ranks."""
+    """A sampler with the same permutation on all ranks."""
 
     def __init__(self, size: int, seed: int, grouping: Grouping | None = None) -> None:
         self.size = size
@@ -67,14 +70,14 @@ Order: TypeAlias = EpochSampler | SequentialSampler
 
 @dataclass(frozen=True)
 class Micro:
-    """The rows of a micro batch, by their numbers."""
+    """The row numbers and the weight of a micro batch."""
 
     rows: Sequence[int]
     weight: Fraction
 
 
 class Micros(Sampler[list[Micro]]):
-    """One rank's micro batches of an epoch, from step `first` of it on."""
+    """A sampler of one rank's micro batches of an epoch, from step `first` on."""
 
     def __init__(self, order: Order, dealing: Dealing, rank: int) -> None:
         self.order, self.dealing, self.rank = order, dealing, rank
@@ -82,7 +85,7 @@ class Micros(Sampler[list[Micro]]):
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """Return the steps of an epoch."""
         return self.dealing.batch.steps(len(self.order))
 
     def __len__(self) -> int:
@@ -93,11 +96,11 @@ class Micros(Sampler[list[Micro]]):
         for step in range(self.first, self.steps):
             span = self.dealing.batch.span(step, len(order))
             for part in self.dealing.parts(span, self.rank):
-                yield [Micro([order[at] for at in part.positions], part.weight)]
+                yield [Micro([order[position] for position in part.positions], part.weight)]
 
 
 class Rows(Dataset[tuple[list[Any], Fraction]]):
-    """Gives the rows of a whole micro batch at once."""
+    """A dataset that returns the rows of a whole micro batch at once."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self.rows = rows
@@ -111,7 +114,7 @@ class Rows(Dataset[tuple[list[Any], Fraction]]):
 
 @dataclass(frozen=True)
 class Weighted:
-    """Collates a micro batch, and puts its weight beside its tensors."""
+    """Collates a micro batch and adds its weight to its tensors."""
 
     collate: Callable[[list[Any]], dict[str, Any]]
 
@@ -123,10 +126,10 @@ class Weighted:
 def loader(
     rows: Sequence[Any], micros: Micros, collate: Callable[[list[Any]], dict[str, Any]], **settings: Any
 ) -> DataLoader[Any]:
-    """`settings` are DataLoader's own."""
+    """Return a DataLoader; `settings` are its own."""
     return DataLoader(Rows(rows), batch_sampler=micros, collate_fn=Weighted(collate), **settings)
 
 
 def weighted(loss: torch.Tensor, weight: Fraction) -> torch.Tensor:
-    """A third is a division by three: exactly what gradient accumulation makes of it elsewhere."""
+    """Return the weighted loss; dividing by an integer is exactly what gradient accumulation does elsewhere."""
     return loss * weight.numerator / weight.denominator

@@ -1,7 +1,6 @@
-"""The whole state of a training loop as a checkpoint, from which it goes on exactly.
+"""Checkpoints of the whole state of a training loop, from which it resumes exactly.
 
-The owner of each file system writes what all ranks have in common; every rank writes its random
-state, which decides on dropout.
+The owner of each file system writes what all ranks share; every rank writes its random state, which determines dropout.
 """
 
 from __future__ import annotations
@@ -21,10 +20,13 @@ from orch_training.safe_loading import read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots:
-    """`parts`: name -> what has state_dict() and load_state_dict(). `limit` newest are kept.
+    """Writes and reads checkpoints.
 
-    `owner`: whether this rank writes what belongs on its file system once. `facts` go into the
-    manifest.
+    Attributes:
+        parts: Objects with state_dict() and load_state_dict(), by name.
+        limit: How many checkpoints are kept.
+        owner: Whether this rank writes the shared files on its file system.
+        facts: Further keys of the manifest.
     """
 
     output_dir: Path
@@ -34,25 +36,25 @@ class Snapshots:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, folder: Path) -> None:
-        """Fill the parts. Files have been verified against their checksums (resume.choose)."""
+        """Load the parts from a checkpoint whose checksums resume.choose() has verified."""
         for name, part in self.parts.items():
             part.load_state_dict(read(folder / f"{name}.pt"))
         rng = folder / rng_file()
-        if rng.is_file():  # not with another number of ranks; resume.tell has said so
+        if rng.is_file():  # absent with another number of ranks, which resume.report() reports
             torch.set_rng_state(read(rng))
 
     def save(self, step: int, steps: int) -> None:
-        """Staged, sealed, renamed. A failure on one rank ends all ranks."""
-        Progress("save", steps).tell(step, now=True)
+        """Stage, seal and rename a checkpoint; a failure on one rank ends all ranks."""
+        Progress("save", steps).report(step, now=True)
         name, staging = f"checkpoint-{step}", self.output_dir / checkpoint.STAGING
-        failing = checkpoint.telling_of_failure
+        reporting_errors = checkpoint.reporting_write_errors
         try:
-            with ranks.together(), failing(name, self.output_dir):
+            with ranks.raise_together(), reporting_errors(name, self.output_dir):
                 self.stage(staging / name)
-            with ranks.together(), failing(name, self.output_dir):
+            with ranks.raise_together(), reporting_errors(name, self.output_dir):
                 torch.save(torch.get_rng_state(), staging / name / rng_file())
                 copies.random_states(staging / name, rng_file(), owner=self.owner)
-            with ranks.together(), failing(name, self.output_dir):
+            with ranks.raise_together(), reporting_errors(name, self.output_dir):
                 if self.owner:
                     size = ranks.world_size()
                     facts = {**self.facts, dropout.FACT: dropout.selected()}
@@ -71,26 +73,26 @@ class Snapshots:
                 torch.save(part.state_dict(), folder / f"{name}.pt")
 
 
-def start_from(wanted: str | None, output_dir: Path, *, owner: bool) -> Path | None:
-    """The checkpoint to go on from, the same on all ranks; newer ones are removed."""
-    found = resume.choose(wanted, output_dir)
-    resume.tell(found)
+def start_from(requested: str | None, output_dir: Path, *, owner: bool) -> Path | None:
+    """Return the checkpoint to resume from, the same on all ranks, and remove newer ones."""
+    start = resume.choose(requested, output_dir)
+    resume.report(start)
     if owner:
-        resume.remove_newer(output_dir, found)
+        resume.remove_newer(output_dir, start)
     ranks.gather(None)
-    return found
+    return start
 
 
 def rng_file() -> str:
-    """Named as Trainer does."""
+    """Return the name of this rank's random state, the same as in Trainer."""
     return "rng_state.pth" if ranks.world_size() == 1 else f"rng_state_{ranks.rank()}.pth"
 
 
 def prepare_output(output_dir: Path) -> bool:
-    """Remove what a killed process left half-written; -> whether this rank writes here."""
+    """Remove incomplete files of a killed process, and return whether this rank writes the shared files."""
     owner = ranks.owner_of(output_dir) == ranks.rank()
-    removed = checkpoint.remove_rubbish(output_dir) if owner else []
+    removed = checkpoint.remove_incomplete(output_dir) if owner else []
     if removed:
-        ranks.note(f"removed what an earlier process left half-written: {', '.join(removed)}.")
+        ranks.note(f"removed incomplete files of an earlier process: {', '.join(removed)}.")
     ranks.gather(None)
     return owner

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orch_training.arguments import option, parse, refuse
+from orch_training.arguments import check_requirements, option, parse
 from orch_training.errors import ArgumentError
 
 KINDS = ("text", "wikipedia")
@@ -61,7 +61,7 @@ def check(options: DataOptions) -> None:
         sound = all(length > 8 and 0 < count < length for length, count in options.targets)
     except ValueError:
         sound = False
-    refuse(
+    check_requirements(
         [
             (options.kind not in KINDS, f"--kind must be one of {', '.join(KINDS)}."),
             (not options.output_dir, "--output_dir is missing."),

@@ -55,7 +55,7 @@ def prepare(options: DataOptions) -> dict[str, Any]:
     """-> the manifest of the data, which is written last."""
     sink = options.sink
     owner = ranks.owner_of(sink) == ranks.rank()
-    with ranks.together():
+    with ranks.raise_together():
         tokenizer = load_tokenizer(ModelArguments(model_name_or_path=options.tokenizer_name))
         settings = settings_of(options, tokenizer)
         done = begin(sink, settings, owner=owner)
@@ -193,10 +193,10 @@ def share_out(count: int, make: Callable[[int], None], phase: str) -> None:
     """Make everything once, over all ranks; the progress told is this rank's."""
     mine = range(ranks.rank(), count, ranks.world_size())
     progress = Progress(phase, len(mine))
-    with ranks.together():
+    with ranks.raise_together():
         for number, index in enumerate(mine, start=1):
             make(index)
-            progress.tell(number, now=number == len(mine))
+            progress.report(number, now=number == len(mine))
 
 
 def spread(paths: Sequence[Path], *, owner: bool) -> None:
@@ -206,7 +206,7 @@ def spread(paths: Sequence[Path], *, owner: bool) -> None:
         holders = [rank for rank, files in enumerate(held) if files[index]]
         if len(holders) == len(held):
             continue
-        content = ranks.bytes_from(holders[0], path.read_bytes() if path.is_file() else b"")
+        content = ranks.broadcast_bytes(holders[0], path.read_bytes() if path.is_file() else b"")
         if owner and not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             staged = path.with_name(f".{path.name}.tmp")

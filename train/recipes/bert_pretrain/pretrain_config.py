@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_training import ranks
-from orch_training.arguments import ATTENTION, DROPOUT_KERNEL, LoopArguments, option, parse, refuse, speed_requirements
+from orch_training.arguments import (
+    ATTENTION,
+    DROPOUT_KERNEL,
+    LoopArguments,
+    check_requirements,
+    option,
+    parse,
+    speed_requirements,
+)
 from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, GlobalBatch
 
@@ -77,7 +85,7 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
         for name in ("train_batch_size", "per_device_train_batch_size", "max_steps")
         for phase in ("", "_phase2")
     ]
-    refuse(
+    check_requirements(
         [
             (args.phase not in ("1", "2", "both"), "--phase must be 1, 2 or both."),
             (bool(args.data_dir) == bool(args.text_file), "pass --data_dir or --text_file."),
@@ -117,11 +125,11 @@ def phases_of(args: PretrainArguments) -> list[Phase]:
     )
     chosen = {"1": [first], "2": [second], "both": [first, second]}[args.phase]
     for phase in chosen:
-        at_once = phase.micro * ranks.planned()
+        at_once = phase.micro * ranks.planned_world_size()
         if phase.batch % at_once:
             raise RecipeError(
                 f"phase {phase.number}: {phase.batch} sequences per step cannot be dealt out in "
-                f"micro batches of {phase.micro} to {ranks.planned()} ranks; take a multiple "
+                f"micro batches of {phase.micro} to {ranks.planned_world_size()} ranks; take a multiple "
                 f"of {at_once} as --train_batch_size{'_phase2' if phase.number == 2 else ''}.",
                 code=2,
                 shared=True,

@@ -15,9 +15,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
-from orch_training.imports import quick
+from orch_training.imports import speed_up_imports
 
-quick()
+speed_up_imports()
 
 import torch
 from batches import Sequences
@@ -54,7 +54,7 @@ def run(args: PretrainArguments) -> None:
 
     # data
     data_dir = Path(args.data_dir) if args.data_dir else prepared(args)
-    with ranks.together():
+    with ranks.raise_together():
         tokenizer = load_tokenizer(
             ModelArguments(
                 model_name_or_path=args.tokenizer_name, cache_dir=args.cache_dir, model_revision=args.model_revision
@@ -67,13 +67,13 @@ def run(args: PretrainArguments) -> None:
         model = fresh_model(args, len(tokenizer))
 
     # loop
-    if ranks.planned() != ranks.world_size():
+    if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
-            resume.tell_kept(phase.dealing, f"as asked for phase {phase.number}")
+            resume.report_dealing(phase.dealing, f"as asked for phase {phase.number}")
     summary = Pretraining(args, model, phases, data, owner=owner).run()
 
     # save
-    with ranks.together():
+    with ranks.raise_together():
         if ranks.is_main():
             save_model(model, tokenizer, output_dir / "model")
             checkpoint.write_json(output_dir / "results.json", summary)
@@ -97,7 +97,7 @@ class Pretraining:
             limit=args.save_total_limit,
         )
         losses = Losses(model)
-        grouped = ranks.grouped()
+        grouped = ranks.has_group()
         self.model = DistributedDataParallel(losses, **IN_BUCKETS) if grouped else losses
         compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, self.optimizer, args.local_sgd)
@@ -124,7 +124,7 @@ class Pretraining:
         first = self.phases[0].before
         if found is None and self.args.init_checkpoint:
             found = Path(self.args.init_checkpoint)
-            problem = checkpoint.problem_with(found)
+            problem = checkpoint.find_problem(found)
             if problem or checkpoint.step_of(found) != first:
                 reason = problem or f"phase 1 ends with checkpoint-{first}"
                 raise RecipeError(f"--init_checkpoint {found}: {reason}.", shared=True)
@@ -160,7 +160,7 @@ class Pretraining:
                 course.log(step, epoch=epoch, learning_rate=rate, **told.means(phase.number))
             course.after_step(step, logs=logs)
             if saves:
-                self.local_steps.agree()
+                self.local_steps.average_weights()
                 self.snapshots.save(step, self.steps)
             if makes_room:
                 preemption.end(step)
@@ -177,7 +177,7 @@ class Pretraining:
         micros = [data.batch(part.positions.start, len(part.positions)) for part in parts]
         counts = [len(part.positions) if part.weight else 0 for part in parts]
         masked = sum(len(m["labels"]) for m, count in zip(micros, counts, strict=True) if count)
-        weight_words = ranks.world_size() / ranks.total(masked)  # DDP divides by the ranks
+        weight_words = ranks.world_size() / ranks.sum_over_ranks(masked)  # DDP divides by the ranks
         weight_next = ranks.world_size() / phase.batch
         words = next_ = 0.0
         for index, (micro, count) in enumerate(zip(micros, counts, strict=True)):

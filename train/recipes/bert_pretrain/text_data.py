@@ -35,7 +35,7 @@ def prepared(args: PretrainArguments) -> Path:
         shards=SHARDS_OF_A_TEXT,
         seed=args.seed,
     )
-    with ranks.together():
+    with ranks.raise_together():
         if not options.inputs[0].is_file():
             raise RecipeError(f"there is no file {options.inputs[0]}.", code=2)
     prepare(options)

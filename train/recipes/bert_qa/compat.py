@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 import torch.distributed as dist
 from orch_training import ipex
 from orch_training.errors import ArgumentError
-from orch_training.optimizers import FASTEST, chosen
+from orch_training.optimizers import FASTEST, optimizer_for
 from orch_training.ranks import note
 from transformers import TrainingArguments
 
@@ -43,8 +43,8 @@ class TrainingOptions(TrainingArguments):
 
     def __post_init__(self) -> None:
         use_ipex = bool(getattr(self, "use_ipex", False))
-        ipex.settle(use_ipex)
-        self.optim = chosen(self.optim, use_ipex)
+        ipex.configure(use_ipex)
+        self.optim = optimizer_for(self.optim, use_ipex)
         setattr(self, "use_cpu" if "use_cpu" in KNOWN else "no_cuda", True)
         if os.environ.get("WORLD_SIZE", "1") == "1" or dist.is_initialized():
             self.ddp_backend = None  # the group that exists is used as it is

@@ -12,10 +12,10 @@ from orch_training.arguments import (
     GROUPING,
     LOCAL_SGD,
     ModelArguments,
+    check_requirements,
+    communication_requirements,
     option,
     parse,
-    refuse,
-    travel_requirements,
 )
 from orch_training.ranks import note
 
@@ -76,7 +76,7 @@ def parse_arguments(argv: list[str]) -> Config:
 
 
 def check(config: Config) -> None:
-    refuse(requirements(config))
+    check_requirements(requirements(config))
     if config.data.overwrite_cache or config.data.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
 
@@ -110,7 +110,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         ),
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
-        *travel_requirements(config.run.gradient_compression, config.run.local_sgd),
+        *communication_requirements(config.run.gradient_compression, config.run.local_sgd),
         *model.requirements(),
         *((value < 1, f"--{name} must be at least 1.") for name, value in counts(config)),
     ]

@@ -49,7 +49,7 @@ def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
     """Each rank answers its own questions; only the answers travel. `model` without DDP."""
     began = time.perf_counter()
     mine = evaluator.questions[ranks.rank() :: ranks.world_size()]
-    with ranks.together():
+    with ranks.raise_together():
         windows = make_windows(mine, evaluator.tokenizer, max_length=evaluator.max_length, stride=evaluator.stride)
     with evaluating(model, bf16=evaluator.bf16):
         scored = score_windows(model, windows, evaluator, phase)
@@ -96,7 +96,7 @@ def score_windows(model: Any, windows: Sequence[Window], evaluator: Evaluator, p
         batch = ordered[first : first + evaluator.batch_size]
         for part in score_batch(model, batch, evaluator.collate):
             scored.setdefault(part.window.question, []).append(part)
-        progress.tell(number, now=number == len(batches))
+        progress.report(number, now=number == len(batches))
     return scored
 
 

@@ -173,16 +173,16 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """Staged by Trainer, then sealed and renamed. A failure on one rank ends all ranks."""
         step, output_dir = self.state.global_step, Path(self.args.output_dir)
         self.agree()
-        Progress("save", self.state.max_steps).tell(step, now=True)
+        Progress("save", self.state.max_steps).report(step, now=True)
         name, staging = f"checkpoint-{step}", output_dir / checkpoint.STAGING
         try:
-            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+            with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
                 self._stage(staging, model, trial, *args, **kwargs)
-            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+            with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
                 # In the place of Trainer's, which cannot be read without running what it holds.
                 torch.save(random_states(), staging / name / rng_file())
                 copies.random_states(staging / name, rng_file(), owner=self.args.writes)
-            with ranks.together(), checkpoint.telling_of_failure(name, output_dir):
+            with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
                 if self.args.writes:
                     size = ranks.world_size()
                     facts = {**self.dealing.batch.facts, dropout.FACT: dropout.selected()}
@@ -220,14 +220,14 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         if path is None:
             return
         file = Path(path) / rng_file()
-        if not file.is_file():  # another world size; resume.tell has said so
+        if not file.is_file():  # another world size; resume.report has said so
             return
         set_random_states(read(file))
 
     def agree(self) -> None:
         """The same weights on all ranks, where they may differ between two averages."""
         if self.local_steps:
-            self.local_steps.agree()
+            self.local_steps.average_weights()
 
     def release(self) -> None:
         """Drop the DDP wrapper; it must not outlive the process group."""

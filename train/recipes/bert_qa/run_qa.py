@@ -15,9 +15,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
-from orch_training.imports import quick
+from orch_training.imports import speed_up_imports
 
-quick()
+speed_up_imports()
 
 from config import Config, from_command_line
 from evaluation import Evaluator, evaluate
@@ -52,7 +52,7 @@ def run(config: Config) -> None:
     config.training.writes = prepare_output(output_dir)
 
     # data, model
-    with ranks.together():
+    with ranks.raise_together():
         train = load_training(config.data) if config.training.do_train else []
         validation = load_validation(config.data) if config.training.do_eval else []
         tokenizer = load_tokenizer(config.model)
@@ -119,7 +119,7 @@ def starting_point(config: Config, output_dir: Path, windows: int) -> Start:
     training = config.training
     wanted = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
     found = start_from(wanted, output_dir, owner=training.writes)
-    dealing = resume.deal(
+    dealing = resume.divide_batch(
         found, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
     if training.dataloader_drop_last:
@@ -181,7 +181,7 @@ def train_model(
 
 
 def save(model: Any, tokenizer: Any, target: Path) -> str:
-    with ranks.together():
+    with ranks.raise_together():
         if ranks.is_main():
             save_model(model, tokenizer, target)
     return str(target)

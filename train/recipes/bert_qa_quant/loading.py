@@ -21,7 +21,7 @@ def verified(
 ) -> dict[str, float] | None:
     """Logits of the model loaded here and in a fresh process; raises if they are too far off."""
     difference = None
-    with ranks.together():
+    with ranks.raise_together():
         if ranks.is_main():
             batch = collate(windows)
             inputs = {name: batch[name] for name in names}

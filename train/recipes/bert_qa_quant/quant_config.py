@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from config import Config, parse_arguments
-from orch_training.arguments import Parser, option, refuse
+from orch_training.arguments import Parser, check_requirements, option
 
 
 @dataclass
@@ -24,7 +24,7 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
         plain, return_remaining_strings=True, look_for_args_file=False
     )
     config = parse_arguments(rest)
-    refuse(
+    check_requirements(
         [
             (
                 quant.quantization_approach not in ("static", "dynamic"),

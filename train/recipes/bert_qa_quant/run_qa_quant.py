@@ -16,9 +16,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_qa"))
 
-from orch_training.imports import quick
+from orch_training.imports import speed_up_imports
 
-quick()
+speed_up_imports()
 
 import torch
 from config import Config
@@ -54,7 +54,7 @@ def run(config: Config, quant: QuantArguments) -> None:
 
     # data, model: an int8 model takes its ranges from training data, also if none is trained
     hub = config.data.dataset_name is not None
-    with ranks.together():
+    with ranks.raise_together():
         train = load_training(config.data) if config.data.train_file or hub else []
         validation = load_validation(config.data) if config.training.do_eval else []
         tokenizer = load_tokenizer(config.model)
@@ -118,7 +118,7 @@ def parameter_megabytes(model: Any) -> dict[str, float]:
 
 def save(model: Any, tokenizer: Any, target: Path) -> None:
     """On every node: each rank makes the int8 graph from it."""
-    with ranks.together():
+    with ranks.raise_together():
         if ranks.owner_of(target.parent) == ranks.rank():
             save_model(model, tokenizer, target)
 
@@ -151,13 +151,13 @@ def quantized(
     merge_observers(graph)
     folder = output_dir / "quantized"
     owner = ranks.owner_of(folder) == ranks.rank()
-    Progress("compile int8", 1).tell(0, now=True)
-    with ranks.together():
+    Progress("compile int8", 1).report(0, now=True)
+    with ranks.raise_together():
         if ranks.is_main():
             compiled(graph, names, evaluator.max_length, folder / PACKAGE)
-    Progress("compile int8", 1).tell(1, now=True)
-    content = ranks.bytes_from(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
-    with ranks.together():
+    Progress("compile int8", 1).report(1, now=True)
+    content = ranks.broadcast_bytes(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
+    with ranks.raise_together():
         if owner and not ranks.is_main():
             (folder / PACKAGE).write_bytes(content)
         if owner:
@@ -177,7 +177,7 @@ def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names
         for number, start in enumerate(starts, start=1):
             batch = evaluator.collate([*mine[start : start + size], mine[start]])
             graph(*(batch[name] for name in names))
-            progress.tell(number, now=number == len(starts))
+            progress.report(number, now=number == len(starts))
 
 
 def finish(output_dir: Path, summary: dict[str, Any], found: dict[str, dict[str, float]]) -> None:

@@ -26,9 +26,9 @@ def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> d
             seconds = timed(model, batches, bf16=name == "bf16")
             if number:
                 best[name] = min(best[name], seconds)
-        progress.tell(number)
+        progress.report(number)
     windows = sum(len(batch["input_ids"]) for batch in batches)
-    return {name: round(ranks.total(windows / best[name]), 3) for name in models}
+    return {name: round(ranks.sum_over_ranks(windows / best[name]), 3) for name in models}
 
 
 def timed(model: Any, batches: Sequence[Mapping[str, Any]], *, bf16: bool) -> float:

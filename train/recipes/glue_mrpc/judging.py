@@ -46,7 +46,7 @@ class Judge:
             labels = batch.pop("labels").tolist()
             predicted = model(**batch).logits.argmax(dim=-1).tolist()
             judged += zip(predicted, labels, strict=True)
-            progress.tell(number, now=number == len(starts))
+            progress.report(number, now=number == len(starts))
         return judged
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch_training.arguments import GROUPING, LoopArguments, ModelArguments, option, parse, refuse
+from orch_training.arguments import GROUPING, LoopArguments, ModelArguments, check_requirements, option, parse
 from orch_training.optimizers import FASTEST, PLAIN
 
 
@@ -49,7 +49,7 @@ def parse_arguments(argv: list[str]) -> Config:
     """Raises ArgumentError for anything that can be seen before reading a file."""
     model, data, loop = parse(argv, (ModelArguments, PairArguments, MrpcArguments))
     config = Config(model=model, data=data, loop=loop)
-    refuse(requirements(config))
+    check_requirements(requirements(config))
     return config
 
 

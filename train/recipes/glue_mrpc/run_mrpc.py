@@ -13,9 +13,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
-from orch_training.imports import quick
+from orch_training.imports import speed_up_imports
 
-quick()
+speed_up_imports()
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -31,7 +31,7 @@ from orch_training.gradients import IN_BUCKETS
 from orch_training.local_sgd import LocalSteps
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
-from orch_training.optimizers import adamw, chosen
+from orch_training.optimizers import adamw, optimizer_for
 from orch_training.script import run_script
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output, start_from
@@ -46,15 +46,15 @@ def main() -> int:
 def run(config: Config) -> None:
     # ranks: those that are joined already, or accelerate joins them
     loop, output_dir = config.loop, Path(config.loop.output_dir)
-    ipex.settle(loop.use_ipex)
-    loop.optim = chosen(loop.optim, loop.use_ipex)
+    ipex.configure(loop.use_ipex)
+    loop.optim = optimizer_for(loop.optim, loop.use_ipex)
     accelerator = Accelerator(
         cpu=True, mixed_precision=loop.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
     )
     owner = prepare_output(output_dir)
 
     # data, model
-    with ranks.together():
+    with ranks.raise_together():
         tokenizer = load_tokenizer(config.model)
         length = sequence_length(config.data.max_seq_length, tokenizer)
         train, validation = load_rows(config, tokenizer, length)
@@ -79,7 +79,7 @@ def run(config: Config) -> None:
 
     # save
     if loop.do_train:
-        with ranks.together():
+        with ranks.raise_together():
             if ranks.is_main():
                 save_model(model, tokenizer, output_dir / "model")
         summary["model_dir"] = str(output_dir / "model")
@@ -102,7 +102,7 @@ def load_rows(config: Config, tokenizer: Any, length: int) -> tuple[list[dict[st
 def scores_before(model: Any, judge: Judge, output_dir: Path, resume: str | None) -> dict[str, float]:
     """Of the untrained model; a run that goes on from a checkpoint has them on file."""
     file = output_dir / "before.json"
-    goes_on = resume != "none" and file.is_file() and bool(checkpoint.saved_in(output_dir))
+    goes_on = resume != "none" and file.is_file() and bool(checkpoint.list_checkpoints(output_dir))
     known = ranks.from_main(checkpoint.read_json(file) if goes_on else None)
     if known is not None:
         return dict(known)
@@ -128,7 +128,7 @@ class Training:
     ) -> None:
         self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
         self.start = start_from(args.resume, output_dir, owner=owner)
-        self.dealing = resume.deal(
+        self.dealing = resume.divide_batch(
             self.start, micro=args.per_device_train_batch_size, accumulation=args.gradient_accumulation_steps
         )
         check_enough(len(rows), self.dealing.batch)
@@ -216,7 +216,7 @@ class Training:
             course.log(step, epoch=step / self.steps_per_epoch, loss=sum(means) / len(means), learning_rate=rate)
         course.after_step(step, logs=logs)
         if saves or last:
-            self.local_steps.agree()
+            self.local_steps.average_weights()
         if saves:
             self.snapshots.save(step, self.steps)
         if makes_room:
