@@ -81,7 +81,7 @@ def test_working_fabric_is_measured_with_one_and_two_ranks_per_host(two: Ground)
 
 
 def test_fabric_without_devices_reports_the_reason(two: Ground) -> None:
-    """The request names a card that does not exist: MPI fails, and TCP is not measured."""
+    """Request a card that does not exist: MPI fails, and TCP is not measured."""
     assert two.lab is not None
     output = run_on_node0(two, f"{two.lab.root}/train/node.py", "prove")
     results = fabric_checks.parse_results("node0", {"stdout": output})

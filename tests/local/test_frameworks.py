@@ -1,4 +1,4 @@
-"""What scripts ask of torch.distributed and of frameworks, and what they get."""
+"""Scripts that use torch.distributed and frameworks in their own ways."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ arguments = TrainingArguments("out", ddp_timeout=7200)
 print("THIRD", arguments.world_size, timeout())
 """
 
-OTHER_ACCELERATE = """
+ACCELERATE_ALONE = """
 import os
 os.environ["ACCELERATE_USE_CPU"] = "false"
 import torch
@@ -120,7 +120,7 @@ accelerator.backward(model(torch.ones(2, 2)).sum())
 optimizer.step()
 """
 
-OTHER_LIGHTNING = """
+LIGHTNING_ALONE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 os.environ["NODE_RANK"] = "0"
@@ -146,9 +146,7 @@ def run(ground: Ground, folder: Path, text: str, *options: str) -> matrix.Cell:
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
 @pytest.mark.parametrize("before", ["", "dist.barrier()"], ids=["no-collective", "barrier-first"])
-def test_ranks_that_only_send_and_receive_train_together(
-    one: Ground, tmp_path: Path, before: str, backend: str
-) -> None:
+def test_ranks_that_only_send_and_receive_may_train(one: Ground, tmp_path: Path, before: str, backend: str) -> None:
     text = PIPELINE.replace("rank = dist.get_rank()", f"rank = dist.get_rank()\n{before}")
     cell = run(one, tmp_path, text, "--backend", backend)
     assert cell.code == 0, cell.report
@@ -157,14 +155,14 @@ def test_ranks_that_only_send_and_receive_train_together(
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_groups_that_a_script_makes_have_its_timeout_and_the_runs_backend(
+def test_groups_of_the_script_have_its_timeout_and_the_backend_of_the_run(
     one: Ground, tmp_path: Path, backend: str
 ) -> None:
     cell = run(one, tmp_path, NEW_GROUPS, "--backend", backend)
     assert cell.code == 0, cell.report
 
     def expected(seconds: str) -> str:
-        return f"{backend} 2 {seconds if backend == 'gloo' else 0}"  # ccl does not show it
+        return f"{backend} 2 {seconds if backend == 'gloo' else 0}"  # ccl has no options to read
 
     for rank in (0, 1):
         assert cell.printed("ADOPTED", rank) == expected("7200")
@@ -176,8 +174,8 @@ def test_groups_that_a_script_makes_have_its_timeout_and_the_runs_backend(
     assert re.search(r"2000 ?ms", cell.printed("TIMED-OUT", 0))
 
 
-def test_accelerators_without_cpu_true_train_on_all_ranks(one: Ground, tmp_path: Path) -> None:
-    cell = run(one, tmp_path, ACCELERATORS, "--backend", "gloo")  # which shows its timeout
+def test_accelerator_without_cpu_option_trains_on_all_ranks(one: Ground, tmp_path: Path) -> None:
+    cell = run(one, tmp_path, ACCELERATORS, "--backend", "gloo")  # has options to read the timeout from
     assert cell.code == 0, cell.report
     for rank in (0, 1):
         assert cell.printed("FIRST", rank) == "2 gloo 5000"
@@ -185,7 +183,7 @@ def test_accelerators_without_cpu_true_train_on_all_ranks(one: Ground, tmp_path:
         assert cell.printed("THIRD", rank) == "2 7200"
 
 
-def test_a_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Path) -> None:
+def test_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Path) -> None:
     text = (SCRIPTS / "with_trainer.py").read_text()
     assert "use_cpu=True" in text
     cell = run(one, tmp_path, text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
@@ -193,34 +191,36 @@ def test_a_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Pa
     assert cell.printed("DONE", 0).startswith("ccl 2 [")
     lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
     last_loss = json.loads(lines[-1])["loss"]
-    assert f", {last_loss:.4f}"[:6] in cell.printed("DONE", 0), "what the Trainer logs is in the report"
+    assert f", {last_loss:.4f}"[:6] in cell.printed("DONE", 0), "the report has the losses that the Trainer logs"
 
 
-def test_an_accelerator_with_other_numbers_ends_before_its_first_step(one: Ground, tmp_path: Path) -> None:
-    cell = run(one, tmp_path, OTHER_ACCELERATE)
+def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one: Ground, tmp_path: Path) -> None:
+    cell = run(one, tmp_path, ACCELERATE_ALONE)
     assert cell.code == 1
     text = cell.report["failure"]["text"]
     assert "Accelerate trains as rank 0 of 1" in text
     assert "Pass cpu=True to Accelerator()" in text
 
 
-def test_a_fabric_with_other_numbers_ends_before_its_first_step(two: Ground, tmp_path: Path, lightning: str) -> None:
-    cell = run(two, tmp_path, OTHER_LIGHTNING, "--", lightning)
+def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(
+    two: Ground, tmp_path: Path, lightning: str
+) -> None:
+    cell = run(two, tmp_path, LIGHTNING_ALONE, "--", lightning)
     assert cell.code == 1
     text = cell.report["failure"]["text"]
     assert "Lightning trains as rank 0 of 2, but this is rank 1 of 2" in text
     assert "devices=1, num_nodes=2 and strategy='ddp'" in text
 
 
-def test_a_script_that_ends_before_it_trains_is_noted(one: Ground, tmp_path: Path) -> None:
+def test_script_that_ends_before_it_trains_is_noted(one: Ground, tmp_path: Path) -> None:
     text = "print('Unable to locate sufficient 2 gpus. Exiting.')\nraise SystemExit\n"
     (tmp_path / "script.py").write_text(text)
-    done = one.orch("train", str(tmp_path / "script.py"), *one.flags)
-    assert done.returncode == 0
-    assert "note: no training step was seen" in done.stdout
+    process = one.orch("train", str(tmp_path / "script.py"), *one.flags)
+    assert process.returncode == 0
+    assert "note: no training step was seen" in process.stdout
 
 
-def test_importing_torchao_adds_no_lines_to_the_log(one: Ground, tmp_path: Path) -> None:
+def test_import_of_torchao_adds_no_lines_to_the_log(one: Ground, tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     cell = run(one, tmp_path, "import torchao\nprint('IMPORTED', torchao.__name__)\n")
     assert cell.code == 0, cell.report
@@ -241,18 +241,18 @@ for step in range(30):
 """
 
 
-def test_a_loss_that_stays_nan_is_a_warning(one: Ground, tmp_path: Path) -> None:
+def test_loss_that_stays_nan_is_a_warning(one: Ground, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NAN)
-    done = one.orch("train", str(tmp_path / "script.py"), *one.flags)
-    assert done.returncode == 0, done.stdout
+    process = one.orch("train", str(tmp_path / "script.py"), *one.flags)
+    assert process.returncode == 0, process.stdout
     warning = "the loss has been NaN in 10 backward passes in a row"
-    assert warning in done.stderr
-    assert "no training step" not in done.stdout
+    assert warning in process.stderr
+    assert "no training step" not in process.stdout
     assert max(one.folder.glob("runs/*/ranks/rank-1.log")).read_text().count(warning) == 1
 
 
 @pytest.mark.parametrize("count", [9, 10])
-def test_few_nan_losses_are_no_warning(capsys: pytest.CaptureFixture[str], count: int) -> None:
+def test_few_nan_losses_cause_no_warning(capsys: pytest.CaptureFixture[str], count: int) -> None:
     """Let a gradient scaler skip a few such steps at first."""
     losses, nan = metrics.NanLosses(), torch.tensor(float("nan"))
     for _ in range(3):
@@ -263,7 +263,7 @@ def test_few_nan_losses_are_no_warning(capsys: pytest.CaptureFixture[str], count
     assert capsys.readouterr().err.count("warning") == (count == 10)
 
 
-def test_a_loss_without_a_value_does_not_end_the_training() -> None:
+def test_loss_without_a_value_does_not_end_the_training() -> None:
     with FakeTensorMode():
         metrics.NanLosses().check(torch, torch.ones(()))
 
@@ -290,8 +290,8 @@ print("JOINED", os.path.exists("joined"))
 """
 
 
-def test_a_rank_leaves_the_start_of_a_gloo_group_when_all_have_joined(one: Ground, tmp_path: Path) -> None:
-    """Test that no rank can end its script while another one still makes its connections."""
+def test_gloo_group_is_ready_on_no_rank_before_all_have_joined(one: Ground, tmp_path: Path) -> None:
+    """Otherwise a rank could end its script while another one still makes its connections."""
     (one.folder / "joined").unlink(missing_ok=True)
     cell = run(one, tmp_path, SLOW_TO_JOIN, "--backend", "gloo")
     assert cell.code == 0, cell.report

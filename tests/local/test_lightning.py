@@ -1,4 +1,4 @@
-"""A script with Lightning's Trainer, which works out each rank's number by itself."""
+"""A script with Lightning's Trainer, which computes each rank's number itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTERS = tuple(LAUNCHERS) if ALL else ("mpirun", "accelerate", "mpirun-acceler
 
 @pytest.fixture(scope="session")
 def lightning(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a folder to import Lightning from; the stack gets no package."""
+    """Return a folder to import Lightning from, without installing it in the stack."""
     folder = tmp_path_factory.mktemp("lightning")
     options = ["--quiet", "--no-deps", "--dest", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "download", *options, *WHEELS], check=True)
@@ -34,29 +34,29 @@ def lightning(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def below_torchrun(lightning: str) -> dict[int, str]:
-    """Return what each rank prints when torchrun starts it with gloo, without orch."""
+def torchrun_output(lightning: str) -> dict[int, str]:
+    """Return the output of each rank of torchrun with gloo, without orch."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    meeting = f"--master_port={free_port()}"
-    done = subprocess.run(
-        [*torchrun, meeting, str(SCRIPT), "2", "1", lightning],
+    rendezvous = f"--master_port={free_port()}"
+    process = subprocess.run(
+        [*torchrun, rendezvous, str(SCRIPT), "2", "1", lightning],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=180,
     )
-    assert done.returncode == 0, done.stderr
-    return {int(rank): text for rank, text in re.findall(r"RANK(\d) (rank .*)", done.stdout)}
+    assert process.returncode == 0, process.stderr
+    return {int(rank): text for rank, text in re.findall(r"RANK(\d) (rank .*)", process.stdout)}
 
 
 @pytest.mark.parametrize("launcher", STARTERS)
-def test_lightning_on_two_nodes_trains_as_below_torchrun(
-    two: Ground, lightning: str, below_torchrun: dict[int, str], launcher: str
+def test_lightning_on_two_nodes_trains_like_with_torchrun(
+    two: Ground, lightning: str, torchrun_output: dict[int, str], launcher: str
 ) -> None:
     cell = two.start(str(SCRIPT), "--launcher", launcher, "--", "1", "2", lightning)
     assert cell.code == 0, cell.report
-    assert {rank: cell.printed(f"RANK{rank}", rank) for rank in (0, 1)} == below_torchrun
-    assert below_torchrun[0] != below_torchrun[1]
+    assert {rank: cell.printed(f"RANK{rank}", rank) for rank in (0, 1)} == torchrun_output
+    assert torchrun_output[0] != torchrun_output[1]
 
 
 def test_lightning_with_too_few_devices_ends_before_its_first_step(one: Ground, lightning: str) -> None:
@@ -65,12 +65,12 @@ def test_lightning_with_too_few_devices_ends_before_its_first_step(one: Ground, 
     assert "devices=1" in cell.report["failure"]["text"]
 
 
-def test_the_timeout_of_a_strategy_applies_to_the_group(one: Ground, tmp_path: Path, lightning: str) -> None:
+def test_timeout_of_a_strategy_applies_to_the_group(one: Ground, tmp_path: Path, lightning: str) -> None:
     text = SCRIPT.read_text()
     assert 'strategy="ddp",' in text
     strategy = "lightning.pytorch.strategies.DDPStrategy(timeout=timedelta(seconds=5000))"
     text = text.replace('strategy="ddp",', f"strategy={strategy},")
-    script = tmp_path / "own.py"
+    script = tmp_path / "timeout.py"
     script.write_text(
         f"from datetime import timedelta\n{text}"
         "options = torch.distributed.group.WORLD._get_backend(torch.device('cpu')).options\n"

@@ -1,4 +1,4 @@
-"""A rank whose script ends while another one waits for it in a collective."""
+"""A rank whose script ends while another rank waits for it in a collective."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ REASON = "rank 1 ended the script after 3 collectives, but node0 rank 0 waits in
 
 
 @pytest.mark.parametrize(
-    ("launcher", "backend"), [("mpirun", "ccl"), ("torchrun", "ccl"), ("accelerate", "ccl"), ("mpirun", "gloo")]
+    ("launcher", "backend"),
+    [("mpirun", "ccl"), ("torchrun", "ccl"), ("accelerate", "ccl"), ("mpirun", "gloo")],
+    ids=["mpirun-ccl", "torchrun-ccl", "accelerate-ccl", "mpirun-gloo"],
 )
-def test_a_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
+def test_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
     orch: Orch, tmp_path: Path, launcher: str, backend: str
 ) -> None:
     (tmp_path / "uneven.py").write_text(SCRIPT)
     options = ["--ppn", "2", "--launcher", launcher, "--backend", backend]
-    done = orch("train", "uneven.py", *options, "--stall-timeout", "150")
-    assert done.returncode == 1
-    assert REASON in done.stdout
-    assert "cure: Give every rank the same number of batches" in done.stdout
+    process = orch("train", "uneven.py", *options, "--stall-timeout", "150")
+    assert process.returncode == 1
+    assert REASON in process.stdout
+    assert "cure: Give every rank the same number of batches" in process.stdout
     assert left_behind(last_run(tmp_path)) == []
 
 
@@ -45,13 +47,13 @@ import torch.distributed as dist
 dist.barrier()
 if dist.get_rank() == 0:
     works = [dist.isend(torch.ones(1), 1) for _ in range(3)]
-    time.sleep(13)  # longer than a rank may wait in vain
+    time.sleep(13)  # longer than orch lets a rank wait for an ended one
 print("TRAINED")
 """
 
 
-def test_a_rank_with_more_sends_than_others_may_continue_after_their_end(orch: Orch, tmp_path: Path) -> None:
+def test_rank_with_more_sends_than_others_may_continue_after_their_end(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "uneven.py").write_text(MORE_SENDS)
-    done = orch("train", "uneven.py", "--ppn", "2", "--backend", "gloo")
-    assert done.returncode == 0, done.stdout
-    assert "needs all ranks" not in done.stdout + done.stderr
+    process = orch("train", "uneven.py", "--ppn", "2", "--backend", "gloo")
+    assert process.returncode == 0, process.stdout
+    assert "needs all ranks" not in process.stdout + process.stderr

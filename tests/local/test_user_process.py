@@ -1,4 +1,4 @@
-"""What a user's script finds in its process: nothing of orch's in its way."""
+"""The process of a user's script, in which orch must not get in the way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,8 @@ from tests.local.test_train import last_run, log
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 
-# Names that modules and programs of orch have, or had.
-OURS = (
+# Names of modules and programs of orch.
+ORCH_NAMES = (
     "containers",
     "story",
     "training",
@@ -38,12 +37,12 @@ OURS = (
     "node",
     "pod",
 )
-LOOKS = """
+PRINT_IMPORTS = """
 import sys
 BEFORE = sorted({name.partition(".")[0] for name in sys.modules})
 import json, os
 
-import torch  # what it brings along is not orch's doing
+import torch  # the modules that it imports do not count
 bare = json.loads(os.popen(f"{sys.executable} -c 'import sys, json, torch;"
                            f" print(json.dumps(sorted(sys.modules)))'").read())
 known = {name.partition(".")[0] for name in bare} | set(sys.stdlib_module_names)
@@ -51,67 +50,67 @@ print("MODULES", sorted(set(BEFORE) - known - {"__main__", "__mp_main__"}))
 print("PATH", json.dumps([sys.path[0], sys.path[-1]]))
 
 import containers, story, facts, training
-print("OWN", all(one.USERS for one in (containers, story, facts, training)))
+print("OWN", all(module.USERS for module in (containers, story, facts, training)))
 sys.path.append(os.path.join(os.path.dirname(__file__), "more"))
 import agent, tail
 print("APPENDED", agent.USERS and tail.USERS)
-found = []
+importable = []
 for name in NAMES:
     try:
         __import__(name)
-        found.append(name)
+        importable.append(name)
     except ImportError:
         pass
-print("FOUND", found)
+print("IMPORTABLE", importable)
 """
 
 
-def said(text: str, word: str) -> Any:
-    (line,) = [one for one in text.splitlines() if one.startswith(f"{word} ")]
-    return line.removeprefix(f"{word} ")
+def value_of(log_text: str, name: str) -> str:
+    """Return what a script has printed after a name."""
+    (line,) = [line for line in log_text.splitlines() if line.startswith(f"{name} ")]
+    return line.removeprefix(f"{name} ")
 
 
-def test_a_script_imports_its_own_modules_and_none_of_orch(orch: Orch, tmp_path: Path) -> None:
-    beside, appended = ("containers", "story", "facts", "training"), ("agent", "tail")
+def test_script_imports_its_own_modules_and_none_of_orch(orch: Orch, tmp_path: Path) -> None:
+    local, appended = ("containers", "story", "facts", "training"), ("agent", "tail")
     (tmp_path / "more").mkdir()
-    for name in beside:
+    for name in local:
         (tmp_path / f"{name}.py").write_text("USERS = True\n")
     for name in appended:
         (tmp_path / "more" / f"{name}.py").write_text("USERS = True\n")
-    names = tuple(name for name in OURS if name not in beside + appended)
-    (tmp_path / "looks.py").write_text(LOOKS.replace("NAMES", repr(names)))
-    done = orch("train", "looks.py", "--ppn", "1", "--backend", "gloo")
-    assert done.returncode == 0, done.stdout + done.stderr
+    names = tuple(name for name in ORCH_NAMES if name not in local + appended)
+    (tmp_path / "imports.py").write_text(PRINT_IMPORTS.replace("NAMES", repr(names)))
+    process = orch("train", "imports.py", "--ppn", "1", "--backend", "gloo")
+    assert process.returncode == 0, process.stdout + process.stderr
     text = log(last_run(tmp_path), 0)
-    assert said(text, "MODULES") == "['orch_node']"
-    assert said(text, "OWN") == said(text, "APPENDED") == "True"
-    assert said(text, "FOUND") == "[]"
-    first, last = json.loads(said(text, "PATH"))
-    assert (first, Path(last).name) == (str(tmp_path), "lib"), "ours comes last"
+    assert value_of(text, "MODULES") == "['orch_node']"
+    assert value_of(text, "OWN") == value_of(text, "APPENDED") == "True"
+    assert value_of(text, "IMPORTABLE") == "[]"
+    first, last = json.loads(value_of(text, "PATH"))
+    assert (first, Path(last).name) == (str(tmp_path), "lib"), "the path of orch is last"
 
 
 @pytest.mark.parametrize("name", ["node.py", "agent.py"])
-def test_a_script_that_is_called_like_a_program_of_orch(orch: Orch, tmp_path: Path, name: str) -> None:
-    """It has stack traces, and it is ended."""
+def test_script_named_like_a_program_of_orch_is_traced_and_ended(orch: Orch, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(
         "import time, torch.distributed as dist\n"
-        "def waits_for_ever():\n    time.sleep(100)\n"
+        "def wait_forever():\n    time.sleep(100)\n"
         "dist.barrier()\n"
         "if dist.get_rank() == 1: raise ValueError('boom')\n"
-        "waits_for_ever()\n"
+        "wait_forever()\n"
     )
-    done = orch("train", name, "--ppn", "2", "--backend", "gloo")
-    assert done.returncode == 1
-    assert "rank 1 on node0 exited with code 1" in done.stdout
+    process = orch("train", name, "--ppn", "2", "--backend", "gloo")
+    assert process.returncode == 1
+    assert "rank 1 on node0 exited with code 1" in process.stdout
     run = last_run(tmp_path)
-    assert "in waits_for_ever" in (run / "stacks" / "rank-0.txt").read_text()
-    end = json.loads((run / "outcome.json").read_text())["nodes"]["node0"]
-    assert end["left"] == []
+    assert "in wait_forever" in (run / "stacks" / "rank-0.txt").read_text()
+    outcome = json.loads((run / "outcome.json").read_text())
+    assert outcome["nodes"]["node0"]["left"] == []
 
 
-# A script, or a library such as Lightning, that takes a signal of the batch system for itself where
-# nobody else has; then rank 1 fails, and rank 0 is asked for its stack traces.
-HANDLES = """
+# Handle a signal of the batch system, unless it has a handler, like Lightning does. Then rank 1
+# fails, and the supervisor requests the stack traces of rank 0.
+HANDLE_SIGNAL = """
 import os, signal, sys, time
 import torch.distributed as dist
 
@@ -120,17 +119,17 @@ called = []
 if signal.getsignal(NUMBER) in (None, signal.SIG_DFL):
     signal.signal(NUMBER, lambda number, frame: (called.append(number), print("CALLED")))
 dist.barrier()
-if NUMBER == signal.SIGUSR2:  # a batch system to every process; hydra would die of this one
+if NUMBER == signal.SIGUSR2:  # to every process, as a batch system sends it; hydra would die of it
     os.kill(os.getpid(), NUMBER)
     os.kill(os.getppid(), NUMBER)
-elif dist.get_rank() == 0:  # to the launcher, which passes it on
-    above = os.getppid()
-    while not open(f"/proc/{above}/comm").read().startswith("mpiexec"):
-        above = int(open(f"/proc/{above}/stat").read().rpartition(")")[2].split()[1])
-    os.kill(above, NUMBER)
+elif dist.get_rank() == 0:  # to the launcher, which forwards it
+    launcher = os.getppid()
+    while not open(f"/proc/{launcher}/comm").read().startswith("mpiexec"):
+        launcher = int(open(f"/proc/{launcher}/stat").read().rpartition(")")[2].split()[1])
+    os.kill(launcher, NUMBER)
 while not called:
     time.sleep(0.01)
-time.sleep(3)  # longer than between two looks of orch
+time.sleep(3)  # longer than the interval between two checks of orch
 dist.barrier()
 if dist.get_rank() == 1:
     sys.exit(3)
@@ -138,25 +137,23 @@ time.sleep(100)
 """
 
 
-def handles(orch: Orch, folder: Path, name: str) -> Path:
-    (folder / "handles.py").write_text(HANDLES.replace("signal.SIGNAL", f"signal.{name}"))
-    done = orch("train", "handles.py", "--ppn", "2", "--backend", "gloo")
-    assert done.returncode == 1
-    assert "rank 1 on node0 exited with code 3" in done.stdout, done.stdout
-    return last_run(folder)
-
-
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
-def test_a_handler_of_the_script_s_is_its_own(orch: Orch, tmp_path: Path, name: str) -> None:
-    run = handles(orch, tmp_path, name)
-    assert log(run, 0).count("CALLED") == 1, "and not once more, for stack traces"
-    assert "handles.py" in (run / "stacks" / "rank-0.txt").read_text(), "which are there"
+def test_signal_handler_of_the_script_is_called_and_stack_traces_are_taken(
+    orch: Orch, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "handles.py").write_text(HANDLE_SIGNAL.replace("signal.SIGNAL", f"signal.{name}"))
+    process = orch("train", "handles.py", "--ppn", "2", "--backend", "gloo")
+    assert process.returncode == 1
+    assert "rank 1 on node0 exited with code 3" in process.stdout, process.stdout
+    run = last_run(tmp_path)
+    assert log(run, 0).count("CALLED") == 1, "stack traces use another signal"
+    assert "handles.py" in (run / "stacks" / "rank-0.txt").read_text()
 
 
-def test_a_script_that_takes_the_signal_of_the_stack_traces(tmp_path: Path) -> None:
-    (tmp_path / "handles.py").write_text(HANDLES.replace("signal.SIGNAL", "signal.SIGUSR2"))
+def test_script_that_handles_the_stack_signal_has_no_stack_traces(tmp_path: Path) -> None:
+    (tmp_path / "handles.py").write_text(HANDLE_SIGNAL.replace("signal.SIGNAL", "signal.SIGUSR2"))
     environment = orch_environment(tmp_path) | {"ORCH_STACK_SIGNAL": "USR2"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli.main", "train", "handles.py", "--ppn", "2", "--backend", "gloo"],
         cwd=tmp_path,
         env=environment,
@@ -164,19 +161,19 @@ def test_a_script_that_takes_the_signal_of_the_stack_traces(tmp_path: Path) -> N
         text=True,
         timeout=170,
     )
-    assert done.returncode == 1
+    assert process.returncode == 1
     run = last_run(tmp_path)
     text = log(run, 0)
-    assert text.count("CALLED") == 1, "orch leaves it alone"
+    assert text.count("CALLED") == 1, "the supervisor does not send it"
     assert "orch: the script handles SIGUSR2 itself" in text
     assert '"event": "unanswered"' in (run / "events.jsonl").read_text()
     assert not (run / "stacks" / "rank-0.txt").exists()
 
 
-def test_a_signal_that_is_none_is_told(orch: Orch, tmp_path: Path) -> None:
+def test_unknown_stack_signal_fails_with_its_name(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     plan = orch("train", "x.py", "--ppn", "1", "--dry-run").stdout
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh"],
         input=plan,
         cwd=tmp_path,
@@ -185,12 +182,12 @@ def test_a_signal_that_is_none_is_told(orch: Orch, tmp_path: Path) -> None:
         timeout=120,
         env={**os.environ, "ORCH_STACK_SIGNAL": "SIGNOTHING"},
     )
-    assert done.returncode == 1
+    assert process.returncode == 1
     outcome = json.loads((last_run(tmp_path) / "outcome.json").read_text())
     assert "ORCH_STACK_SIGNAL is 'SIGNOTHING'" in outcome["first_failure"]["text"]
 
 
-TALKS = """
+COMMUNICATE = """
 import torch
 import torch.distributed as dist
 
@@ -201,32 +198,32 @@ print("done")
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_oneccl_says_nothing_of_settings_that_are_orch_s(orch: Orch, tmp_path: Path, launcher: str) -> None:
-    (tmp_path / "talks.py").write_text(TALKS)
-    words = ("--ppn", "2", "--backend", "ccl", "--launcher", launcher)
-    assert orch("train", "talks.py", *words).returncode == 0
+def test_oneccl_does_not_warn_of_settings_of_orch(orch: Orch, tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "communicate.py").write_text(COMMUNICATE)
+    options = ("--ppn", "2", "--backend", "ccl", "--launcher", launcher)
+    assert orch("train", "communicate.py", *options).returncode == 0
     run = last_run(tmp_path)
     for rank in (0, 1):
         assert log(run, rank) == "done\n"
 
 
-def test_oneccl_s_warnings_of_a_user_s_own_settings_stay(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "talks.py").write_text(TALKS)
-    plan = orch("train", "talks.py", "--ppn", "2", "--backend", "ccl", "--dry-run").stdout
-    own = {"CCL_RS_CHUNK_COUNT": "2", "CCL_MAX_SHORT_SIZE": "1024"}
-    done = subprocess.run(
-        ["sh"], input=plan, cwd=tmp_path, text=True, capture_output=True, timeout=120, env={**os.environ, **own}
+def test_oneccl_warns_of_settings_of_the_user(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "communicate.py").write_text(COMMUNICATE)
+    plan = orch("train", "communicate.py", "--ppn", "2", "--backend", "ccl", "--dry-run").stdout
+    variables = {"CCL_RS_CHUNK_COUNT": "2", "CCL_MAX_SHORT_SIZE": "1024"}
+    process = subprocess.run(
+        ["sh"], input=plan, cwd=tmp_path, text=True, capture_output=True, timeout=120, env={**os.environ, **variables}
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     run = last_run(tmp_path)
-    warned = [line.partition("|CCL_WARN| ")[2] for line in log(run, 0).splitlines()]
-    assert [line[:40] for line in warned if line] == [
+    warnings = [line.partition("|CCL_WARN| ")[2] for line in log(run, 0).splitlines()]
+    assert [line[:40] for line in warnings if line] == [
         "value of CCL_MAX_SHORT_SIZE changed to b",
         "value of CCL_RS_CHUNK_COUNT changed to b",
     ]
 
 
-REPORTS_NONSENSE = r"""
+INVALID_REPORTS = r"""
 import json, os, torch
 import torch.distributed as dist
 from orch_node import report
@@ -247,11 +244,11 @@ if os.environ["RANK"] == "1":
 """
 
 
-def test_a_script_that_reports_nonsense_trains_to_its_end(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "nonsense.py").write_text(REPORTS_NONSENSE)
-    done = orch("train", "nonsense.py", "--ppn", "2", "--backend", "gloo")
-    assert done.returncode == 0, done.stdout + done.stderr
-    notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+def test_script_with_invalid_reports_finishes_its_training(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "reports.py").write_text(INVALID_REPORTS)
+    process = orch("train", "reports.py", "--ppn", "2", "--backend", "gloo")
+    assert process.returncode == 0, process.stdout + process.stderr
+    notes = [line for line in process.stdout.splitlines() if line.startswith("note: ")]
     assert [line.partition(" could")[0] for line in notes] == [
         "note: 1 event without a rank",
         "note: 7 events of rank 0",
@@ -259,17 +256,17 @@ def test_a_script_that_reports_nonsense_trains_to_its_end(orch: Orch, tmp_path: 
     ]
     assert "progress: step is 'three', not a number" in notes[1]
     assert "exit is an event of orch's own" in notes[1]
-    assert "loss 1.5000" in done.stderr
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "[/f1]\\x1b" in done.stdout
+    assert "loss 1.5000" in process.stderr
+    assert "\x1b" not in process.stdout + process.stderr
+    assert "[/f1]\\x1b" in process.stdout
     run = last_run(tmp_path)
     text = log(run, 1)
     assert text.count("orch: report(): progress: step is 'three'") == 1
     assert "event, time: orch's own" in text
-    told = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    assert [one["code"] for one in told if one["event"] == "exit"] == [0, 0]
-    assert len([one for one in told if one["event"] in ("outcome", "launched")]) == 1
-    shown = orch("runs", "show")
-    assert shown.returncode == 0
-    assert "\n".join(notes) in shown.stdout
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event["code"] for event in events if event["event"] == "exit"] == [0, 0]
+    assert len([event for event in events if event["event"] in ("outcome", "launched")]) == 1
+    show = orch("runs", "show")
+    assert show.returncode == 0
+    assert "\n".join(notes) in show.stdout
     assert "\\x1b[31mred" in orch("logs").stdout

@@ -1,4 +1,4 @@
-"""What may be removed of /dev/shm when a run has ended: never anybody's data."""
+"""The removal of segments in /dev/shm after a run, but never of data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from orch_node.agent import processes, shared_memory
 from orch_node.agent.cleanup import segments
 
-# Opens each file of its arguments, and keeps it open until it is told to end.
-HOLDS = """
+# Opens the files of its arguments until standard input has a line.
+OPEN_FILES = """
 import sys
 files = [open(path, "ab") for path in sys.argv[1:]]
 print(1, flush=True)
@@ -27,15 +27,15 @@ class Holder:
 
     def __init__(self, *paths: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDS, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", OPEN_FILES, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self.process.stdout is not None
         self.process.stdout.readline()
 
-    def look(self) -> processes.Process:
-        found = processes.read_process(self.process.pid, [])
-        assert found is not None
-        return found
+    def read(self) -> processes.Process:
+        process = processes.read_process(self.process.pid, [])
+        assert process is not None
+        return process
 
     def end(self) -> None:
         self.process.kill()
@@ -44,7 +44,7 @@ class Holder:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A mark for names in /dev/shm; what has it is removed at the end."""
+    """Return a path in /dev/shm; it and paths with similar names are removed after the test."""
     mark = f"{os.getpid()}_7"
     shm = Path(shared_memory.SHM)
     yield shm / f"torch_{mark}"
@@ -52,117 +52,117 @@ def memory() -> Iterator[Path]:
         path.unlink()
 
 
-def used(notes: Path, *paths: Path) -> None:
-    """A process of the run has these open, and ends."""
+def use_and_end(notes: Path, *paths: Path) -> None:
+    """Open files in a process of the run, and end it."""
     holder = Holder(*paths)
-    shared_memory.note_usage(notes, [holder.look()])
-    assert shared_memory.remove(notes).removed == (), "they are in use"
+    shared_memory.note_usage(notes, [holder.read()])
+    assert shared_memory.remove(notes).removed == (), "segments in use stay"
     holder.end()
 
 
-def test_what_a_library_has_left_is_removed(tmp_path: Path, memory: Path) -> None:
+def test_segment_of_a_library_is_removed(tmp_path: Path, memory: Path) -> None:
     notes = tmp_path / "shm.json"
     shared_memory.begin(notes)
-    used(notes, memory)
+    use_and_end(notes, memory)
     assert shared_memory.remove(notes).removed == (str(memory),)
     shared_memory.forget(notes)
     assert not notes.exists()
 
 
-def test_what_was_there_before_the_run_stays(tmp_path: Path, memory: Path) -> None:
-    """A rank reads its data from /dev/shm, where its user has put them; under any name."""
+def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None:
+    """Ranks may read data that users keep in /dev/shm, under any name."""
     notes = tmp_path / "shm.json"
     data = memory.with_name(f"data-{memory.name}.npy")
     for path in (memory, data):
         path.write_bytes(b"data of a user")
     shared_memory.begin(notes)
-    used(notes, memory, data)
+    use_and_end(notes, memory, data)
     assert shared_memory.remove(notes) == shared_memory.Removal()
     assert memory.exists()
     assert data.exists()
 
 
-def test_an_agent_that_comes_back_knows_what_was_there_before(tmp_path: Path, memory: Path) -> None:
+def test_second_agent_of_a_run_knows_what_was_there_before_it(tmp_path: Path, memory: Path) -> None:
     notes = tmp_path / "shm.json"
     shared_memory.begin(notes)
     memory.write_bytes(b"of the run")
     shared_memory.begin(notes)
-    used(notes, memory)
+    use_and_end(notes, memory)
     assert shared_memory.remove(notes).removed == (str(memory),)
 
 
-def test_what_no_library_calls_so_is_told_and_left(tmp_path: Path, memory: Path) -> None:
+def test_segment_with_an_unknown_name_is_reported_and_stays(tmp_path: Path, memory: Path) -> None:
     notes = tmp_path / "shm.json"
     shared_memory.begin(notes)
     cache = memory.with_name(f"cache-{memory.name}")
-    used(notes, cache, memory)
+    use_and_end(notes, cache, memory)
     removal = shared_memory.remove(notes)
     assert removal == shared_memory.Removal(removed=(str(memory),), remaining=(str(cache),))
     shared_memory.forget(notes)
-    assert shared_memory.remove(notes).remaining == (str(cache),), "it is told until it is gone"
+    assert shared_memory.remove(notes).remaining == (str(cache),), "it is reported as long as it exists"
 
 
-def test_what_another_process_uses_is_left(tmp_path: Path, memory: Path) -> None:
+def test_segment_that_another_process_uses_stays(tmp_path: Path, memory: Path) -> None:
     notes = tmp_path / "shm.json"
     shared_memory.begin(notes)
-    other = Holder(memory)
-    used(notes, memory)
+    user = Holder(memory)
+    use_and_end(notes, memory)
     assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
-    other.end()
+    user.end()
     assert shared_memory.remove(notes).removed == (str(memory),)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
-def test_what_belongs_to_another_user_is_left(tmp_path: Path, memory: Path) -> None:
+def test_segment_of_another_user_stays(tmp_path: Path, memory: Path) -> None:
     notes = tmp_path / "shm.json"
     shared_memory.begin(notes)
     memory.touch()
     os.chown(memory, 65534, 65534)
-    used(notes, memory)
+    use_and_end(notes, memory)
     assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
 
 
-def test_a_folder_there_is_left_whole(tmp_path: Path, memory: Path) -> None:
+def test_folder_stays(tmp_path: Path, memory: Path) -> None:
     notes = tmp_path / "shm.json"
     folder = memory.with_name(f"folder-{memory.name}")
     shared_memory.begin(notes)
     folder.mkdir()
     try:
         inside = folder / "torch_1_2"
-        used(notes, inside)
+        use_and_end(notes, inside)
         assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(folder),))
         inside.unlink()
     finally:
         folder.rmdir()
 
 
-def test_another_file_of_the_same_name_is_left(tmp_path: Path, memory: Path) -> None:
+def test_new_file_with_the_name_of_a_segment_stays(tmp_path: Path, memory: Path) -> None:
     notes = tmp_path / "shm.json"
     shared_memory.begin(notes)
-    used(notes, memory)
+    use_and_end(notes, memory)
     memory.rename(f"{memory}-renamed")
     memory.write_bytes(b"of somebody else")
     assert shared_memory.remove(notes) == shared_memory.Removal()
     assert memory.exists()
 
 
-def test_notes_are_input(tmp_path: Path, memory: Path) -> None:
-    """Whoever may write in a run's folder has nothing removed outside of /dev/shm by it."""
+def test_notes_cannot_remove_files_outside_of_shared_memory(tmp_path: Path, memory: Path) -> None:
+    """Distrust the notes: somebody else may have access to the run's folder."""
     outside = tmp_path / "torch_1_2"
     outside.write_bytes(b"data")
-    at = outside.stat().st_ino
+    inode = outside.stat().st_ino
     for name in (str(outside), f"../..{outside}", "..", "torch_1_2/../x"):
         notes = tmp_path / "shm.json"
-        notes.write_text(json.dumps({"before": {}, "used": {name: at}}))
+        notes.write_text(json.dumps({"before": {}, "used": {name: inode}}))
         assert shared_memory.remove(notes) == shared_memory.Removal()
-    for text in ("[]", "{", json.dumps({str(outside): at}), '{"used": {"x": "y"}}'):
+    for text in ("[]", "{", json.dumps({str(outside): inode}), '{"used": {"x": "y"}}'):
         notes.write_text(text)
         assert shared_memory.remove(notes) == shared_memory.Removal()
     assert outside.exists()
 
 
 def test_openmp_registration_of_a_killed_process_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process keeps its registration neither open nor mapped; only the name tells whose it is."""
+    """Only the name of a registration shows whose it is: it is neither open nor mapped."""
     # A folder of the test: the begin() of any run on this machine removes registrations of dead processes.
     monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/")
     notes = tmp_path / "shm.json"
@@ -170,7 +170,7 @@ def test_openmp_registration_of_a_killed_process_is_removed(tmp_path: Path, monk
     holder = Holder()
     registered = Path(shared_memory.SHM, f"__KMP_REGISTERED_LIB_{holder.process.pid}_{os.getuid()}")
     registered.write_bytes(b"x")
-    shared_memory.note_usage(notes, [holder.look()])
+    shared_memory.note_usage(notes, [holder.read()])
     holder.end()
     assert shared_memory.remove(notes).removed == (str(registered),)
 
@@ -198,21 +198,21 @@ def test_registrations_of_dead_processes_are_removed_before_the_next_run(tmp_pat
             path.unlink(missing_ok=True)
 
 
-def test_what_dead_runs_have_left_is_told_apart(tmp_path: Path, memory: Path) -> None:
+def test_segments_of_dead_runs_are_divided_into_removable_and_remaining(tmp_path: Path, memory: Path) -> None:
     run = tmp_path / "a-run"
     run.mkdir()
     notes = run / "shm-node0.json"
     shared_memory.begin(notes)
     cache = memory.with_name(f"cache-{memory.name}")
-    used(notes, cache, memory)
-    removable, left = segments(str(tmp_path), set())
+    use_and_end(notes, cache, memory)
+    removable, remaining = segments(str(tmp_path), set())
     assert removable == {"a-run": (str(memory),)}
-    assert left == {"a-run": (str(cache),)}
+    assert remaining == {"a-run": (str(cache),)}
     assert segments(str(tmp_path), {"a-run"}) == ({}, {})
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("name", "is_known"),
     [
         ("Intel_MPI_qHw4lB", True),
         ("mpich_shar_tmpAb3dE9", True),
@@ -226,14 +226,14 @@ def test_what_dead_runs_have_left_is_told_apart(tmp_path: Path, memory: Path) ->
         ("torch_weights.pt", False),
         ("train.npy", False),
         ("sem.mine", False),
-        ("psm_1a2b3c4d", False),  # Python's SharedMemory: a user's own
+        ("psm_1a2b3c4d", False),  # Python's SharedMemory, which users choose
         ("ccl_dataset.bin", False),
     ],
 )
-def test_names_of_libraries(name: str, known: bool) -> None:
-    assert bool(shared_memory.LIBRARY_NAMES.fullmatch(name)) == known
+def test_library_names(name: str, is_known: bool) -> None:
+    assert bool(shared_memory.LIBRARY_NAMES.fullmatch(name)) == is_known
 
 
-def test_no_segments_where_there_is_no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_are_empty_without_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "SHM", f"{tmp_path}/none/")
     assert shared_memory.segments() == {}
