@@ -358,7 +358,7 @@ def test_a_kernel_for_another_torch_is_not_loaded(tmp_path: Any, monkeypatch: py
     (package / "_built.py").write_text('VERSION = "1"\nTORCH = "2.8.0"\n')
     problem = module.problem_with_kernel()
     assert problem is not None
-    assert problem.startswith("it was built for torch 2.8.0, this is ")
+    assert problem.startswith("it was built for torch 2.8.0, not ")
     here = torch.__version__.split("+")[0]
     (package / "_built.py").write_text(f'TORCH = "{here}"\n')
     assert "cannot be loaded" in str(module.problem_with_kernel())
