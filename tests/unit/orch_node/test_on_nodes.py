@@ -94,6 +94,19 @@ def test_a_log_that_grows_by_stack_traces_is_no_progress() -> None:
     assert ranks.seconds_since_progress(63.0) == 0.0
 
 
+def test_idle_ranks_make_no_progress() -> None:
+    ranks = tracker("node0", "node0")
+    for rank in (0, 1):
+        told(ranks, Joined(rank=rank), Heartbeat(rank=rank, collectives=3))
+    ranks.take(Heartbeat(rank=0, collectives=3, idle=True), 30.0)
+    assert not ranks.all_idle()
+    ranks.take(Heartbeat(rank=1, collectives=3, idle=True), 31.0)
+    assert ranks.all_idle()
+    assert ranks.seconds_since_progress(32.0) == 30.0
+    ranks.take(Heartbeat(rank=1, collectives=4), 33.0)
+    assert not ranks.all_idle()
+
+
 def test_ranks_that_have_ended_are_not_behind() -> None:
     ranks = told(tracker("node0", "node1"), Joined(rank=0), Joined(rank=1), Exited(rank=0))
     assert ranks.describe_missing_ranks() == "1 of 2 ranks have ended; no progress of node1 rank 1"

@@ -73,7 +73,7 @@ LINES = {
     "started": {"node": "node0", "pid": 2, "wrapper": 1, "host": "h"},
     "joined": {"node": "node0", "pid": 2, "cpus": [0, 1], "threads": 2, "backend": "ccl", "torch": "2.13.0"},
     "first_step": {"torch_seed": 2**63},
-    "pulse": {"collectives": 3, "world_collectives": 2, "point_to_point": 1, "steps": 2, "log": 100},
+    "pulse": {"collectives": 3, "world_collectives": 2, "point_to_point": 1, "steps": 2, "log": 100, "idle": False},
     "script_ended": {"world_collectives": 2, "trained": True},
     "progress": {"phase": "train", "step": 3, "steps": 40, "loss": 1.5, "epoch": 2},
     "result": {"train_samples_per_second": 320.0, "after": {"em": 20.5}},

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import ModuleType
 
 from orch_node import events
@@ -18,6 +19,8 @@ from orch_node.protocol.events import STEPS_PER_SECOND, Heartbeat, Progress
 from orch_node.rank import communication
 
 SECONDS = 2.0
+IDLE_SECONDS = 20.0  # without progress, after which a rank that uses no CPU is idle
+IDLE_CPU_SHARE = 0.2  # of one core; a rank that waits in a collective of ccl polls and sleeps
 MAX_REPORTS = 2000  # about so many progress reports in all: a long run reports less often
 
 
@@ -53,14 +56,24 @@ def log_size() -> int:
 
 def send_heartbeats(torch: ModuleType, steps: Callable[[], int], callbacks: Sequence[Callable[[], None]]) -> None:
     last_sent = Heartbeat()
+    sent_at, cpu_then = time.monotonic(), time.process_time()
     while True:
         for callback in callbacks:
             callback()
         heartbeat = current(torch, steps())
-        if heartbeat != last_sent:
+        if heartbeat != replace(last_sent, idle=False):
             events.send(heartbeat)
             last_sent = heartbeat
+            sent_at, cpu_then = time.monotonic(), time.process_time()
+        elif not last_sent.idle and is_idle(time.monotonic() - sent_at, time.process_time() - cpu_then):
+            last_sent = replace(heartbeat, idle=True)
+            events.send(last_sent)
         time.sleep(SECONDS)
+
+
+def is_idle(seconds: float, cpu_seconds: float) -> bool:
+    """Return whether a rank that made no progress for so long computed nothing in this time."""
+    return seconds >= IDLE_SECONDS and cpu_seconds < IDLE_CPU_SHARE * seconds
 
 
 class StepProgress:

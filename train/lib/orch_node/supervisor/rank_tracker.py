@@ -50,7 +50,8 @@ class RankTracker:
 
     def take(self, event: Event, now: float) -> None:
         """Update the ranks with an event."""
-        if isinstance(event, PROGRESS_EVENTS) and not self.is_log_of_traces(event, now):
+        idle = isinstance(event, Heartbeat) and event.idle
+        if isinstance(event, PROGRESS_EVENTS) and not idle and not self.is_log_of_traces(event, now):
             self.last_progress = now
         failures.add_event(self.ends, event)
         if isinstance(event, Started):
@@ -151,6 +152,11 @@ class RankTracker:
         counts = self.collectives()
         furthest = max(counts.values(), default=0)
         return [rank for rank, count in counts.items() if count < furthest]
+
+    def all_idle(self) -> bool:
+        """Return whether all ranks whose scripts have not ended use no CPU and make no progress."""
+        waiting = self.waiting()
+        return bool(waiting) and all(self.heartbeats.get(rank, Heartbeat()).idle for rank in waiting)
 
     def describe_missing_ranks(self) -> str:
         """Return in one line which ranks are missing or behind."""

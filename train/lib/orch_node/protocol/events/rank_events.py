@@ -72,6 +72,7 @@ class Heartbeat(Event):
         collectives: of all groups.
         world_collectives: of the default group, in which every rank takes part.
         point_to_point: sends and receives.
+        idle: whether the rank has used almost no CPU time since a count grew.
     """
 
     kind = "pulse"
@@ -80,6 +81,7 @@ class Heartbeat(Event):
     point_to_point: int = 0
     steps: int = 0
     log: int = 0
+    idle: bool = False
 
 
 STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch adds
