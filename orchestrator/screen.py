@@ -1,7 +1,7 @@
-"""The one place where text goes to the screen. Text may come from nodes: it is shown, not obeyed.
+"""Output on the terminal, with control characters escaped, because text may come from nodes.
 
-Characters that move a terminal (escapes and other controls, but for tabs and newlines), that turn
-the direction of writing, or that no encoding has are shown by their numbers.
+Control characters other than tab and newline, characters that change the writing direction, and
+surrogates are printed as their code points.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-CLOSED = 128 + signal.SIGPIPE  # as a shell reports a program that SIGPIPE has ended
+CLOSED = 128 + signal.SIGPIPE  # a shell's exit code for a program that SIGPIPE has ended
 CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
-LINES = {0x2028, 0x2029}  # that are none for grep
+LINES = {0x2028, 0x2029}  # line separators that grep does not split at
 DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 SURROGATES = range(0xD800, 0xE000)
 SHOWN = {
@@ -30,12 +30,19 @@ SHOWN = {
 
 
 def harmless(text: str) -> str:
+    """Return the text with control characters replaced by their code points."""
     return text.replace("\r\n", "\n").translate(SHOWN)
 
 
 def say(text: object, *, err: bool = False, nl: bool = True, program: bool = False) -> None:
-    """On standard output, or on standard error. `program`: the text is one, or a manifest; where it
-    goes to a file or a pipe it stays what it is."""
+    """Print text with control characters escaped.
+
+    Args:
+        text: The text.
+        err: Print on standard error instead of standard output.
+        nl: Append a newline.
+        program: The text is a script or manifest, which is unchanged in a file or a pipe.
+    """
     stream = sys.stderr if err else sys.stdout
     shown = str(text) if program and not stream.isatty() else harmless(str(text))
     try:
@@ -74,7 +81,7 @@ closed_output = ClosedOutput()
 
 
 def prepare() -> None:
-    """What a terminal's encoding does not have is shown by its number, and is no error."""
+    """Escape characters that the terminal's encoding lacks, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError, ValueError):
@@ -82,8 +89,10 @@ def prepare() -> None:
 
 
 def console(*, stderr: bool = True) -> Console:
-    """Return a console for progress, on standard error or standard output. Nothing in a text is
-    markup, or a name of a picture; texts have to be made harmless before."""
+    """Return a console for progress on standard error or standard output.
+
+    It interprets neither markup nor emoji names. Callers pass text through harmless() first.
+    """
     from rich.console import Console
 
     class EndingConsole(Console):

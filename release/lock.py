@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from orchestrator import load
-from orchestrator.operations.setup import OF_CUDA, TOOLS
+from orchestrator.operations.setup import CUDA_PREFIXES, TOOLS
 from orchestrator.provisioning.lock import LOCKS, UNLOCKED, LockedPackage, parse_lock
 from orchestrator.provisioning.wheelhouse import UV
 from orchestrator.stacks.matrix import builds_bindings
@@ -58,7 +58,9 @@ def write_lock(stack: Stack) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     packages = [
-        package for package in parse_lock(path) if package.name not in UNLOCKED and not package.name.startswith(OF_CUDA)
+        package
+        for package in parse_lock(path)
+        if package.name not in UNLOCKED and not package.name.startswith(CUDA_PREFIXES)
     ]
     packages.sort(key=lambda package: (package.name, package.pin))
     path.write_text(HEADER + "".join(map(render, packages)))

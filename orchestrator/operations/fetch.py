@@ -1,4 +1,4 @@
-"""`orch fetch`: what a run has written, brought to this machine."""
+"""Copy the output of a run to this machine."""
 
 from __future__ import annotations
 
@@ -15,46 +15,52 @@ from orchestrator.targets.interface import RunHandle, Wanted
 FETCHED = "fetched.json"
 
 
-def fetch(handle: RunHandle, wanted: Wanted, listener: FetchListener) -> Collected:
-    """Without a `source` the run's output is meant.
+def fetch(handle: RunHandle, request: Wanted, listener: FetchListener) -> Collected:
+    """Copy files of a run to this machine and record them in fetched.json.
 
-    Raises RequestError for what there cannot be, ExecuteError for what fails.
+    Args:
+        handle: The run.
+        request: The files. Without a `source`, the run's output folder.
+        listener: Receives the progress.
+
+    Raises:
+        RequestError: If the output folder is unknown, or no file matches.
+        ExecuteError: If the copy fails.
     """
-    wanted = replace(wanted, source=wanted.source or output_of(handle))
-    found = handle.fetch(wanted, listener)
-    if wanted.only and not found.files and not found.left_out:
+    request = replace(request, source=request.source or output_of(handle))
+    collected = handle.fetch(request, listener)
+    if request.only and not collected.files and not collected.left_out:
         raise RequestError(
-            f"Nothing in {wanted.source} matches {' or '.join(wanted.only)}.",
-            hint="Without --only all files are fetched.",
+            f"No file in {request.source} matches {' or '.join(request.only)}.", hint="To fetch all files, omit --only."
         )
-    files = [{"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in found.files]
-    value = {"schema": 1, "from": wanted.source, "folder": str(found.folder), "files": files}
+    files = [{"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in collected.files]
+    value = {"schema": 1, "from": request.source, "folder": str(collected.folder), "files": files}
     write_json(handle.folder / FETCHED, value)
-    return found
+    return collected
 
 
 def output_of(handle: RunHandle) -> str:
     """Return the folder that the script writes to.
 
     Raises:
-        RequestError: if it is not known.
+        RequestError: If it is unknown.
     """
     folder = find_output(handle)
     if folder is None:
         raise RequestError(
-            f"{handle.record.recipe} is a script of its own: where it writes, only it knows.",
-            hint="Name the folder on the node: --from /path/of/its/output.",
+            f"The output folder of {handle.record.recipe} is unknown, because it is your own script.",
+            hint="Name the folder on the node: --from /path/to/output.",
         )
     return folder
 
 
 def find_output(handle: RunHandle) -> str | None:
-    """Return the folder of the last --output_dir that the script got, or None without one."""
+    """Return the last --output_dir among the script's arguments, the recipe's folder, or None."""
     record, folder = handle.record, handle.record.output_dir
     arguments = store.load(handle.folder).origin.script_args
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         option, is_joined, value = argument.partition("=")
         if option in ("--output_dir", "--output-dir"):
             folder = value if is_joined else following
-    is_here = not record.node0.via and not record.location
-    return str(Path(folder).absolute()) if folder and is_here else folder
+    is_local = not record.node0.via and not record.location
+    return str(Path(folder).absolute()) if folder and is_local else folder

@@ -1,4 +1,4 @@
-"""`orch image`: lay out a context, let the engine build it, save it to a file, push it."""
+"""Build, save and push the container image of a stack."""
 
 from __future__ import annotations
 
@@ -20,19 +20,27 @@ from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.stacks.image import GLIBC, Image, python_of
 
-LARGE_BYTES = 20_000_000  # of a wheel
+LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a layer of their own
 SLIM = ("slim.py", "symbols.py")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 def lay_out(
-    image: Image, context: Path, find_links: tuple[str, ...], python: str | None, tell: Callable[[str], None]
+    image: Image, context: Path, find_links: tuple[str, ...], python: str | None, notify: Callable[[str], None]
 ) -> None:
-    """Fill a folder with the Dockerfile, the stack's wheels and orch's programs."""
+    """Create the build context: the Dockerfile, the stack's wheels and orch's programs.
+
+    Args:
+        image: The image.
+        context: The folder of the build context.
+        find_links: Folders of wheels that no index has.
+        python: Python version of the base image, or None to derive it from the name.
+        notify: Receives the progress of slow steps.
+    """
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
     for line in wheelhouse.slow_steps(stack, target, find_links):
-        tell(line)
+        notify(line)
     house = wheelhouse.prepare_wheelhouse(stack, target, find_links)
     lay_wheels(house.folder, house.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
@@ -43,60 +51,78 @@ def lay_out(
 
 
 def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:
-    """The large ones, torch before all, apart: they change seldom, and are a layer of their own."""
+    """Link the wheels into the folders `large` and `other`.
+
+    Large wheels, such as torch, change rarely and get a layer of their own.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     for wheel in wheels:
-        part = folder / ("large" if wheel.size >= LARGE_BYTES else "other")
+        part = folder / ("large" if wheel.size >= LARGE_WHEEL_BYTES else "other")
         part.mkdir(parents=True, exist_ok=True)
         link_or_copy(house / wheel.file, part / wheel.file)
 
 
 def check_engine(engine: str) -> None:
-    """Before gigabytes are fetched. Raises ExecuteError."""
+    """Raise ExecuteError if the engine is not installed, before gigabytes are downloaded."""
     if shutil.which(engine) is None:
         raise not_started(engine, "it is not installed")
 
 
 def build(image: Image, context: Path) -> str:
-    """-> the image's digest, or its id where no registry has it yet. Raises ExecuteError."""
+    """Build the image and return its digest, or its ID if it is in no registry yet.
+
+    Raises:
+        ExecuteError: If the engine fails.
+    """
     run(
         image.build(str(context)),
-        hint=f"The engine said why, above. Where it cannot pull {image.base}, --base names another image with Python.",
+        hint=f"See the output above. If {image.base} cannot be pulled, choose another image with Python: --base.",
     )
     return run(image.digest(), capture=True).strip()
 
 
 def save(image: Image, path: Path) -> str:
-    """-> SHA-256 of the file. Raises ExecuteError."""
+    """Save the image to a file and return the SHA-256 of the file.
+
+    Raises:
+        ExecuteError: If the engine fails.
+    """
     run(image.save(str(path)))
     return sha256(path)
 
 
 def push(image: Image) -> str:
-    """-> the name by digest that the registry has given it. Raises ExecuteError."""
+    """Push the image and return its name with the digest in the registry.
+
+    Raises:
+        ExecuteError: If the engine fails.
+    """
     run(
         image.push(),
-        hint="The engine said why, above. The name begins with its registry (--tag "
-        f"registry.example/orch:current); `{image.engine} login` makes you known there.",
+        hint="See the output above. The name must begin with the registry (--tag "
+        f"registry.example/orch:current). To log in: `{image.engine} login`.",
     )
     return run(image.digest(), capture=True).strip()
 
 
 def run(command: Command, *, capture: bool = False, hint: str = "") -> str:
-    """The engine's words go to standard error, or are the answer."""
+    """Run the engine with its output on standard error, or return the output if it is captured.
+
+    Raises:
+        ExecuteError: If the engine does not start or fails.
+    """
     output = subprocess.PIPE if capture else sys.stderr
     try:
         done = subprocess.run(command.argv, stdout=output, stdin=subprocess.DEVNULL, text=True)
     except OSError as error:
         raise not_started(command.argv[0], str(error.strerror)) from None
     if done.returncode != 0:
-        words = f"`{command.shell()}` failed with exit code {done.returncode}."
-        raise ExecuteError(words, hint=hint)
+        raise ExecuteError(f"`{command.shell()}` failed with exit code {done.returncode}.", hint=hint)
     return done.stdout or ""
 
 
-def not_started(engine: str, why: str) -> ExecuteError:
+def not_started(engine: str, reason: str) -> ExecuteError:
     return ExecuteError(
-        f"{engine} cannot be started: {why}.",
-        hint="--engine podman, or install docker; --dry-run prints the Dockerfile.",
+        f"Cannot start {engine}: {reason}.",
+        hint="Use --engine podman, or install docker. --dry-run only prints the Dockerfile.",
     )

@@ -1,4 +1,4 @@
-"""`orch init`: an inventory to begin with, from names, ranges, or an SSH configuration."""
+"""Create an inventory from host names, ranges, or an SSH configuration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from orchestrator.model.printable import one_line
 from orchestrator.paths import TEMPLATES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-PLAIN = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)  # what YAML reads as text
-MOST = 10_000  # hosts of one range
+UNQUOTED = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)  # YAML reads it as text without quotes
+MAX_HOSTS = 10_000  # of one range
 SSH_SECONDS = 10
 EXAMPLES = "Examples: node1, alice@node1:2222, node[1-8], 10.0.0.1."
-# What `ssh -G` says -> the variable of Ansible.
-SAID_BY_SSH = {
+# Key in the output of `ssh -G` -> Ansible variable.
+VARIABLE_OF_KEY = {
     "hostname": "ansible_host",
     "user": "ansible_user",
     "port": "ansible_port",
@@ -36,55 +36,67 @@ SAID_BY_SSH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One node of the new inventory. `variables`: as YAML has them."""
+    """A node of the new inventory. The values of `variables` are written as YAML."""
 
     name: str
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def init(name: str, words: Sequence[str], ssh_config: Path | None) -> Path:
-    """Write inventory/NAME/hosts.yml; -> the folder. Raises RequestError, ExecuteError."""
+    """Write inventory/NAME/hosts.yml and return its folder.
+
+    Args:
+        name: Name of the cluster.
+        words: Hosts or ranges; with an SSH configuration, patterns that select its hosts.
+        ssh_config: Read the hosts from this file.
+
+    Raises:
+        RequestError: If the name or a host is invalid.
+        ExecuteError: If the file cannot be written.
+    """
     if not NAME.fullmatch(name):
         raise RequestError(
-            f"{name!r:.80} is no name of a cluster.",
-            hint="A name has letters, digits, '-', '_' and '.': orch init lab user@node1",
+            f"Invalid cluster name {name!r:.80}.",
+            hint="Use letters, digits, '-', '_' and '.': orch init lab user@node1",
         )
     hosts = tuple(configured(words, ssh_config) if ssh_config else named(words))
     check_hosts(hosts)
     folder = Path("inventory") / name
     path = folder / "hosts.yml"
     if folder.exists():
-        raise RequestError(f"{folder} is there already.", hint="Take another name, or edit it.")
+        raise RequestError(f"{folder} already exists.", hint="Choose another name, or edit it.")
     try:
         folder.mkdir(parents=True)
         write_whole(path, render(name, str(folder), hosts), mode=PUBLIC)
     except OSError as error:
         raise ExecuteError(
-            f"{path} cannot be written: {error.strerror}.",
-            hint="It is written below the folder that orch is called in.",
+            f"Cannot write {path}: {error.strerror}.", hint="The path is relative to the current folder."
         ) from None
     return folder
 
 
 def check_hosts(hosts: Sequence[Host]) -> None:
-    """Raises RequestError."""
+    """Raise RequestError if there are no hosts, duplicates, or invalid names."""
     names = [host.name for host in hosts]
     if not names:
-        raise RequestError("No hosts.", hint="Name them (alice@node1, node[1-8], 10.0.0.1), or --from-ssh-config.")
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
-        raise RequestError(f"Named twice: {', '.join(twice)}.", hint="A range may hold a name already.")
+        raise RequestError("No hosts.", hint="Name hosts (alice@node1, node[1-8], 10.0.0.1), or use --from-ssh-config.")
+    if duplicates := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
+        raise RequestError(f"Named twice: {', '.join(duplicates)}.", hint="Remove hosts that a range includes.")
     for name in names:
         if not is_host(name):
-            raise RequestError(f"{one_line(name)[:80]!r} is no host name.", hint=EXAMPLES)
+            raise RequestError(f"Invalid host name {one_line(name)[:80]!r}.", hint=EXAMPLES)
 
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
-    """The inventory as YAML with comments; what all hosts share stands once."""
+    """Return the inventory as YAML with comments; variables that all hosts share appear once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     shared = dict(set.intersection(*(set(host.variables.items()) for host in hosts)))
     shared.pop("ansible_host", None)
-    own = [Host(name=host.name, variables=without(host.variables, shared)) for host in hosts]
+    nodes = [
+        Host(name=host.name, variables={key: value for key, value in host.variables.items() if key not in shared})
+        for host in hosts
+    ]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -92,34 +104,37 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
         autoescape=False,  # nosec: YAML
     )
     template = environment.get_template("inventory.yml.j2")
-    return template.render(name=name, path=path, hosts=own, shared=dict(sorted(shared.items())))
-
-
-def without(variables: Mapping[str, str], shared: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in variables.items() if key not in shared}
+    return template.render(name=name, path=path, hosts=nodes, shared=dict(sorted(shared.items())))
 
 
 def named(words: Iterable[str]) -> Iterator[Host]:
-    """Hosts as `[user@]name[:port]`, also with a range; addresses are called node0, node1, ..."""
-    numbers = 0
+    """Yield hosts written as `[user@]name[:port]` or ranges; addresses get the names node0, node1, ..."""
+    addresses = 0
     for word in words:
         user, _, place = word.rpartition("@")
         address, colon, port = place.rpartition(":") if place.count(":") == 1 else (place, "", "")
         if colon and not port.isdecimal():
-            raise RequestError(f"{one_line(word)[:80]}: {port!r:.20} is no port.", hint=EXAMPLES)
-        said = {"ansible_user": user, "ansible_port": port}
-        for one in unfolded(address):
-            if is_address(one):
-                yield Host(name=f"node{numbers}", variables=told({"ansible_host": one} | said))
-                numbers += 1
+            raise RequestError(f"{one_line(word)[:80]}: invalid port {port!r:.20}.", hint=EXAMPLES)
+        variables = {"ansible_user": user, "ansible_port": port}
+        for host in expand_range(address):
+            if is_address(host):
+                yield Host(name=f"node{addresses}", variables=yaml_values({"ansible_host": host} | variables))
+                addresses += 1
             else:
-                yield Host(name=one, variables=told(said))
+                yield Host(name=host, variables=yaml_values(variables))
 
 
-def unfolded(word: str) -> list[str]:
-    """node[1-3] -> node1, node2, node3. Raises RequestError for more than there can be."""
-    if (match := re.search(r"\[(\d{1,9})[-:](\d{1,9})\]", word)) and (not 0 <= int(match[2]) - int(match[1]) < MOST):
-        raise RequestError(f"{one_line(word)[:80]}: a range goes up, by {MOST} hosts at most.", hint=EXAMPLES)
+def expand_range(word: str) -> list[str]:
+    """Return the hosts of a range: node[1-3] is node1, node2, node3.
+
+    Raises:
+        RequestError: If the range is descending or has more than MAX_HOSTS hosts.
+    """
+    match = re.search(r"\[(\d{1,9})[-:](\d{1,9})\]", word)
+    if match and not 0 <= int(match[2]) - int(match[1]) < MAX_HOSTS:
+        raise RequestError(
+            f"{one_line(word)[:80]}: expected an ascending range of at most {MAX_HOSTS} hosts.", hint=EXAMPLES
+        )
     return expand(word, lambda group: False)
 
 
@@ -131,38 +146,41 @@ def is_address(word: str) -> bool:
     return True
 
 
-def told(said: Mapping[str, str]) -> dict[str, str]:
-    """What there is to say, as YAML has it."""
-    return {key: quoted(value) for key, value in said.items() if value}
-
-
-def quoted(value: str) -> str:
-    return value if PLAIN.fullmatch(value) or value.isdecimal() else json.dumps(value)
-
-
-# From an SSH configuration.
+def yaml_values(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are not empty, quoted for YAML where necessary."""
+    return {
+        key: value if UNQUOTED.fullmatch(value) or value.isdecimal() else json.dumps(value)
+        for key, value in variables.items()
+        if value
+    }
 
 
 def configured(words: Sequence[str], path: Path) -> Iterator[Host]:
-    """The hosts that the configuration names, or those of them that a word means. Each is asked of
-    ssh itself, which knows what Match, Include and patterns come to."""
+    """Yield the hosts of an SSH configuration, or those that match the given patterns.
+
+    ssh itself resolves the settings of each host, including Match, Include and patterns.
+
+    Raises:
+        RequestError: If a pattern matches no host.
+        ExecuteError: If ssh fails.
+    """
     names = list(host_names(path))
-    wanted = [one for word in words for one in unfolded(word)]
-    for name in wanted:
-        if not any(fnmatchcase(known, name) for known in names):
-            raise RequestError(f"{path} has no Host {one_line(name)[:80]}.", hint=did_you_mean(name, names))
+    patterns = [pattern for word in words for pattern in expand_range(word)]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise RequestError(f"{path} has no Host {one_line(pattern)[:80]}.", hint=did_you_mean(pattern, names))
     for name in names:
-        if not wanted or any(fnmatchcase(name, pattern) for pattern in wanted):
-            yield Host(name=name, variables=told(asked_of_ssh(name, path)))
+        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
+            yield Host(name=name, variables=yaml_values(query_ssh(name, path)))
 
 
 def host_names(path: Path) -> Iterator[str]:
-    """Of its Host lines, in their order, without patterns."""
+    """Yield the names in the Host lines of an SSH configuration, without patterns."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
         raise RequestError(
-            f"{path} cannot be read: {error.strerror}.", hint="--ssh-config names another file."
+            f"Cannot read {path}: {error.strerror}.", hint="Choose another file with --ssh-config."
         ) from None
     seen: set[str] = set()
     for line in lines:
@@ -173,40 +191,43 @@ def host_names(path: Path) -> Iterator[str]:
                 yield name
 
 
-def asked_of_ssh(name: str, path: Path) -> dict[str, str]:
-    """Raises ExecuteError."""
-    if not is_host(name):  # nothing of a file becomes an option of ssh
+def query_ssh(name: str, path: Path) -> dict[str, str]:
+    """Return the Ansible variables of a host, from the output of `ssh -G`.
+
+    Raises:
+        RequestError: If the name is invalid.
+        ExecuteError: If ssh fails.
+    """
+    if not is_host(name):  # no text of the file may become an option of ssh
         raise RequestError(
-            f"{path}: {one_line(name)[:80]!r} is no host name.",
-            hint="Name the hosts that are meant: orch init NAME HOST... --ssh-config FILE",
+            f"{path}: invalid host name {one_line(name)[:80]!r}.",
+            hint="Select hosts by name: orch init NAME HOST... --from-ssh-config --ssh-config FILE",
         )
     command = ["ssh", "-G", "-F", str(path), "--", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SSH_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ExecuteError(f"ssh -G {name}: {error}", hint="It comes with openssh-client.") from None
+        raise ExecuteError(f"ssh -G {name}: {error}", hint="Install openssh-client.") from None
     if done.returncode != 0:
         raise ExecuteError(
-            f"ssh -G {name}: {done.stderr.strip()}",
-            hint=f"Mend {path} until `ssh -G -F {path} {name}` prints its settings.",
+            f"ssh -G {name}: {done.stderr.strip()}", hint=f"Fix {path} until `ssh -G -F {path} {name}` succeeds."
         )
-    return chosen(name, done.stdout.splitlines())
+    return parse_settings(name, done.stdout.splitlines())
 
 
-def chosen(name: str, lines: Iterable[str]) -> dict[str, str]:
-    """What is not ssh's own default; of several keys the first that is there."""
-    found: dict[str, str] = {}
+def parse_settings(name: str, lines: Iterable[str]) -> dict[str, str]:
+    """Return settings other than ssh's defaults; of several identity files, the first that exists."""
+    variables: dict[str, str] = {}
     for line in lines:
-        word, _, value = line.partition(" ")
-        variable = SAID_BY_SSH.get(word)
-        if variable is None or variable in found or is_default(name, word, value):
+        key, _, value = line.partition(" ")
+        variable = VARIABLE_OF_KEY.get(key)
+        if variable is None or variable in variables or is_default(name, key, value):
             continue
-        found[variable] = f"-o ProxyJump={value}" if word == "proxyjump" else value
-    return found
+        variables[variable] = f"-o ProxyJump={value}" if key == "proxyjump" else value
+    return variables
 
 
-def is_default(name: str, word: str, value: str) -> bool:
-    if word == "identityfile":
-        path = Path(value).expanduser()
-        return not path.is_file()
-    return (word, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"))
+def is_default(name: str, key: str, value: str) -> bool:
+    if key == "identityfile":
+        return not Path(value).expanduser().is_file()
+    return (key, value) in (("hostname", name), ("port", "22"), ("proxyjump", "none"))

@@ -1,4 +1,4 @@
-"""`orch nodes`: the recorded facts of an inventory's nodes. Touches no host."""
+"""List the recorded facts of an inventory's nodes, without connecting to them."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """One row for each node, in the inventory's order; and what cannot be read, in words."""
+    """The table of `orch nodes`."""
 
-    rows: list[dict[str, Any]]
-    warnings: list[str]
+    rows: list[dict[str, Any]]  # one per node, in the inventory's order
+    warnings: list[str]  # records that cannot be read
 
 
 def rows(inventory: str) -> Nodes:
+    """Return the recorded facts of all nodes of an inventory."""
     source = find_inventory(inventory)
     state = State.of(source)
-    found = Nodes(rows=[], warnings=[])
+    nodes = Nodes(rows=[], warnings=[])
     for name in read_inventory(source):
         try:
             record = read_record(state.record(name))
-            found.rows.append(row(name, record) if record else unknown(name, "unknown"))
+            nodes.rows.append(row(name, record) if record else unknown(name, "unknown"))
         except DamagedRecord as error:
-            found.rows.append(unknown(name, "damaged"))
-            found.warnings.append(error.describe())
-    if any(one["state"] == "unknown" for one in found.rows):
-        found.warnings.append(f"of unknown nodes nothing is recorded yet: orch provision {inventory}")
-    return found
+            nodes.rows.append(unknown(name, "damaged"))
+            nodes.warnings.append(error.describe())
+    if any(node["state"] == "unknown" for node in nodes.rows):
+        nodes.warnings.append(f"nothing is recorded about unknown nodes yet; run: orch provision {inventory}")
+    return nodes
 
 
 def unknown(name: str, state: str) -> dict[str, Any]:
@@ -74,13 +75,13 @@ def row(name: str, record: NodeRecord) -> dict[str, Any]:
         "fabrics": fabrics(facts) or "-",
         "nics": {name: nic.model_dump() for name, nic in record.nics.items()},
         "devices": [device.model_dump() for device in record.devices],
-        "missing": {name: what for name, what in facts.fabrics.items() if what},
+        "missing": {name: missing for name, missing in facts.fabrics.items() if missing},
         "fingerprint": record.fingerprint[:12],
     }
 
 
 def fabrics(facts: Facts) -> str:
-    """Those that the node has, with what was measured between it and the others."""
-    have = [name for name, missing in facts.fabrics.items() if not missing]
-    measured = {name: f" ({one.gbit:.3g} Gbit/s)" for name, one in facts.proved.items() if one.gbit}
-    return ", ".join(f"{name}{measured.get(name, '')}" for name in have)
+    """Return the fabrics of the node with their measured bandwidth."""
+    available = [name for name, missing in facts.fabrics.items() if not missing]
+    bandwidth = {name: f" ({check.gbit:.3g} Gbit/s)" for name, check in facts.proved.items() if check.gbit}
+    return ", ".join(f"{name}{bandwidth.get(name, '')}" for name in available)

@@ -1,4 +1,4 @@
-"""`orch provision`: look at all nodes, decide, bring them to one state, tell."""
+"""Provision the nodes of an inventory, and update what training reads on them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ from orchestrator.stacks.stack import Stack
 
 
 def provision(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
-    """Bring all nodes of an inventory to the state of a stack. Raises OrchError.
+    """Install a stack on all nodes of an inventory and verify it.
 
-    `environment`: variables of Ansible's own, such as where it finds the sudo password.
+    Args:
+        request: What to install.
+        listener: Receives the progress.
+        environment: Variables for Ansible, such as the file with the sudo password.
+
+    Raises:
+        OrchError: If the request is invalid or Ansible does not start.
     """
-    data_trees(request.data)  # what is not there is told before the nodes are looked at
+    data_trees(request.data)  # report missing data sets before connecting to nodes
     session = open_session(request, listener, environment, "provision")
     flavours = load.mpi_flavours({name: session.hosts[name] for name in session.nodes})
     stack = load.stack(request.stack).with_mpi(flavours)
@@ -41,25 +47,29 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
             },
         )
         if session.probes and not session.stopped:
-            go_on(session, cluster, stack, hosts, image)
+            install(session, cluster, stack, hosts, image)
     return session.report(cluster)
 
 
 def image_of(session: Session) -> dict[str, Any]:
-    """What the role docker must know of the image that runs take. Raises RequestError."""
-    said = load.common_docker_variable({name: session.hosts[name] for name in session.nodes})
-    name = said.image if said else ""
-    path = session.request.docker_load or (said.load if said else "")
+    """Return the variables of the docker role for the image of the runs.
+
+    Raises:
+        RequestError: If the image file is invalid.
+    """
+    settings = load.common_docker_variable({name: session.hosts[name] for name in session.nodes})
+    name = settings.image if settings else ""
+    path = session.request.docker_load or (settings.load if settings else "")
     if not path:
         return {"image": name, "file": {}}
-    # A file of the flag's may hold another image than the one that the inventory names.
+    # The file of --docker-load may contain another image than the one that the inventory names.
     file = load.image_file(path, "" if session.request.docker_load else name)
     record = {"folder": str(file.path.parent), "name": file.path.name, "sha256": sha256(file.path), "id": file.id}
     return {"image": file.name, "file": record}
 
 
-def go_on(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...], image: dict[str, Any]) -> None:
-    """What follows the preflight: nothing, if a node that was reached did not pass it."""
+def install(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...], image: dict[str, Any]) -> None:
+    """Install the stack after the preflight, unless a reachable node has failed it."""
     plan = plan_provision(
         session.request,
         cluster=cluster,
@@ -81,16 +91,16 @@ def go_on(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...],
 
 
 def refuse(session: Session, plan: ProvisionPlan) -> None:
-    """No node is changed: those with problems say so, the others why they were left."""
+    """Record the problems of nodes that failed the preflight, and why the others were not changed."""
     for problem in plan.problems:
         node = session.nodes[problem.node]
         node.failed += 1
         node.problem = "; ".join(filter(None, [node.problem, problem.text]))
         node.hint = " ".join(dict.fromkeys(filter(None, [node.hint, problem.hint])))
-    culprits = ", ".join(dict.fromkeys(problem.node for problem in plan.problems))
+    failed_nodes = ", ".join(dict.fromkeys(problem.node for problem in plan.problems))
     for node in session.nodes.values():
         if not node.failed:
-            node.problem = f"left as it was: {culprits} did not pass the preflight"
+            node.problem = f"not changed: {failed_nodes} failed the preflight"
 
 
 def host_of(session: Session, name: str) -> Host:
@@ -108,7 +118,7 @@ def host_of(session: Session, name: str) -> Host:
 
 
 def port_of(variables: Mapping[str, Any]) -> int:
-    """The port at which the other nodes reach this one."""
+    """Return the SSH port at which the other nodes reach this one."""
     return int(variables.get("orch_port", variables.get("ansible_port", 22)))
 
 
@@ -117,22 +127,22 @@ def facts_script() -> str:
 
 
 def prepare_wheels(session: Session, stack: Stack, platforms: tuple[Platform, ...]) -> dict[str, dict[str, object]]:
-    """Platform -> what the stack role must know of its wheelhouse."""
+    """Prepare a wheelhouse for each platform and return the variables of the stack role by platform."""
     links = session.request.find_links
     houses = {}
     for platform in platforms:
         for line in wheelhouse.slow_steps(stack, platform, links):
             session.listener.note(line)
-        own = wheelhouse.unpublished_packages(stack, links)
+        unpublished = wheelhouse.unpublished_packages(stack, links)
         house = wheelhouse.prepare_wheelhouse(stack, platform, links)
-        if not session.request.index:  # an index has the wheels as they were published
+        if not session.request.index:  # an index only has the published wheels
             house = slim.slim_wheelhouse(house)
-        houses[platform.key] = house.variables(own)
+        houses[platform.key] = house.variables(unpublished)
     return houses
 
 
 def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, Any]:
-    """Variables that name files of this machine."""
+    """Return the variables that name files of this machine."""
     return {
         "orch_trust": str(session.state.trust),
         "orch_train": str(TRAIN),
@@ -146,8 +156,8 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
 
 
 def stack_indexes(stack: Stack) -> list[str]:
-    """What nodes with a route to an index need besides their own, as options of uv."""
-    return [word for index in stack.indexes for word in (f"--{index.option}", index.url)]
+    """Return uv's options for the indexes of a stack."""
+    return [argument for index in stack.indexes for argument in (f"--{index.option}", index.url)]
 
 
 def data_trees(paths: tuple[str, ...]) -> list[dict[str, str]]:
@@ -156,15 +166,14 @@ def data_trees(paths: tuple[str, ...]) -> list[dict[str, str]]:
         path = Path(text)
         if not path.exists():
             raise RequestError(
-                f"--data {text}: there is no such file or folder.",
-                hint="A path is relative to the folder that orch is called in.",
+                f"--data {text}: no such file or folder.", hint="The path is relative to the current folder."
             )
         trees.append({"src": str(path.resolve()), "dest": f"data/{path.resolve().name}"})
     return trees
 
 
 def note_packages(session: Session, plan: ProvisionPlan) -> None:
-    """System packages are installed by a command that cannot tell what it would do."""
+    """Report missing system packages as drift, because the task that installs them has no check mode."""
     if session.request.check:
         for name, missing in plan.missing.items():
             session.nodes[name].changes += [
@@ -173,23 +182,23 @@ def note_packages(session: Session, plan: ProvisionPlan) -> None:
 
 
 def compare_fingerprints(session: Session) -> None:
-    """All nodes have the same packages, or those that differ are named."""
+    """Fail nodes whose packages differ from those of the first node."""
     if session.request.check or session.stopped:
         return
-    tell = session.listener.note
-    records = {name: recorded_facts(session.source, name, tell) for name in session.alive}
-    found = {name: record.packages if record else {} for name, record in records.items()}
+    records = {name: recorded_facts(session.source, name, session.listener.note) for name in session.alive}
     if len({record and record.fingerprint for record in records.values()}) < 2:
         return
-    first = next(iter(found))
-    for name, packages in found.items():
-        different = sorted(
+    packages_of = {name: record.packages if record else {} for name, record in records.items()}
+    reference = next(iter(packages_of))
+    expected = packages_of[reference]
+    for name, packages in packages_of.items():
+        differences = sorted(
             f"{package} {packages.get(package, 'missing')}"
-            for package in packages.keys() | found[first].keys()
-            if packages.get(package) != found[first].get(package)
+            for package in packages.keys() | expected.keys()
+            if packages.get(package) != expected.get(package)
         )
-        if different:
-            session.fail(name, f"its packages differ from {first}'s: {', '.join(different)}")
+        if differences:
+            session.fail(name, f"its packages differ from those of {reference}: {', '.join(differences)}")
 
 
 def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:

@@ -1,4 +1,4 @@
-"""`orch provision --on ...`: a folder that all nodes of a cluster see is filled once."""
+"""Provision a shared folder, once for all nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.state import private_folder, state_home, write_private
 from orchestrator.targets.interface import SharedFolder
 
-HERE = "here"  # this machine, as a host
+THIS_MACHINE = "here"  # its name in the inventory
 
 
 def provision_shared(
     shared: SharedFolder, request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]
 ) -> Report:
-    """The stack and train/ in the folder, by the same means as on a node. Raises OrchError."""
+    """Install the stack and train/ in the shared folder, with the roles that install them on a node.
+
+    Raises:
+        OrchError: If the request is invalid or Ansible does not start.
+    """
     request = replace(request, inventory=str(write_inventory(shared)))
     stack = load.stack(request.stack)
     session = open_session(request, listener, environment, "provision")
@@ -37,13 +41,14 @@ def provision_shared(
 
 
 def write_inventory(shared: SharedFolder) -> Path:
-    """One host, as Ansible reaches it."""
+    """Write an inventory of the one host that fills the folder, and return its path."""
     user, _, host = shared.host.rpartition("@")
-    reached = {"ansible_host": host, **({"ansible_user": user} if user else {})}
-    how = reached if host else {"ansible_connection": "local"}
-    folder = private_folder(state_home() / "shared" / (host or HERE))
+    variables = {"ansible_host": host} if host else {"ansible_connection": "local"}
+    if host and user:
+        variables["ansible_user"] = user
+    folder = private_folder(state_home() / "shared" / (host or THIS_MACHINE))
     path = folder / "hosts.yml"
-    write_private(path, json.dumps({"all": {"hosts": {host or HERE: how}}}, indent=1) + "\n")
+    write_private(path, json.dumps({"all": {"hosts": {host or THIS_MACHINE: variables}}}, indent=1) + "\n")
     return path
 
 
@@ -57,7 +62,7 @@ def passes(session: Session, stack: Stack) -> bool:
 
 
 def fill(session: Session, stack: Stack, shared: SharedFolder) -> None:
-    """Raises OrchError."""
+    """Run the playbook that installs the stack in the folder."""
     platforms = {name: platform_of(probe) for name, probe in session.probes.items()}
     houses = prepare_wheels(session, stack, tuple(platforms.values()))
     variables: dict[str, Any] = {

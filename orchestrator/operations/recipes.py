@@ -1,4 +1,4 @@
-"""`orch recipes new`."""
+"""Create recipes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def new(name: str, into: Path) -> Path:
-    """Make the folder of a recipe; -> the folder. Raises RequestError."""
+    """Create the folder of a recipe from the templates and return it.
+
+    Raises:
+        RequestError: If the name is invalid or already in use.
+    """
     if not NAME.fullmatch(name):
         raise RequestError(
-            f"A recipe cannot be called '{name}'.", hint="Small letters and digits, words joined by dashes: my-recipe."
+            f"Invalid recipe name '{name}'.", hint="Use lower-case letters, digits and dashes: my-recipe."
         )
     if name in recipe_folders():
-        raise RequestError(f"There is a recipe '{name}' already.", hint="Choose another name: my-recipe.")
+        raise RequestError(f"Recipe '{name}' already exists.", hint="Choose another name: my-recipe.")
     folder = into / name.replace("-", "_")
     if folder.exists():
-        raise RequestError(f"{folder} is there already.", hint="Choose another name or --in.")
+        raise RequestError(f"{folder} already exists.", hint="Choose another name or --in.")
     folder.mkdir(parents=True)
     for template in sorted((TEMPLATES / "recipe").iterdir()):
         text = template.read_text(encoding="utf-8").replace("NAME", name)

@@ -1,7 +1,8 @@
-"""What `orch setup` does: a stack in the environment that this Python belongs to.
+"""Install a stack into the environment that runs orch.
 
-Installed packages are kept, so a second call takes seconds. The packages of the stack's lock come
-first, then torch, in its small CPU build if an index has it, then our bindings, built against it.
+Installed packages are kept, so that a second call takes seconds. The packages of the stack's lock
+come first, then torch (the small CPU build if an index has it), then the bindings, which are built
+against that torch.
 """
 
 from __future__ import annotations
@@ -32,31 +33,40 @@ from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.matrix import builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 
-TOOLS = ("setuptools>=77", "numpy", "ninja")  # what building against torch wants
-# An index that does not answer holds set-up up for 5 s, and where the name server is what does not
-# answer, or the machine is busy, for this long at most. The other build has several GB.
-ANSWER_SECONDS = 25
+TOOLS = ("setuptools>=77", "numpy", "ninja")  # needed to build against torch
+# pip gives up on an index that does not respond after 5 s. A name server that does not respond, or
+# a busy machine, takes longer; beyond this limit the CUDA build of several GB is installed.
+QUERY_SECONDS = 25
 BEGAN = time.monotonic()
-ASK_ONCE = ("--timeout=5", "--retries=0")
+QUERY_ONCE = ("--timeout=5", "--retries=0")
 FETCH = ("--quiet", "--timeout=15", "--retries=2")
-# Packages that come with torch's CUDA build alone.
-OF_CUDA = ("nvidia-", "cuda-", "triton")
+# Prefixes of packages that only torch's CUDA build needs.
+CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 
 
 def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
-    """`wheels`: a folder with a wheel of the bindings, which then are not built. Raises
-    ExecuteError, PlanError."""
-    need_own_stack(stack)
-    need_python(stack)
-    made = made_bindings(stack, wheels) if wheels else None
-    if made is None:
-        need_tools(stack)
-    say(f"stack {stack.name}: {stack.summary}; into {prefix}")
+    """Install a stack and check that it can be loaded.
+
+    Args:
+        stack: The stack.
+        prefix: The prefix of the environment.
+        wheels: A folder with a wheel of the bindings. Default: build it.
+
+    Raises:
+        PlanError: If the stack cannot be installed on this machine.
+        ExecuteError: If the installation fails.
+    """
+    check_stack(stack)
+    check_python(stack)
+    wheel = find_bindings(stack, wheels) if wheels else None
+    if wheel is None:
+        check_build_tools(stack)
+    say(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
     locked = install_locked(stack)
     install_torch(stack)
     say(describe_torch())
-    if made:
-        pip("install", "--no-deps", str(made))
+    if wheel:
+        pip("install", "--no-deps", str(wheel))
     else:
         build_bindings(prefix)
     if not locked:
@@ -67,7 +77,7 @@ def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
 def install_locked(stack: Stack) -> bool:
     """Install the packages of the stack's lock, verified by their hashes.
 
-    What orch itself runs on stays as it is: this process has imported some of it.
+    Packages that orch needs stay as they are, because this process has imported some of them.
 
     Returns:
         Whether the stack has a lock.
@@ -86,7 +96,7 @@ def install_locked(stack: Stack) -> bool:
 
 
 def required_packages(name: str, visited: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Return the installed packages that a distribution needs, directly or not, and itself."""
+    """Return a distribution and all installed packages that it depends on."""
     if name in visited:
         return visited
     visited |= {name}
@@ -101,58 +111,60 @@ def required_packages(name: str, visited: frozenset[str] = frozenset()) -> froze
 
 
 def install_requirements(stack: Stack) -> None:
-    """Install what a stack without a lock requires beside torch and the bindings."""
-    say("installing the rest of the stack")
-    rest = {name: version for name, version in stack.requirements.items() if name != BINDINGS}
-    alone = [f"{name}=={rest.pop(name)}" for name in stack.without_dependencies]
-    pip("install", *(f"{name}=={version}" for name, version in rest.items()))
-    if alone:
-        pip("install", "--no-deps", *alone)
+    """Install the other packages of a stack without a lock."""
+    say("installing the other packages of the stack")
+    packages = {name: version for name, version in stack.requirements.items() if name != BINDINGS}
+    without_dependencies = [f"{name}=={packages.pop(name)}" for name in stack.without_dependencies]
+    pip("install", *(f"{name}=={version}" for name, version in packages.items()))
+    if without_dependencies:
+        pip("install", "--no-deps", *without_dependencies)
 
 
-def need_own_stack(stack: Stack) -> None:
-    """Raises PlanError for those of which others have built the bindings: they want indexes, and
-    Pythons, of their own."""
+def check_stack(stack: Stack) -> None:
+    """Raise PlanError if orch does not build the stack's bindings."""
     if not builds_bindings(stack):
         raise PlanError(
-            f"`orch setup` installs the stacks that orch builds, and '{stack.name}' is none.",
-            hint=f"`orch provision --stack {stack.name}` brings it to nodes; for this machine "
-            f"`pip install` what `orch stacks requirements {stack.name}` prints.",
+            f"`orch setup` cannot install stack '{stack.name}': its bindings are not built by orch.",
+            hint=f"To install it on nodes: `orch provision --stack {stack.name}`. On this machine: `orch stacks "
+            f"requirements {stack.name} > requirements.txt`, then `pip install -r requirements.txt`.",
         )
 
 
-def need_python(stack: Stack) -> None:
-    """Before hundreds of MB are fetched of which the last do not fit. Raises PlanError."""
-    here = platform.python_version()
-    if not stack.runs_on_python(here):
+def check_python(stack: Stack) -> None:
+    """Raise PlanError if the stack does not support this Python, before anything is downloaded."""
+    python = platform.python_version()
+    if not stack.runs_on_python(python):
         raise PlanError(
-            f"Stack '{stack.name}' needs Python {stack.python}, and {sys.prefix} has {here}.",
-            hint="Install orch with such a Python: `pipx install --python python3.12 ...`, "
-            "`uv tool install --python 3.12 ...`; in a checkout delete .venv, then "
+            f"Stack '{stack.name}' needs Python {stack.python}, but {sys.prefix} has {python}.",
+            hint="Install orch with a supported Python: `pipx install --python python3.12 ...` or "
+            "`uv tool install --python 3.12 ...`; in a checkout, delete .venv and run "
             "`make setup PYTHON=python3.12`.",
         )
 
 
-def made_bindings(stack: Stack, wheels: Path) -> Path:
-    """Raises PlanError for a folder without a wheel of the stack's bindings for this Python."""
+def find_bindings(stack: Stack, wheels: Path) -> Path:
+    """Return the wheel of the stack's bindings for this Python in a folder.
+
+    Raises:
+        PlanError: If there is none.
+    """
     version = stack.requirements[BINDINGS]
     python = "cp{}{}".format(*sys.version_info)
     if not wheels.is_dir():
         raise PlanError(
-            f"--wheels {wheels}: there is no such folder.",
-            hint="Name the folder of a release, or leave --wheels out: they are built here then.",
+            f"--wheels {wheels}: folder not found.",
+            hint="Name the folder of a release, or omit --wheels to build the bindings.",
         )
-    found = sorted(wheels.glob(f"oneccl_bind_pt-{version}-*{python}-*.whl"))
-    if not found:
+    matches = sorted(wheels.glob(f"oneccl_bind_pt-{version}-*{python}-*.whl"))
+    if not matches:
         raise PlanError(
-            f"{wheels} has no wheel of {BINDINGS} {version} for {python}.",
-            hint="Leave --wheels out: then the bindings are built here.",
+            f"{wheels} has no wheel of {BINDINGS} {version} for {python}.", hint="Omit --wheels to build the bindings."
         )
-    return found[-1].absolute()
+    return matches[-1].absolute()
 
 
-def need_tools(stack: Stack) -> None:
-    """What building asks of this machine. Raises PlanError with the packages that have it."""
+def check_build_tools(stack: Stack) -> None:
+    """Raise PlanError with the missing system packages if the bindings cannot be built."""
     folder = SHARE / "bindings"
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import needed; "
@@ -160,74 +172,76 @@ def need_tools(stack: Stack) -> None:
     )
     command = [sys.executable, "-I", "-B", "-c", code, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
-    if words := (done.stdout if done.returncode == 0 else done.stderr).strip():
+    if problem := (done.stdout if done.returncode == 0 else done.stderr).strip():
         raise PlanError(
-            f"The bindings of stack '{stack.name}' are built here: {words}",
-            hint="Or take their wheel from a release: --wheels FOLDER. Then `orch setup` again.",
+            f"Cannot build the bindings of stack '{stack.name}': {problem}",
+            hint="Then run `orch setup` again. Or use the wheel of a release: --wheels FOLDER.",
         )
 
 
 def check(stack: Stack) -> None:
-    """That what is there now is the stack, and can be loaded. Raises ExecuteError."""
-    say("checking it")
-    found = stacks.environment_of(sys.executable, shell=False)  # nosec
-    ((_, _, mismatches),) = stacks.check([found], stack)
-    for one in mismatches:
-        say(f"{one.what}: {one.cure}")
+    """Raise ExecuteError unless the stack is installed and can be loaded."""
+    say("checking the stack")
+    environment = stacks.environment_of(sys.executable, shell=False)  # nosec
+    ((_, _, mismatches),) = stacks.check([environment], stack)
+    for mismatch in mismatches:
+        say(f"{mismatch.what}: {mismatch.cure}")
     if mismatches:
-        raise ExecuteError("What is installed is not the stack.", hint="The lines above say why.")
+        raise ExecuteError(
+            f"The installed packages differ from stack '{stack.name}'.", hint="See the mismatches above."
+        )
     module = stack.bindings.module if stack.bindings else TORCH
     command = [sys.executable, "-I", "-c", f"import torch, {module}; print(torch.__version__)"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
-        words = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
         raise ExecuteError(
-            f"torch and {module} cannot be loaded: {words}",
-            hint="`orch stacks check` looks for what does not fit; `orch setup` again mends what is missing.",
+            f"Cannot load torch and {module}: {reason}",
+            hint="To find mismatches: `orch stacks check`. To install what is missing: `orch setup` again.",
         )
-    say(f"done: stack {stack.name} is ready, torch {done.stdout.strip()} with {module}")
+    say(f"stack {stack.name} is ready: torch {done.stdout.strip()} with {module}")
 
 
 def install_torch(stack: Stack) -> None:
-    """The CPU build where its index has it, else what pip finds by itself; none where torch is."""
+    """Install torch if it is missing: the CPU build if its index has it, otherwise pip's default."""
     index = index_for(stack, TORCH)
     if not same_version(packages().get(TORCH), stack.torch):
         say("installing PyTorch")
-        if not (index and install_small(index, stack.torch)):
-            say("taking the build of PyTorch that pip finds by itself")
+        if not (index and install_cpu_build(index, stack.torch)):
+            say("installing the default build of PyTorch")
     pip("install", f"{TORCH}=={stack.torch}", *TOOLS)
 
 
-def install_small(index: Index, version: str) -> bool:
-    """Whether the CPU build could be had; what it needs comes from pip's own index, later."""
-    wanted = f"{version}+cpu"
-    if not offers(index, wanted):
+def install_cpu_build(index: Index, version: str) -> bool:
+    """Install the CPU build of torch without its dependencies and return whether that worked."""
+    cpu_version = f"{version}+cpu"
+    if not has_torch(index, cpu_version):
         return False
     try:
-        pip("install", "--no-deps", f"--index-url={index.url}", *FETCH, f"{TORCH}=={wanted}")
+        pip("install", "--no-deps", f"--index-url={index.url}", *FETCH, f"{TORCH}=={cpu_version}")
     except ExecuteError as error:
         say(f"{index.name} failed: {error.message}")
         return False
     return True
 
 
-def offers(index: Index, version: str) -> bool:
-    """Whether pip finds this version of torch there, within a few seconds."""
-    asked = command("index", "versions", TORCH, f"--index-url={index.url}", *ASK_ONCE)
+def has_torch(index: Index, version: str) -> bool:
+    """Return whether an index has this version of torch, without waiting long for a response."""
+    query = command("index", "versions", TORCH, f"--index-url={index.url}", *QUERY_ONCE)
     began = time.monotonic()
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
-        found = version in done.stdout.replace(",", " ").split()
+        done = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=QUERY_SECONDS)
+        is_available = version in done.stdout.replace(",", " ").split()
     except subprocess.TimeoutExpired:
-        found = False
-    if not found:
+        is_available = False
+    if not is_available:
         seconds = time.monotonic() - began
-        say(f"{index.name} ({index.url}) gave no {TORCH} {version} in {seconds:.0f} s")
-    return found
+        say(f"{index.name} ({index.url}) did not offer {TORCH} {version} within {seconds:.0f} s")
+    return is_available
 
 
 def build_bindings(prefix: Path) -> None:
-    """The wheel of bindings/, made anew where its sources or torch are others than last time."""
+    """Build and install the bindings, unless their sources and torch are unchanged."""
     folder, torch = prefix / "wheels", packages()[TORCH]
     if BINDINGS in packages() and bindings_wheel.find_wheel(folder, torch):
         return
@@ -241,38 +255,43 @@ def build_bindings(prefix: Path) -> None:
 
 
 def packages() -> dict[str, str]:
-    """As the probe sees them: torch is torch.__version__, with its build."""
+    """Return the installed packages; torch's version includes its build, such as +cpu."""
     return dict(local_facts(sys.executable).packages)
 
 
 def describe_torch() -> str:
-    """Which build came, and what it takes on disk with the packages that it alone needs."""
+    """Return the version of torch and its size on disk, including packages for CUDA."""
     importlib.invalidate_caches()
-    found = {canonicalize_name(one.name): one for one in distributions()}
-    cuda = [one for name, one in found.items() if name.startswith(OF_CUDA)]
-    size = sum(map(size_of, (found[canonicalize_name(TORCH)], *cuda))) / 1e9
-    build = f"PyTorch is {packages()[TORCH]}: {size:.1f} GB on disk"
-    return f"{build}, {len(cuda)} CUDA packages among it, unused here" if cuda else build
+    installed = {canonicalize_name(package.name): package for package in distributions()}
+    cuda = [package for name, package in installed.items() if name.startswith(CUDA_PREFIXES)]
+    size = sum(map(size_of, (installed[canonicalize_name(TORCH)], *cuda))) / 1e9
+    build = f"PyTorch {packages()[TORCH]} uses {size:.1f} GB of disk space"
+    return f"{build}, including {len(cuda)} CUDA packages that orch does not use" if cuda else build
 
 
 def size_of(package: Distribution) -> int:
-    """Bytes, as the package's RECORD lists its files."""
+    """Return the size in bytes of the files in the package's RECORD."""
     return sum(file.size or 0 for file in package.files or ())
 
 
-def pip(*words: str) -> None:
-    """pip tells itself what is wrong. It unpacks GBs: not into /tmp, which may be a small one in
-    memory. Raises ExecuteError."""
-    asked = command(words[0], "--quiet", *words[1:])
+def pip(*arguments: str) -> None:
+    """Run pip with its output on the terminal.
+
+    Its temporary files go below the prefix, because /tmp may be small and in memory.
+
+    Raises:
+        ExecuteError: If pip fails.
+    """
+    pip_command = command(arguments[0], "--quiet", *arguments[1:])
     with tempfile.TemporaryDirectory(prefix="pip-", dir=sys.prefix) as folder:
-        path = f"{sys.prefix}/bin:{os.environ.get('PATH', os.defpath)}"  # ninja's
+        path = f"{sys.prefix}/bin:{os.environ.get('PATH', os.defpath)}"  # for ninja
         environment = os.environ | {"TMPDIR": folder, "PATH": path}
-        done = subprocess.run(asked, stdin=subprocess.DEVNULL, env=environment)
+        done = subprocess.run(pip_command, stdin=subprocess.DEVNULL, env=environment)
     if done.returncode != 0:
         raise ExecuteError(
-            f"pip {words[0]} ended with exit code {done.returncode}.",
-            hint="Its output is above; it asks the index that `pip config list` names. "
-            "What is installed stays: the same command goes on.",
+            f"pip {arguments[0]} failed with exit code {done.returncode}.",
+            hint="See pip's output above; `pip config list` shows the index that it uses. "
+            "Run the same command again to continue.",
         )
 
 

@@ -84,7 +84,7 @@ def test_sudo_with_a_password_and_names_that_are_loopbacks(
     """Names are written with root's rights: without them the pair that fails is named."""
     refused = nodes_of(ada.orch("--check", code=1))
     assert "on node0 the name node1 resolves to 127.0.1.1" in refused["node0"]["problem"]
-    assert "left as it was" in refused["node1"]["problem"]
+    assert "not changed" in refused["node1"]["problem"]
 
     (tmp_path / "wrong").write_text("close sesame\n")
     wrong = {"ANSIBLE_BECOME_PASSWORD_FILE": str(tmp_path / "wrong")}

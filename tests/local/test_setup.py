@@ -65,33 +65,33 @@ def test_a_folder_without_the_wheel_of_the_bindings_is_told(tmp_path: Path) -> N
 
 
 def test_a_stack_of_others_is_not_set_up(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"'intel-2\.8' is none"):
-        setup.need_own_stack(load.stack("intel-2.8"))
+    with pytest.raises(PlanError, match="its bindings are not built by orch"):
+        setup.check_stack(load.stack("intel-2.8"))
 
 
 def test_an_index_that_has_the_small_build(served: Index) -> None:
-    assert setup.offers(served, f"{VERSION}+cpu")
-    assert not setup.offers(served, VERSION), "another build is not the small one"
+    assert setup.has_torch(served, f"{VERSION}+cpu")
+    assert not setup.has_torch(served, VERSION), "another build is not the small one"
 
 
 def test_an_index_that_refuses_is_told_and_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        assert not setup.install_small(index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION)
+        assert not setup.install_cpu_build(index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION)
     assert "an index (http://127.0.0.1" in capsys.readouterr().err
 
 
 def test_an_index_that_never_answers_costs_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
-        assert not setup.offers(index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION)
-        assert time.monotonic() - began < setup.ANSWER_SECONDS + 2
+        assert not setup.has_torch(index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION)
+        assert time.monotonic() - began < setup.QUERY_SECONDS + 2
 
 
 def test_the_build_and_its_size_are_told() -> None:
     words = setup.describe_torch()
-    assert words.startswith(f"PyTorch is {setup.packages()['torch']}: ")
-    assert float(words.partition(": ")[2].split()[0]) > 0.3, "torch alone has hundreds of MB"
+    assert words.startswith(f"PyTorch {setup.packages()['torch']} uses ")
+    assert float(words.partition(" uses ")[2].split()[0]) > 0.3, "torch alone has hundreds of MB"
 
 
 def test_building_does_not_change_what_the_bindings_are_made_of(

@@ -99,10 +99,10 @@ def test_lines_that_are_lost_are_told_at_once(tmp_path: Path) -> None:
             if line == "begins\n":
                 os.kill(reader_of_logs(watched.pid), signal.SIGKILL)
                 end.start()
-            if "may be late or missing here" in line:
+            if "may be late or missing" in line:
                 break
         run = next(line for line in seen if line.startswith("run: ")).split()[1]
-        assert seen[-1].startswith("what rank 0 prints may be late or missing here: ")
+        assert seen[-1].startswith("output of rank 0 may be late or missing: ")
         assert seen[-1].endswith(f" All of it: orch logs {run}\n")
         end.cancel()
         (tmp_path / "go").touch()

@@ -86,10 +86,10 @@ def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> Non
         (("runs", "show", "last"), "`orch train` starts one."),
         (("runs", "20261122-184302-bert-qa-3d0a"), "runs show 20261122-184302-bert-qa-3d0a"),
         (("runs", "shwo"), "Did you mean 'show'?"),
-        (("setup", "--wheels", "nowhere"), "leave --wheels out: they are built here then."),
+        (("setup", "--wheels", "nowhere"), "omit --wheels to build the bindings"),
         (("init", "lab", "alice@"), "Examples: node1, alice@node1:2222"),
         (("init", "lab", "node1:ssh"), "Examples: node1, alice@node1:2222"),
-        (("init", "lab", "node1", "node[1-2]"), "A range may hold a name already."),
+        (("init", "lab", "node1", "node[1-2]"), "hosts that a range includes"),
         (("recipes", "new", "bert-qa"), "Choose another name: my-recipe."),
         (("image", "build", "--engine", "no-such-engine"), "--engine podman, or install docker"),
     ],
@@ -106,7 +106,7 @@ def test_nodes_that_are_not_known_are_told_with_what_makes_them_known(tmp_path: 
     (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
     done = orch("nodes", "./lab.yml")
     assert "unknown" in done.stdout
-    assert "nothing is recorded yet: orch provision ./lab.yml" in done.stderr
+    assert "run: orch provision ./lab.yml" in done.stderr
 
 
 @pytest.mark.parametrize("where", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")])

@@ -58,13 +58,13 @@ def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["My", "a_b", "../x", "", "a b", "-x"])
 def test_a_recipe_has_a_plain_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match="cannot be called"):
+    with pytest.raises(RequestError, match="Invalid recipe name"):
         recipes.new(name, tmp_path)
 
 
 def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     recipes.new("mine", tmp_path)
-    with pytest.raises(RequestError, match="is there already"):
+    with pytest.raises(RequestError, match="already exists"):
         recipes.new("mine", tmp_path)
 
 
