@@ -1,6 +1,6 @@
-"""Files in blocks: pieces of work that do not depend on the number of ranks.
+"""Divide files into blocks: pieces of work that do not depend on the number of ranks.
 
-A document belongs to the block in which it begins, and is read to its end.
+A document belongs to the block in which it begins and is read to its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Bytes from `start` up to, not including, `end` of a file."""
+    """The bytes of a file from `start` up to, but not including, `end`."""
 
     number: int
     file: Path
@@ -26,16 +26,20 @@ class Block:
 
 
 def blocks_of(files: Sequence[Path], size: int) -> list[Block]:
-    places = [
+    ranges = [
         (file, start, min(start + size, file.stat().st_size))
         for file in files
         for start in range(0, file.stat().st_size, size)
     ]
-    return [Block(number=number, file=file, start=start, end=end) for number, (file, start, end) in enumerate(places)]
+    return [Block(number=number, file=file, start=start, end=end) for number, (file, start, end) in enumerate(ranges)]
 
 
 def text_documents(block: Block) -> Iterator[str]:
-    """Documents are separated by blank lines."""
+    """Yield the documents that begin in a block; blank lines separate documents.
+
+    Raises:
+        RecipeError: if the file has Windows line endings.
+    """
     with block.file.open("rb") as file:
         refuse_windows_lines(block.file, file.read(PIECE))
         begin = max(0, block.start - len(GAP))
@@ -46,19 +50,19 @@ def text_documents(block: Block) -> Iterator[str]:
             if not more:
                 break
             data += more
-    at = 0 if block.start == 0 else after_gap(data, 0)
-    while 0 <= at < block.end - begin:
-        end = data.find(GAP, at)
-        text = data[at : end if end >= 0 else len(data)].decode("utf-8", errors="replace").strip()
+    position = 0 if block.start == 0 else after_gap(data, 0)
+    while 0 <= position < block.end - begin:
+        end = data.find(GAP, position)
+        text = data[position : end if end >= 0 else len(data)].decode("utf-8", errors="replace").strip()
         if text:
             yield text
-        at = after_gap(data, at)
+        position = after_gap(data, position)
 
 
-def after_gap(data: bytes, at: int) -> int:
-    """Where the next document begins; -1: nowhere."""
-    found = data.find(GAP, at)
-    return found + len(GAP) if found >= 0 else -1
+def after_gap(data: bytes, position: int) -> int:
+    """Return the position of the next document, or -1 if there is none."""
+    gap = data.find(GAP, position)
+    return gap + len(GAP) if gap >= 0 else -1
 
 
 def refuse_windows_lines(file: Path, data: bytes) -> None:

@@ -32,9 +32,9 @@ class DataOptions:
 
     @property
     def inputs(self) -> list[Path]:
-        """The files to read, those of folders in order."""
-        named = [Path(name) for name in [*([self.input_file] if self.input_file else []), *self.input_files]]
-        return [file for path in named for file in (sorted(path.rglob("*.txt")) if path.is_dir() else [path])]
+        """Return the files to read; the files of a folder are sorted."""
+        paths = [Path(name) for name in [*([self.input_file] if self.input_file else []), *self.input_files]]
+        return [file for path in paths for file in (sorted(path.rglob("*.txt")) if path.is_dir() else [path])]
 
     @property
     def sink(self) -> Path:
@@ -46,7 +46,7 @@ class DataOptions:
 
     @property
     def targets(self) -> list[tuple[int, int]]:
-        """(tokens of a sequence, tokens to predict) of each data set."""
+        """Return the tokens per sequence and the tokens to predict of each data set."""
         return [(int(a), int(b)) for a, _, b in (p.partition(":") for p in self.lengths.split(","))]
 
 
@@ -58,15 +58,15 @@ def parse_options(argv: list[str]) -> DataOptions:
 
 def check(options: DataOptions) -> None:
     try:
-        sound = all(length > 8 and 0 < count < length for length, count in options.targets)
+        valid = all(length > 8 and 0 < count < length for length, count in options.targets)
     except ValueError:
-        sound = False
+        valid = False
     check_requirements(
         [
             (options.kind not in KINDS, f"--kind must be one of {', '.join(KINDS)}."),
             (not options.output_dir, "--output_dir is missing."),
             (not (options.input_file or options.input_files), "--input_file is missing."),
-            (not sound, "--lengths: expected TOKENS:PREDICTIONS, ... such as 128:20,512:80."),
+            (not valid, "--lengths: expected TOKENS:PREDICTIONS, ... such as 128:20,512:80."),
             (not 0 < options.masked_lm_prob < 1, "--masked_lm_prob must be between 0 and 1."),
             (options.shards < 1, "--shards must be at least 1."),
             (options.dupe_factor < 1, "--dupe_factor must be at least 1."),

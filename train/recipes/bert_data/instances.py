@@ -1,8 +1,8 @@
-"""Documents -> masked pairs of segments, as BERT's create_pretraining_data.py makes them.
+"""Turn documents into masked pairs of segments, as BERT's create_pretraining_data.py does.
 
 The method is that of Devlin et al. 2018, appendix A.2: segments A and B fill a sequence; in half of
 the pairs B is from another document; 15 % of the tokens are predicted, of which 80 % are masked,
-10 % replaced by any other and 10 % left as they are.
+10 % are replaced by a random token and 10 % stay unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ Document = list[Tokens]  # sentences as token ids
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """What has to be known of a vocabulary."""
+    """The token ids of a vocabulary that masking needs.
+
+    Attributes:
+        cls: the token that begins a sequence.
+        sep: the token that ends a segment.
+        mask: the token in the place of a masked one.
+        ordinary: all tokens that are not special.
+    """
 
     cls: int
     sep: int
@@ -28,7 +35,14 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """`length` in tokens, the three special ones included; at most `predictions` are masked."""
+    """How a document is divided and masked.
+
+    Attributes:
+        length: the tokens of a sequence, including three special tokens.
+        predictions: the highest number of tokens to predict in a sequence.
+        masked_lm_prob: the share of the tokens to predict.
+        short_seq_prob: the share of sequences that are deliberately shorter.
+    """
 
     length: int
     predictions: int
@@ -36,9 +50,11 @@ class Recipe:
     short_seq_prob: float
 
 
-def instances(documents: Sequence[Document], words: Words, recipe: Recipe, rng: random.Random) -> list[dict[str, Any]]:
+def instances(
+    documents: Sequence[Document], vocabulary: Words, recipe: Recipe, rng: random.Random
+) -> list[dict[str, Any]]:
     return [
-        masked(first, second, is_random, words, recipe, rng)
+        masked(first, second, is_random, vocabulary, recipe, rng)
         for index in range(len(documents))
         for first, second, is_random in pairs(documents, index, recipe, rng)
     ]
@@ -47,50 +63,57 @@ def instances(documents: Sequence[Document], words: Words, recipe: Recipe, rng: 
 def pairs(
     documents: Sequence[Document], index: int, recipe: Recipe, rng: random.Random
 ) -> list[tuple[Tokens, Tokens, bool]]:
-    """(segment A, segment B, whether B is from elsewhere) over one document."""
-    document, made = documents[index], []
+    """Divide a document into pairs of segments.
+
+    Returns:
+        For each pair, segment A, segment B, and whether B is from another document.
+    """
+    document, segment_pairs = documents[index], []
     room = recipe.length - 3
     target = wanted_length(room, recipe, rng)
     chunk: list[Tokens] = []
-    at = 0
-    while at < len(document):
-        chunk.append(document[at])
-        if at == len(document) - 1 or sum(map(len, chunk)) >= target:
+    sentence = 0
+    while sentence < len(document):
+        chunk.append(document[sentence])
+        if sentence == len(document) - 1 or sum(map(len, chunk)) >= target:
             split = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
             first = join(chunk[:split])
             is_random = len(chunk) == 1 or rng.random() < 0.5
             if is_random:
                 second = elsewhere(documents, index, target - len(first), rng)
-                at -= len(chunk) - split  # what was not used is gone through again
+                sentence -= len(chunk) - split  # return unused sentences to the document
             else:
                 second = join(chunk[split:])
             cut(first, second, room, rng)
             if first and second:
-                made.append((first, second, is_random))
+                segment_pairs.append((first, second, is_random))
             chunk, target = [], wanted_length(room, recipe, rng)
-        at += 1
-    return made
+        sentence += 1
+    return segment_pairs
 
 
 def wanted_length(room: int, recipe: Recipe, rng: random.Random) -> int:
-    """Mostly all the room; sometimes less, so that fine-tuning on short texts is no surprise."""
+    """Return the number of tokens of the next pair.
+
+    It is usually all of the room. Some pairs are shorter, because fine-tuning meets short texts.
+    """
     return rng.randint(2, room) if rng.random() < recipe.short_seq_prob else room
 
 
-def elsewhere(documents: Sequence[Document], index: int, wanted: int, rng: random.Random) -> Tokens:
-    """About `wanted` tokens from a random place of another document, if there is another one."""
-    others = [i for i in (rng.randrange(len(documents)) for _ in range(10)) if i != index]
-    document = documents[others[0] if others else index]
+def elsewhere(documents: Sequence[Document], index: int, length: int, rng: random.Random) -> Tokens:
+    """Return about `length` tokens from a random position of another document, if there is one."""
+    candidates = [i for i in (rng.randrange(len(documents)) for _ in range(10)) if i != index]
+    document = documents[candidates[0] if candidates else index]
     tokens: Tokens = []
     for sentence in document[rng.randrange(len(document)) :]:
         tokens += sentence
-        if len(tokens) >= wanted:
+        if len(tokens) >= length:
             break
     return tokens
 
 
 def cut(first: Tokens, second: Tokens, room: int, rng: random.Random) -> None:
-    """Shorten the longer one, at its front or its end, until both fit."""
+    """Shorten the longer segment, randomly at its front or end, until both fit."""
     while len(first) + len(second) > room:
         longer = first if len(first) > len(second) else second
         del longer[0 if rng.random() < 0.5 else -1]
@@ -101,16 +124,16 @@ def join(chunk: Sequence[Tokens]) -> Tokens:
 
 
 def masked(
-    first: Tokens, second: Tokens, is_random: bool, words: Words, recipe: Recipe, rng: random.Random
+    first: Tokens, second: Tokens, is_random: bool, vocabulary: Words, recipe: Recipe, rng: random.Random
 ) -> dict[str, Any]:
-    """One row of the data: see shards.SCHEMA."""
-    ids = [words.cls, *first, words.sep, *second, words.sep]
-    places = [*range(1, len(first) + 1), *range(len(first) + 2, len(ids) - 1)]
-    count = min(recipe.predictions, max(1, round(len(ids) * recipe.masked_lm_prob)), len(places))
-    positions = sorted(rng.sample(places, count))
+    """Return a masked pair as a row of the data; see shards.SCHEMA."""
+    ids = [vocabulary.cls, *first, vocabulary.sep, *second, vocabulary.sep]
+    maskable_positions = [*range(1, len(first) + 1), *range(len(first) + 2, len(ids) - 1)]
+    count = min(recipe.predictions, max(1, round(len(ids) * recipe.masked_lm_prob)), len(maskable_positions))
+    positions = sorted(rng.sample(maskable_positions, count))
     labels = [ids[position] for position in positions]
     for position in positions:
-        ids[position] = replacement(ids[position], words, rng)
+        ids[position] = replacement(ids[position], vocabulary, rng)
     return {
         "input_ids": ids,
         "first_segment": len(first) + 2,
@@ -120,8 +143,8 @@ def masked(
     }
 
 
-def replacement(token: int, words: Words, rng: random.Random) -> int:
-    chance = rng.random()
-    if chance < 0.8:
-        return words.mask
-    return token if chance < 0.9 else rng.choice(words.ordinary)
+def replacement(token: int, vocabulary: Words, rng: random.Random) -> int:
+    draw = rng.random()
+    if draw < 0.8:
+        return vocabulary.mask
+    return token if draw < 0.9 else rng.choice(vocabulary.ordinary)

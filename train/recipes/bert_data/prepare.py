@@ -1,8 +1,8 @@
-"""From text or a Wikipedia dump to pretraining data: sharded, tokenized, masked Parquet.
+"""Prepare pretraining data from text or a Wikipedia dump: sharded, tokenized, masked Parquet.
 
-The work is shared out over the ranks, block by block and then shard by shard. The result is the
-same for any number of ranks; what is on disk already is not done again. Where nodes share no file
-system, every node gets all files in the end.
+The work is divided among the ranks, block by block and then shard by shard. The result does not
+depend on the number of ranks, and existing files are not made again. Without a shared file system,
+every node receives all files in the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def tell(options: DataOptions) -> None:
     ranks.join()
     owner = ranks.owner_of(Path(options.output_dir)) == ranks.rank()
     manifest = prepare(options)
-    figures = {f"rows_{name}": sum(found["rows"].values()) for name, found in manifest["sets"].items()}
+    figures = {f"rows_{name}": sum(data_set["rows"].values()) for name, data_set in manifest["sets"].items()}
     summary = {"data_dir": str(options.sink.resolve()), "world_size": ranks.world_size(), **figures}
     if owner and ranks.is_main():
         checkpoint.write_json(Path(options.output_dir) / "results.json", summary)
@@ -52,7 +52,11 @@ def tell(options: DataOptions) -> None:
 
 
 def prepare(options: DataOptions) -> dict[str, Any]:
-    """-> the manifest of the data, which is written last."""
+    """Prepare the data unless it is complete, and return its manifest, which is written last.
+
+    Raises:
+        RecipeError: if the folder was prepared with other settings, or the input has no text.
+    """
     sink = options.sink
     owner = ranks.owner_of(sink) == ranks.rank()
     with ranks.raise_together():
@@ -74,7 +78,7 @@ def prepare(options: DataOptions) -> dict[str, Any]:
 
 
 def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
-    """What decides on the data; the number of ranks does not."""
+    """Return the settings that determine the data; the number of ranks is not among them."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
     return {
         "kind": options.kind,
@@ -91,41 +95,45 @@ def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
 
 
 def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
-    """Whether all is done already. Refuses a folder that was begun with other settings."""
+    """Record the settings and return whether the data is already complete.
+
+    Raises:
+        RecipeError: if the folder was begun with other settings.
+    """
     file = sink / SETTINGS
-    known = checkpoint.read_json(file)
-    if known not in (None, settings):
-        other = next(name for name in settings if known.get(name) != settings[name])
+    recorded_settings = checkpoint.read_json(file)
+    if recorded_settings not in (None, settings):
+        setting = next(name for name in settings if recorded_settings.get(name) != settings[name])
         raise RecipeError(
-            f"{sink} was prepared with {other} = {known.get(other)!r}, not {settings[other]!r}. "
+            f"{sink} was prepared with {setting} = {recorded_settings.get(setting)!r}, not {settings[setting]!r}. "
             "Remove it, or take another --data_dir."
         )
-    if owner and known is None:
+    if owner and recorded_settings is None:
         checkpoint.write_json(file, settings)
     return (sink / MANIFEST).is_file()
 
 
 def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *, owner: bool) -> dict[str, list[Path]]:
-    """Data set -> a part for each block."""
+    """Make a part of each data set from each block and return the parts by data set."""
     folder = options.sink / "parts"
     folder.mkdir(parents=True, exist_ok=True)
     parts = {
         name_of(length): [folder / f"{name_of(length)}-{b.number:06}.parquet" for b in blocks]
         for length, _ in options.targets
     }
-    words = words_of(tokenizer)
+    vocabulary = words_of(tokenizer)
 
     def make(index: int) -> None:
         paths = {name: parts[name][index] for name in parts}
         if not all(path.is_file() for path in paths.values()):
-            make_part(options, blocks[index], tokenizer, words, paths)
+            make_part(options, blocks[index], tokenizer, vocabulary, paths)
 
     share_out(len(blocks), make, "tokenize and mask")
     spread([path for paths in parts.values() for path in paths], owner=owner)
     return parts
 
 
-def make_part(options: DataOptions, block: Block, tokenizer: Any, words: Words, paths: dict[str, Path]) -> None:
+def make_part(options: DataOptions, block: Block, tokenizer: Any, vocabulary: Words, paths: dict[str, Path]) -> None:
     documents = documents_of(options, block, tokenizer)
     for length, predictions in options.targets:
         name = name_of(length)
@@ -136,7 +144,7 @@ def make_part(options: DataOptions, block: Block, tokenizer: Any, words: Words, 
             short_seq_prob=options.short_seq_prob,
         )
         rng = random.Random(f"{options.seed} {name} {block.number}")
-        rows = [row for _ in range(options.dupe_factor) for row in instances(documents, words, recipe, rng)]
+        rows = [row for _ in range(options.dupe_factor) for row in instances(documents, vocabulary, recipe, rng)]
         write_part(paths[name], rows, rng)
 
 
@@ -144,10 +152,10 @@ def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Doc
     texts = (
         wikipedia_documents(block, options.min_article_chars) if options.kind == "wikipedia" else text_documents(block)
     )
-    split = [sentences(text) for text in texts]
+    sentence_lists = [sentences(text) for text in texts]
     documents = [
         [ids for ids in tokenizer(document, add_special_tokens=False)["input_ids"] if ids]
-        for document in split
+        for document in sentence_lists
         if document
     ]
     return [document for document in documents if document]
@@ -164,43 +172,50 @@ def words_of(tokenizer: Any) -> Words:
 
 
 def make_shards(options: DataOptions, parts: dict[str, list[Path]], *, owner: bool) -> dict[str, Any]:
-    """Data set -> its sequence length, predictions, and the rows of each of its shards."""
-    todo = [(name, shard) for name in parts for shard in range(options.shards)]
-    paths = [options.sink / name / f"shard-{shard:05}.parquet" for name, shard in todo]
+    """Make the shards of all data sets from their parts.
+
+    Returns:
+        For each data set, its sequence length, its predictions, and the rows of each shard.
+
+    Raises:
+        RecipeError: if a data set is empty.
+    """
+    shards = [(name, shard) for name in parts for shard in range(options.shards)]
+    paths = [options.sink / name / f"shard-{shard:05}.parquet" for name, shard in shards]
 
     def make(index: int) -> None:
-        (name, shard), path = todo[index], paths[index]
+        (name, shard), path = shards[index], paths[index]
         path.parent.mkdir(exist_ok=True)
         if not path.is_file():
             rng = random.Random(f"{options.seed} {name} shard {shard}")
             write_shard(path, parts[name], shard, options.shards, rng)
 
-    share_out(len(todo), make, "balance")
+    share_out(len(shards), make, "balance")
     spread(paths, owner=owner)
-    found: dict[str, Any] = {
+    data_sets: dict[str, Any] = {
         name_of(length): {"length": length, "predictions": predictions, "rows": {}}
         for length, predictions in options.targets
     }
-    for (name, _), path in zip(todo, paths, strict=True):
-        found[name]["rows"][path.name] = row_count(path)
-    empty = [name for name in found if not any(found[name]["rows"].values())]
+    for (name, _), path in zip(shards, paths, strict=True):
+        data_sets[name]["rows"][path.name] = row_count(path)
+    empty = [name for name in data_sets if not any(data_sets[name]["rows"].values())]
     if empty:
         raise RecipeError(f"no text was found in {options.inputs[0]}.", shared=True)
-    return found
+    return data_sets
 
 
 def share_out(count: int, make: Callable[[int], None], phase: str) -> None:
-    """Make everything once, over all ranks; the progress told is this rank's."""
-    mine = range(ranks.rank(), count, ranks.world_size())
-    progress = Progress(phase, len(mine))
+    """Make each item once, divided among all ranks, and report this rank's progress."""
+    items = range(ranks.rank(), count, ranks.world_size())
+    progress = Progress(phase, len(items))
     with ranks.raise_together():
-        for number, index in enumerate(mine, start=1):
+        for number, index in enumerate(items, start=1):
             make(index)
-            progress.report(number, now=number == len(mine))
+            progress.report(number, now=number == len(items))
 
 
 def spread(paths: Sequence[Path], *, owner: bool) -> None:
-    """Give every file to the nodes that lack it; with a shared file system there are none."""
+    """Copy every file to the nodes that lack it; with a shared file system, none does."""
     held = ranks.gather([path.is_file() for path in paths])
     for index, path in enumerate(paths):
         holders = [rank for rank, files in enumerate(held) if files[index]]

@@ -1,4 +1,4 @@
-"""Text -> sentences, by rules: no model has to be fetched."""
+"""Split text into sentences by rules, which need no downloaded model."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ SHORT = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-    """A line end always ends a sentence; a full stop does, unless it shortens a word or a name."""
-    return [found for line in text.splitlines() for found in of_line(line.strip()) if found]
+    """Split a text into sentences.
+
+    The end of a line always ends a sentence. A full stop ends one unless it marks an abbreviation
+    or an initial.
+    """
+    return [sentence for line in text.splitlines() for sentence in of_line(line.strip()) if sentence]
 
 
 def of_line(line: str) -> list[str]:
     parts: list[str] = []
-    at = 0
+    start = 0
     for match in END.finditer(line):
-        part = line[at : match.end()].rstrip()
+        part = line[start : match.end()].rstrip()
         if not SHORT.search(part):
             parts.append(part)
-            at = match.end()
-    return [*parts, line[at:]] if line else []
+            start = match.end()
+    return [*parts, line[start:]] if line else []

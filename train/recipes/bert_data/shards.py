@@ -1,4 +1,4 @@
-"""Rows on disk: parts, one for each block; then shards of equal size, mixed from all parts."""
+"""Write rows to disk: a part per block, then shards of equal size, mixed from all parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = pa.schema(
         ("first_segment", pa.int32()),  # tokens of segment A, with [CLS] and its [SEP]
         ("is_random_next", pa.bool_()),
         ("positions", pa.list_(pa.int32())),  # of the masked tokens
-        ("labels", pa.list_(pa.int32())),  # what stood there
+        ("labels", pa.list_(pa.int32())),  # the original tokens at these positions
     ]
 )
 ROWS_IN_GROUP = 1024
@@ -28,14 +28,17 @@ def write_part(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> No
 
 
 def write(path: Path, table: Any) -> None:
-    """Whole or not at all."""
+    """Write a table atomically: a reader sees the whole file or none."""
     staged = path.with_name(f".{path.name}.tmp")
     pq.write_table(table, staged, row_group_size=ROWS_IN_GROUP, compression="zstd")
     staged.replace(path)
 
 
 def write_shard(path: Path, parts: Sequence[Path], number: int, shards: int, rng: random.Random) -> int:
-    """Its share of every part; -> rows. Shards differ by at most one row."""
+    """Write a shard with its share of every part and return its number of rows.
+
+    Shards differ by at most one row.
+    """
     tables, before = [], 0
     for part in parts:
         file = pq.ParquetFile(part)
@@ -51,12 +54,12 @@ def write_shard(path: Path, parts: Sequence[Path], number: int, shards: int, rng
 
 
 def share(before: int, count: int, shard: int, shards: int) -> int:
-    """How many of the rows numbered before ... before + count - 1 are `shard` modulo `shards`."""
+    """Return how many of the `count` rows from number `before` on are `shard` modulo `shards`."""
     return (before + count - shard + shards - 1) // shards - (before - shard + shards - 1) // shards
 
 
 def rows_of(file: Any, start: int, count: int) -> Any:
-    """Rows from `start` on, reading only the row groups that hold them."""
+    """Return `count` rows from `start` on, reading only the row groups that hold them."""
     groups: list[int] = []
     first = 0
     offset = start

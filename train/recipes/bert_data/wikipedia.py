@@ -1,7 +1,7 @@
-"""Articles of a Wikipedia dump: pages-articles.xml, or .xml.bz2, best the multistream one.
+"""Read the articles of a Wikipedia dump: pages-articles.xml or .xml.bz2, preferably multistream.
 
-A bz2 file of several streams is read by several ranks at once: a stream can be found by its first
-bytes and read alone. One of a single stream is all in the first block.
+Several ranks read a bz2 file of several streams at once: a stream can be found by its first bytes
+and read alone. A file with a single stream belongs to the first block as a whole.
 """
 
 from __future__ import annotations
@@ -31,49 +31,52 @@ def wikipedia_documents(block: Block, min_chars: int) -> Iterator[str]:
 
 
 def plain_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
-    """(whether it lies in the block, bytes); goes on after the block's end."""
+    """Yield the bytes from the start of a block to the end of its file.
+
+    Each chunk is preceded by whether it lies in the block.
+    """
     with block.file.open("rb") as file:
         file.seek(block.start)
-        left = block.end - block.start
-        while left > 0 and (data := file.read(min(PIECE, left))):
-            left -= len(data)
+        remaining = block.end - block.start
+        while remaining > 0 and (data := file.read(min(PIECE, remaining))):
+            remaining -= len(data)
             yield True, data
         while data := file.read(PIECE):
             yield False, data
 
 
 def bz2_chunks(block: Block) -> Iterator[tuple[bool, bytes]]:
-    """As plain_chunks; a stream lies in the block in which it begins."""
+    """Yield decompressed bytes like plain_chunks; a stream lies in the block in which it begins."""
     with block.file.open("rb") as file:
         start = next_stream(file, block.start, block.end)
         if start is None:
             return
         file.seek(start)
-        begins, rest = start, b""
+        stream_start, unread = start, b""
         while True:
-            machine = bz2.BZ2Decompressor()
-            while not machine.eof:
-                data = rest or file.read(PIECE)
-                rest = b""
+            decompressor = bz2.BZ2Decompressor()
+            while not decompressor.eof:
+                data = unread or file.read(PIECE)
+                unread = b""
                 if not data:
                     return
-                yield begins < block.end, machine.decompress(data)
-            rest = machine.unused_data or file.read(PIECE)
-            begins = file.tell() - len(rest)
-            if not rest:
+                yield stream_start < block.end, decompressor.decompress(data)
+            unread = decompressor.unused_data or file.read(PIECE)
+            stream_start = file.tell() - len(unread)
+            if not unread:
                 return
 
 
 def next_stream(file: BinaryIO, start: int, end: int) -> int | None:
-    """Where the first stream in [start, end) begins."""
-    overlap = 9  # bytes of a mark that may lie in the piece before
+    """Return the position of the first stream that begins in [start, end), or None."""
+    overlap = 9  # a mark may begin with up to 9 bytes of the previous piece
     position = start
     while position < end:
         file.seek(position)
         data = file.read(PIECE + overlap)
         if match := STREAM.search(data):
-            found = position + match.start()
-            return found if found < end else None
+            stream_start = position + match.start()
+            return stream_start if stream_start < end else None
         if not data:
             return None
         position += PIECE
@@ -81,17 +84,17 @@ def next_stream(file: BinaryIO, start: int, end: int) -> int | None:
 
 
 def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """The pages that begin in the block, each whole."""
+    """Yield each page that begins in the block as a whole."""
     buffer = b""
     for inside, data in chunks:
         if not inside and not begun(buffer):
             return
         buffer += data
-        while (end := buffer.find(CLOSE)) >= 0 and (at := buffer.find(OPEN)) >= 0:
-            if at > end:  # the end of a page that began in the block before
-                buffer = buffer[at:]
+        while (end := buffer.find(CLOSE)) >= 0 and (begin := buffer.find(OPEN)) >= 0:
+            if begin > end:  # the end of a page that began in the previous block
+                buffer = buffer[begin:]
                 continue
-            yield buffer[at : end + len(CLOSE)]
+            yield buffer[begin : end + len(CLOSE)]
             buffer = buffer[end + len(CLOSE) :]
             if not inside:
                 return
@@ -100,12 +103,12 @@ def pages(chunks: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
 
 
 def begun(buffer: bytes) -> bool:
-    """A page has begun and not ended, or its very tag is cut in two."""
+    """Return whether a page has begun but not ended, or its opening tag is cut in two."""
     return OPEN in buffer or any(buffer.endswith(OPEN[:n]) for n in range(1, len(OPEN)))
 
 
 def article(page: bytes) -> str | None:
-    """The wiki text of an article; None for redirects, talk and other pages."""
+    """Return the wiki text of an article, or None for redirects, talk and other pages."""
     tree = ElementTree.fromstring(page)  # nosec B314
     if tree.findtext("ns") != "0" or tree.find("redirect") is not None:
         return None
@@ -113,7 +116,7 @@ def article(page: bytes) -> str | None:
 
 
 def plain_text(wiki: str) -> str:
-    """Paragraphs without markup, one to a line; headings and lists go."""
+    """Return the paragraphs without markup, one per line; headings and lists are dropped."""
     parser = markup_parser()
     code = parser.parse(wiki)
     for tag in code.filter_tags(matches=lambda tag: str(tag.tag).lower() in NOT_TEXT):
@@ -127,7 +130,7 @@ def plain_text(wiki: str) -> str:
 def drop(code: Any, node: Any) -> None:
     try:
         code.remove(node)
-    except ValueError:  # it lay in another node that is gone already
+    except ValueError:  # it was part of a node that is already removed
         pass
 
 

@@ -1,7 +1,7 @@
-"""Batches from Parquet shards, in an order that depends on seed and position alone.
+"""Read batches from Parquet shards, in an order that depends only on the seed and the position.
 
-Every rank can read any shard and takes its own rows of it: decoding is cheap beside training, and
-so the course is the same for any number of ranks, and can be taken up at any step.
+Every rank can read any shard and selects its rows. Decoding is cheap compared with training, so
+training takes the same course with any number of ranks and can resume at any step.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from orch_training.errors import RecipeError
 
 SHARDS_IN_MEMORY = 3
-LENGTH_MULTIPLE = 64  # few different shapes need less memory
+LENGTH_MULTIPLE = 64  # fewer distinct shapes need less memory
 
 
 class Sequences:
-    """The rows of one data set, such as seq128, once in each epoch."""
+    """The rows of a data set such as seq128, each once per epoch."""
 
     def __init__(self, data_dir: Path, length: int, seed: int) -> None:
         manifest = manifest_of(data_dir)
@@ -38,24 +38,24 @@ class Sequences:
         self.shard = functools.lru_cache(maxsize=SHARDS_IN_MEMORY)(self._shard)
 
     def row(self, position: int) -> dict[str, Any]:
-        """Positions go on over the epochs."""
-        epoch, within = divmod(position, self.total)
+        """Return the row at a position, which counts on across epochs."""
+        epoch, offset = divmod(position, self.total)
         names, ends = self.order(epoch)
-        index = bisect.bisect_right(ends, within)
-        table, places = self.shard(epoch, names[index])
+        index = bisect.bisect_right(ends, offset)
+        table, row_order = self.shard(epoch, names[index])
         start = ends[index - 1] if index else 0
-        return dict(table.slice(places[within - start], 1).to_pylist()[0])
+        return dict(table.slice(row_order[offset - start], 1).to_pylist()[0])
 
     def _order(self, epoch: int) -> tuple[list[str], list[int]]:
-        """The shards of an epoch, and the positions at which they end."""
+        """Return the shards of an epoch in order, and the positions at which they end."""
         names = sorted(self.rows)
         random.Random(f"{self.seed} {epoch}").shuffle(names)
         return names, list(itertools.accumulate(self.rows[name] for name in names))
 
     def _shard(self, epoch: int, name: str) -> tuple[Any, list[int]]:
-        places = list(range(self.rows[name]))
-        random.Random(f"{self.seed} {epoch} {name}").shuffle(places)
-        return pq.read_table(self.folder / name), places
+        row_order = list(range(self.rows[name]))
+        random.Random(f"{self.seed} {epoch} {name}").shuffle(row_order)
+        return pq.read_table(self.folder / name), row_order
 
     def batch(self, start: int, count: int) -> dict[str, Any]:
         return collate([self.row(position) for position in range(start, start + count)])
@@ -69,22 +69,26 @@ def manifest_of(data_dir: Path) -> dict[str, Any]:
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """`masked`: places in the flattened batch; `labels`: the tokens that stood there."""
+    """Pad rows into a batch of tensors.
+
+    In the batch, `masked` has the positions of the masked tokens in the flattened batch, and
+    `labels` the original tokens at these positions.
+    """
     longest = max(len(row["input_ids"]) for row in rows)
     width = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     shape = (len(rows), width)
-    ids, kinds, real = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
+    input_ids, segments, attention_mask = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
     masked: list[int] = []
     for index, row in enumerate(rows):
         size = len(row["input_ids"])
-        ids[index, :size] = torch.tensor(row["input_ids"])
-        kinds[index, row["first_segment"] : size] = 1
-        real[index, :size] = 1
+        input_ids[index, :size] = torch.tensor(row["input_ids"])
+        segments[index, row["first_segment"] : size] = 1
+        attention_mask[index, :size] = 1
         masked += [index * width + position for position in row["positions"]]
     return {
-        "input_ids": ids,
-        "token_type_ids": kinds,
-        "attention_mask": real,
+        "input_ids": input_ids,
+        "token_type_ids": segments,
+        "attention_mask": attention_mask,
         "masked": torch.tensor(masked),
         "labels": torch.tensor([label for row in rows for label in row["labels"]]),
         "is_random_next": torch.tensor([int(row["is_random_next"]) for row in rows]),

@@ -1,7 +1,7 @@
 """LAMB: layer-wise adaptive moments for large batches (You et al. 2019, arXiv:1904.00962).
 
-As NVIDIA's FusedLAMB does it: gradients are cut by their common norm, moments are corrected for
-their start at zero, and the trust ratio is for what has weight decay.
+Follows NVIDIA's FusedLAMB: gradients are clipped by their global norm, moments are corrected for
+their bias towards zero, and the trust ratio applies to parameters with weight decay.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Lamb(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None
-        every = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         if self.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(every, self.max_grad_norm)
+            torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -49,24 +49,24 @@ class Lamb(Optimizer):
         mean = state["mean"].lerp_(parameter.grad, 1 - beta1)
         square = state["square"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
         root = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-        change = (mean / (1 - beta1 ** state["step"])).div_(root)
+        update = (mean / (1 - beta1 ** state["step"])).div_(root)
         ratio = 1.0
         if group["weight_decay"]:
-            change.add_(parameter, alpha=group["weight_decay"])
-            ratio = trust(parameter, change)
-        parameter.add_(change, alpha=-group["lr"] * ratio)
+            update.add_(parameter, alpha=group["weight_decay"])
+            ratio = trust(parameter, update)
+        parameter.add_(update, alpha=-group["lr"] * ratio)
 
 
 def trust(parameter: Any, change: Any) -> float:
-    """How far a layer may move: in proportion to its own length."""
-    length, step = float(parameter.norm()), float(change.norm())
-    return length / step if length > 0 and step > 0 else 1.0
+    """Return the trust ratio: the norm of the parameter over that of its update."""
+    parameter_norm, change_norm = float(parameter.norm()), float(change.norm())
+    return parameter_norm / change_norm if parameter_norm > 0 and change_norm > 0 else 1.0
 
 
 def groups_of(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Biases and the weights of LayerNorm do not decay."""
-    decays: list[Any] = []
-    stays: list[Any] = []
+    """Divide the parameters into those with weight decay, and biases and LayerNorm weights without."""
+    decayed: list[Any] = []
+    undecayed: list[Any] = []
     for name, parameter in model.named_parameters():
-        (stays if name.endswith(NO_DECAY) else decays).append(parameter)
-    return [{"params": decays, "weight_decay": weight_decay}, {"params": stays, "weight_decay": 0.0}]
+        (undecayed if name.endswith(NO_DECAY) else decayed).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]

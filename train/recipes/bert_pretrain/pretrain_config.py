@@ -1,4 +1,4 @@
-"""The command line, and the two phases that it describes."""
+"""The command line and the two training phases that it describes."""
 
 from __future__ import annotations
 
@@ -49,9 +49,17 @@ class PretrainArguments(LoopArguments):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Steps after `before` and up to `last`, counted over both phases.
+    """A training phase with its sequence length, batch size and learning rate.
 
-    `batch`: sequences per step over all ranks; `micro`: of one rank at once.
+    Attributes:
+        number: 1 or 2.
+        length: tokens per sequence.
+        batch: sequences per step over all ranks.
+        micro: sequences that a rank computes at once.
+        learning_rate: the highest learning rate.
+        warmup: the share of the steps in which the learning rate rises.
+        before: the last step before the phase, counted over both phases.
+        last: the last step of the phase, counted over both phases.
     """
 
     number: int
@@ -65,16 +73,17 @@ class Phase:
 
     @property
     def dealing(self) -> Dealing:
-        """How the ranks that are there compute a step."""
+        """Return how the present ranks divide a step."""
         return Dealing(GlobalBatch(self.batch, 1), ranks.world_size(), self.micro)
 
     def rate(self, step: int) -> float:
-        """At a step of this phase: up to the highest one, then down with the root of what is left.
+        """Return the learning rate at a step of this phase.
 
-        NVIDIA's PolyWarmUpScheduler with degree 0.5.
+        It rises linearly to its maximum, then falls with the square root of the remaining share,
+        as NVIDIA's PolyWarmUpScheduler does with degree 0.5.
         """
-        done = (step - self.before) / (self.last - self.before)
-        factor = done / self.warmup if done < self.warmup else (1 - done) ** 0.5
+        progress = (step - self.before) / (self.last - self.before)
+        factor = progress / self.warmup if progress < self.warmup else (1 - progress) ** 0.5
         return self.learning_rate * factor
 
 
@@ -102,7 +111,11 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
 
 
 def phases_of(args: PretrainArguments) -> list[Phase]:
-    """What is to be done. Raises RecipeError where a batch cannot be dealt out."""
+    """Return the phases to train.
+
+    Raises:
+        RecipeError: if a batch cannot be divided evenly among the ranks.
+    """
     first = Phase(
         number=1,
         length=args.max_seq_length,
@@ -123,15 +136,15 @@ def phases_of(args: PretrainArguments) -> list[Phase]:
         before=args.max_steps,
         last=args.max_steps + args.max_steps_phase2,
     )
-    chosen = {"1": [first], "2": [second], "both": [first, second]}[args.phase]
-    for phase in chosen:
-        at_once = phase.micro * ranks.planned_world_size()
-        if phase.batch % at_once:
+    selected_phases = {"1": [first], "2": [second], "both": [first, second]}[args.phase]
+    for phase in selected_phases:
+        micro_sequences = phase.micro * ranks.planned_world_size()
+        if phase.batch % micro_sequences:
             raise RecipeError(
                 f"phase {phase.number}: {phase.batch} sequences per step cannot be dealt out in "
                 f"micro batches of {phase.micro} to {ranks.planned_world_size()} ranks; take a multiple "
-                f"of {at_once} as --train_batch_size{'_phase2' if phase.number == 2 else ''}.",
+                f"of {micro_sequences} as --train_batch_size{'_phase2' if phase.number == 2 else ''}.",
                 code=2,
                 shared=True,
             )
-    return chosen
+    return selected_phases

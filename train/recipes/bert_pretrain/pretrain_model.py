@@ -1,4 +1,4 @@
-"""BERT with its two heads, and the sums of its two losses."""
+"""BERT with its two pretraining heads, and the sums of its two losses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
 def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
-    """With random weights that the seed decides on. `vocabulary`: tokens."""
-    own = CONFIGS / args.config_name
-    place = str(own) if own.is_dir() else locate(args.config_name)
+    """Return a model with random weights that depend on the seed.
+
+    Args:
+        args: the arguments of the run, with the name or folder of the model's configuration.
+        vocabulary: the number of tokens that the tokenizer knows.
+
+    Raises:
+        RecipeError: if the configuration cannot be read, is not one of BERT, or has fewer tokens.
+    """
+    bundled_config = CONFIGS / args.config_name
+    config_source = str(bundled_config) if bundled_config.is_dir() else locate(args.config_name)
     try:
         config = AutoConfig.from_pretrained(
-            place, cache_dir=args.cache_dir, revision=args.model_revision, attn_implementation=args.attn_implementation
+            config_source,
+            cache_dir=args.cache_dir,
+            revision=args.model_revision,
+            attn_implementation=args.attn_implementation,
         )
     except (OSError, ValueError) as error:
         raise RecipeError(f"{args.config_name}: {' '.join(str(error).split())}") from error
@@ -35,23 +46,23 @@ def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
 
 
 class Losses(torch.nn.Module):
-    """Both heads see only what they are asked for: the masked places, and [CLS]."""
+    """The model with its two losses; each head computes only masked positions or [CLS]."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, batch: dict[str, Any]) -> tuple[Any, Any]:
-        """-> summed loss of the masked tokens, summed loss of the next-sentence question."""
+        """Return the summed losses of the masked tokens and of next-sentence prediction."""
         hidden, pooled = self.model.bert(
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
             token_type_ids=batch["token_type_ids"],
             return_dict=False,
         )[:2]
-        chosen = hidden.flatten(0, 1).index_select(0, batch["masked"])
-        words, next_ = self.model.cls(chosen, pooled)
+        masked_states = hidden.flatten(0, 1).index_select(0, batch["masked"])
+        token_logits, next_logits = self.model.cls(masked_states, pooled)
         return (
-            cross_entropy(words.float(), batch["labels"], reduction="sum"),
-            cross_entropy(next_.float(), batch["is_random_next"], reduction="sum"),
+            cross_entropy(token_logits.float(), batch["labels"], reduction="sum"),
+            cross_entropy(next_logits.float(), batch["is_random_next"], reduction="sum"),
         )

@@ -1,7 +1,7 @@
-"""Pretrains BERT from prepared text in two phases, on one rank or on many.
+"""Pretrain BERT on prepared text in two phases, on one or more ranks.
 
-Phase 2 takes up the weights and LAMB's moments that phase 1 ended with; only the schedule starts
-anew. Steps count over both phases, and so do the checkpoints.
+Phase 2 continues with the final weights and LAMB moments of phase 1 and restarts only the
+learning rate schedule. Steps and checkpoints are numbered across both phases.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def run(args: PretrainArguments) -> None:
 
 
 class Pretraining:
-    """The loop, with what it needs to go on from any of its checkpoints."""
+    """The training loop and the state to resume it from any of its checkpoints."""
 
     def __init__(
         self, args: PretrainArguments, model: Any, phases: Sequence[Phase], data: Sequence[Sequences], *, owner: bool
@@ -104,8 +104,8 @@ class Pretraining:
         self.steps = phases[-1].last
 
     def run(self) -> dict[str, Any]:
-        """Trains the model in place; -> speed, and the loss of each phase."""
-        # All ranks would drop the same units for different sequences if they had the same seed.
+        """Train the model in place and return the speed and the loss of each phase."""
+        # With equal seeds, all ranks would drop the same units for different sequences.
         set_seed(self.args.seed + ranks.rank())
         step = self.start()
         course = Course(Path(self.args.output_dir), samples_per_step=self.phases[0].batch, start_step=step)
@@ -119,21 +119,25 @@ class Pretraining:
         return self.summary(course, step)
 
     def start(self) -> int:
-        """Take up the newest checkpoint; -> its step. Phase 2 alone needs one of phase 1."""
-        found = start_from(self.args.resume, self.snapshots.output_dir, owner=self.snapshots.owner)
-        first = self.phases[0].before
-        if found is None and self.args.init_checkpoint:
-            found = Path(self.args.init_checkpoint)
-            problem = checkpoint.find_problem(found)
-            if problem or checkpoint.step_of(found) != first:
-                reason = problem or f"phase 1 ends with checkpoint-{first}"
-                raise RecipeError(f"--init_checkpoint {found}: {reason}.", shared=True)
-        if found:
-            self.snapshots.load(found)
-        step = checkpoint.step_of(found) if found else 0
-        if step < first:
+        """Load the newest checkpoint, if any, and return its step.
+
+        Raises:
+            RecipeError: if phase 2 has no last checkpoint of phase 1 to start from.
+        """
+        start_checkpoint = start_from(self.args.resume, self.snapshots.output_dir, owner=self.snapshots.owner)
+        first_step = self.phases[0].before
+        if start_checkpoint is None and self.args.init_checkpoint:
+            start_checkpoint = Path(self.args.init_checkpoint)
+            problem = checkpoint.find_problem(start_checkpoint)
+            if problem or checkpoint.step_of(start_checkpoint) != first_step:
+                reason = problem or f"phase 1 ends with checkpoint-{first_step}"
+                raise RecipeError(f"--init_checkpoint {start_checkpoint}: {reason}.", shared=True)
+        if start_checkpoint:
+            self.snapshots.load(start_checkpoint)
+        step = checkpoint.step_of(start_checkpoint) if start_checkpoint else 0
+        if step < first_step:
             raise RecipeError(
-                f"phase 2 needs the last checkpoint of phase 1, checkpoint-{first}: pass "
+                f"phase 2 needs the last checkpoint of phase 1, checkpoint-{first_step}: pass "
                 "--init_checkpoint, or the same --output_dir.",
                 shared=True,
             )
@@ -141,60 +145,67 @@ class Pretraining:
             bf16=self.args.bf16,
             attention=self.args.attn_implementation,
             optimizer="lamb",
-            dropout=dropout.settle(self.args.dropout_kernel, found),
+            dropout=dropout.settle(self.args.dropout_kernel, start_checkpoint),
         )
         return step
 
     def run_phase(self, phase: Phase, data: Sequences, step: int, course: Course) -> int:
-        told = Told()
+        sums = Told()
         while step < phase.last:
             rate = phase.rate(step + 1)
-            told.add(*self.step(phase, data, step + 1, rate))
+            sums.add(*self.step(phase, data, step + 1, rate))
             step += 1
-            makes_room = preemption.requested() and step < self.steps
+            preempted = preemption.requested() and step < self.steps
             due = bool(self.args.save_steps) and step % self.args.save_steps == 0
-            saves = due or makes_room or step == phase.last
+            saves = due or preempted or step == phase.last
             logs = saves or step % self.args.logging_steps == 0 or step == phase.before + 1
             if logs:
                 epoch = (step - phase.before) * phase.batch / data.total
-                course.log(step, epoch=epoch, learning_rate=rate, **told.means(phase.number))
+                course.log(step, epoch=epoch, learning_rate=rate, **sums.means(phase.number))
             course.after_step(step, logs=logs)
             if saves:
                 self.local_steps.average_weights()
                 self.snapshots.save(step, self.steps)
-            if makes_room:
+            if preempted:
                 preemption.end(step)
         return step
 
     def step(self, phase: Phase, data: Sequences, step: int, rate: float) -> tuple[float, float, float, float]:
-        """One step of LAMB; -> this rank's summed losses, and what they are sums over.
+        """Compute one step and update the weights.
 
-        The loss is the mean over all masked tokens of the step, however they are dealt out: so
-        neither the number of ranks nor that of micro batches changes it.
+        The loss is the mean over all masked tokens of the step, however they are divided, so that
+        it depends neither on the number of ranks nor on that of micro batches.
+
+        Returns:
+            This rank's summed losses of masked tokens and of next-sentence prediction, and the
+            numbers of masked tokens and of sequences that they are sums over.
         """
         start = (step - 1 - phase.before) * phase.batch
         parts = phase.dealing.parts(range(start, start + phase.batch), ranks.rank())
         micros = [data.batch(part.positions.start, len(part.positions)) for part in parts]
         counts = [len(part.positions) if part.weight else 0 for part in parts]
         masked = sum(len(m["labels"]) for m, count in zip(micros, counts, strict=True) if count)
-        weight_words = ranks.world_size() / ranks.sum_over_ranks(masked)  # DDP divides by the ranks
-        weight_next = ranks.world_size() / phase.batch
-        words = next_ = 0.0
+        token_weight = ranks.world_size() / ranks.sum_over_ranks(masked)  # DDP averages over the ranks
+        next_weight = ranks.world_size() / phase.batch
+        token_loss = next_loss = 0.0
         for index, (micro, count) in enumerate(zip(micros, counts, strict=True)):
             with self.gathering(last=index == len(micros) - 1), self.precision():
-                loss_words, loss_next = self.model(micro)
-                loss = loss_words * weight_words + loss_next * weight_next
+                micro_token_loss, micro_next_loss = self.model(micro)
+                loss = micro_token_loss * token_weight + micro_next_loss * next_weight
                 (loss if count else loss * 0).backward()
             if count:
-                words, next_ = words + float(loss_words.detach()), next_ + float(loss_next.detach())
+                token_loss, next_loss = (
+                    token_loss + float(micro_token_loss.detach()),
+                    next_loss + float(micro_next_loss.detach()),
+                )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return words, next_, float(masked), float(sum(counts))
+        return token_loss, next_loss, float(masked), float(sum(counts))
 
     def gathering(self, *, last: bool) -> Any:
-        """Gradients travel once per step, after the last micro batch."""
+        """Return a context that synchronizes gradients only after the last micro batch of a step."""
         if last or not isinstance(self.model, DistributedDataParallel):
             return contextlib.nullcontext()
         return self.model.no_sync()
@@ -203,13 +214,17 @@ class Pretraining:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.args.bf16)
 
     def summary(self, course: Course, step: int) -> dict[str, Any]:
-        """First and last losses come from the file of metrics, which outlives a process."""
+        """Return the result of the run.
+
+        The first and last losses come from the metrics file, which also has the steps of earlier
+        processes of the run.
+        """
         lines = (
             [json.loads(line) for line in (Path(self.args.output_dir) / "metrics.jsonl").read_text().splitlines()]
             if ranks.is_main()
             else []
         )
-        found = {
+        phase_losses = {
             f"loss, phase {phase.number}": [x["loss"] for x in lines if x["phase"] == phase.number]
             for phase in self.phases
         }
@@ -217,14 +232,14 @@ class Pretraining:
             "world_size": ranks.world_size(),
             "output_dir": self.args.output_dir,
             "model_dir": str(Path(self.args.output_dir) / "model"),
-            "before": {name: losses[0] for name, losses in found.items() if losses},
-            "after": {name: losses[-1] for name, losses in found.items() if losses},
+            "before": {name: losses[0] for name, losses in phase_losses.items() if losses},
+            "after": {name: losses[-1] for name, losses in phase_losses.items() if losses},
             **course.summary(step),
         }
 
 
 class Told:
-    """Sums since the last line of metrics."""
+    """The sums of losses and counts since the last line of metrics."""
 
     def __init__(self) -> None:
         self.sums = [0.0] * 4
@@ -233,10 +248,10 @@ class Told:
         self.sums = [a + b for a, b in zip(self.sums, values, strict=True)]
 
     def means(self, phase: int) -> dict[str, Any]:
-        """Over all ranks; starts anew."""
-        words, next_, masked, sequences = (sum(part) for part in zip(*ranks.gather(self.sums), strict=True))
+        """Return the mean losses over all ranks and reset the sums."""
+        token_loss, next_loss, masked, sequences = (sum(part) for part in zip(*ranks.gather(self.sums), strict=True))
         self.sums = [0.0] * 4
-        mlm, nsp = words / masked, next_ / sequences
+        mlm, nsp = token_loss / masked, next_loss / sequences
         return {"loss": mlm + nsp, "mlm_loss": mlm, "nsp_loss": nsp, "phase": phase}
 
 

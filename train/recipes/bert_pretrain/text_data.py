@@ -1,4 +1,4 @@
-"""The data of a run: prepared from a small text, and by the tokenizer of the run."""
+"""Prepare the data of a run from a small text, with the run's tokenizer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from prepare import prepare
 from pretrain_config import PretrainArguments
 
 SHARDS_OF_A_TEXT = 8
-PREDICTIONS = 0.15625  # of a sequence's tokens, at most: 20 of 128, 80 of 512
+PREDICTIONS = 0.15625  # largest share of a sequence's tokens: 20 of 128, 80 of 512
 
 
 def prepared(args: PretrainArguments) -> Path:
-    """A small text, prepared where the run writes its own files."""
+    """Prepare the text below the run's output folder and return the folder of the data.
+
+    Raises:
+        RecipeError: if there is no such text file.
+    """
     target = Path(args.output_dir) / "data"
-    lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})  # whichever phase runs
+    lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})  # for both phases, whichever runs
     options = DataOptions(
         input_file=args.text_file,
         data_dir=str(target),
@@ -43,6 +47,6 @@ def prepared(args: PretrainArguments) -> Path:
 
 
 def check_vocabulary(data: Sequence[Sequences], tokenizer: Any, data_dir: Path) -> None:
-    words = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
-    if any(found.vocabulary != hashlib.sha256(words).hexdigest() for found in data):
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
+    if any(sequences.vocabulary != hashlib.sha256(vocabulary).hexdigest() for sequences in data):
         raise RecipeError(f"{data_dir} was prepared with another tokenizer.")

@@ -1,7 +1,7 @@
-"""A model in int8: torchao's PT2E with the quantizer for x86, compiled ahead by AOTInductor.
+"""Quantize a model to int8 with torchao's PT2E for x86 and compile it with AOTInductor.
 
-The result is one file. It needs neither a compiler nor torchao where it is loaded, so only the rank
-that makes it has to have g++.
+The result is a single file. Loading it needs neither a compiler nor torchao, so that only the rank
+that compiles it needs g++.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 from orch_training import ranks
 from orch_training.errors import RecipeError
 
-BATCH, LENGTH = 2, 64  # of the example that is exported; both may be other numbers later
+BATCH, LENGTH = 2, 64  # of the exported example; both are dynamic dimensions
 LARGEST_BATCH = 1024
 
 
 class Logits(torch.nn.Module):
-    """Tensors in, tensors out, in a fixed order."""
+    """A model that takes and returns tensors in a fixed order, as exporting needs."""
 
     def __init__(self, model: Any, names: Sequence[str]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Logits(torch.nn.Module):
 
 
 class Quantized:
-    """Called like the model that it was made from."""
+    """A compiled int8 model that is called like the original one."""
 
     training = False
 
@@ -43,20 +43,20 @@ class Quantized:
     def __call__(self, **inputs: Any) -> SimpleNamespace:
         rows = len(inputs[self.names[0]])
         values = [inputs[name] for name in self.names]
-        if rows == 1:  # an exported graph takes "one" for a fixed number, so a row is repeated
+        if rows == 1:  # export treats a size of 1 as constant, so repeat the row
             values = [value.repeat(2, 1) for value in values]
         start, end = self.call(*(value.contiguous() for value in values))
         return SimpleNamespace(start_logits=start[:rows], end_logits=end[:rows])
 
     def eval(self) -> None:
-        """Is never anything else."""
+        """Do nothing: the model is always in evaluation mode."""
 
     def train(self, mode: bool = True) -> None:
-        """Cannot be trained."""
+        """Do nothing: the model cannot be trained."""
 
 
 def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -> Any:
-    """The model as a graph with observers, or (dynamic) with the places where ranges are taken."""
+    """Return the model as a graph with observers that measure the ranges of values."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
@@ -69,7 +69,7 @@ def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -
 
 
 def has_vnni() -> bool:
-    """Without these instructions, sums of eight-bit products overflow in 16 bits."""
+    """Return whether the CPU has VNNI; without it, 16-bit sums of 8-bit products overflow."""
     return bool(torch.cpu._is_vnni_supported())
 
 
@@ -83,16 +83,16 @@ def exported(module: Any, names: Sequence[str], longest: int) -> Any:
 
 
 def merge_observers(graph: Any) -> None:
-    """Give all ranks the ranges of all ranks' calibration samples."""
+    """Merge the ranges that all ranks measured on their calibration samples."""
     for module in graph.modules():
         if getattr(module, "histogram", None) is not None:
             merge_histograms(module)
 
 
 def merge_histograms(observer: Any) -> None:
-    mine = (observer.histogram, observer.min_val, observer.max_val)
-    parts = [part for part in ranks.gather(mine) if part[0].sum() > 0]
-    if not parts:  # no rank has seen it
+    local_histogram = (observer.histogram, observer.min_val, observer.max_val)
+    parts = [part for part in ranks.gather(local_histogram) if part[0].sum() > 0]
+    if not parts:  # no rank has measured values here
         return
     counts, low, high = merged(parts)
     observer.histogram.copy_(counts)
@@ -101,20 +101,30 @@ def merge_histograms(observer: Any) -> None:
 
 
 def merged(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, float, float]:
-    """(counts, lowest, highest) of each rank, by the middles of its bins, over the whole range."""
+    """Merge histograms into one over their whole range.
+
+    Each bin is counted where its middle lies.
+
+    Args:
+        parts: the counts, the lowest and the highest value of each rank.
+    """
     low = min(float(part[1]) for part in parts)
     high = max(float(part[2]) for part in parts)
     bins = len(parts[0][0])
     total = torch.zeros(bins)
-    for counts, least, most in parts:
-        width = (float(most) - float(least)) / bins
-        middles = float(least) + width * (torch.arange(bins) + 0.5)
+    for counts, lowest, highest in parts:
+        width = (float(highest) - float(lowest)) / bins
+        middles = float(lowest) + width * (torch.arange(bins) + 0.5)
         total += torch.histogram(middles, bins, range=(low, high), weight=counts.float()).hist
     return total, low, high
 
 
 def compiled(graph: Any, names: Sequence[str], longest: int, package: Path) -> None:
-    """Convert and compile into one file."""
+    """Convert a calibrated graph to int8 and compile it into a single file.
+
+    Raises:
+        RecipeError: if there is no g++.
+    """
     if shutil.which("g++") is None:
         raise RecipeError("int8 needs g++ on the first node, where the model is compiled.")
     from torch._inductor import config
@@ -127,11 +137,15 @@ def compiled(graph: Any, names: Sequence[str], longest: int, package: Path) -> N
 
 
 def check_alike() -> None:
-    """The file holds machine code."""
-    found = ranks.gather(torch.backends.cpu.get_cpu_capability())
-    if len(set(found)) > 1:
+    """Check that all nodes have the same CPU capability, because the file holds machine code.
+
+    Raises:
+        RecipeError: if the nodes differ.
+    """
+    capabilities = ranks.gather(torch.backends.cpu.get_cpu_capability())
+    if len(set(capabilities)) > 1:
         raise RecipeError(
-            f"int8 code is made for one kind of CPU, and the nodes have {sorted(set(found))}. "
+            f"int8 code is made for one kind of CPU, and the nodes have {sorted(set(capabilities))}. "
             "Choose nodes that are alike (--nodes).",
             shared=True,
         )

@@ -1,4 +1,4 @@
-"""Whether a quantized model that was saved is the same in a fresh process."""
+"""Check that a saved quantized model computes the same in a fresh process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from quant_config import QuantArguments
 def verified(
     package: Path, windows: Sequence[Window], collate: Collator, names: Sequence[str], quant: QuantArguments
 ) -> dict[str, float] | None:
-    """Logits of the model loaded here and in a fresh process; raises if they are too far off."""
+    """Compare the logits of the model in this process with those in a fresh process.
+
+    Raises:
+        RecipeError: if they differ by more than `--verify_tolerance`.
+    """
     difference = None
     with ranks.raise_together():
         if ranks.is_main():
@@ -40,12 +44,12 @@ def fresh_difference(package: Path, inputs: dict[str, Any]) -> float:
     source, target = package.with_name(".inputs.pt"), package.with_name(".outputs.pt")
     torch.save(inputs, source)
     command = [sys.executable, str(script), str(package), str(source), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RecipeError(f"{package} cannot be loaded: {done.stderr.strip()[-500:]}")
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise RecipeError(f"{package} cannot be loaded: {process.stderr.strip()[-500:]}")
     fresh = torch.load(target, weights_only=True)
-    here = Quantized(package, list(inputs))(**inputs)
+    local = Quantized(package, list(inputs))(**inputs)
     source.unlink()
     target.unlink()
-    pairs = ((here.start_logits, fresh["start"]), (here.end_logits, fresh["end"]))
-    return max(float((a - b).abs().max()) for a, b in pairs)
+    logits = ((local.start_logits, fresh["start"]), (local.end_logits, fresh["end"]))
+    return max(float((a - b).abs().max()) for a, b in logits)

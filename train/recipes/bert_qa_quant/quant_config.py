@@ -1,4 +1,4 @@
-"""The command line: that of bert-qa, and the flags of optimum-intel's run_qa for quantization."""
+"""Parse the command line: bert-qa's, and optimum-intel's quantization flags of run_qa."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ class QuantArguments:
 
 
 def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
-    """Raises ArgumentError."""
-    plain = [part for token in argv for part in split(token)]
-    quant, rest = Parser(QuantArguments, allow_abbrev=False).parse_args_into_dataclasses(
-        plain, return_remaining_strings=True, look_for_args_file=False
+    """Parse the arguments of bert-qa and of the quantization.
+
+    Raises:
+        ArgumentError: if an argument is unknown or invalid.
+    """
+    arguments = [part for token in argv for part in split(token)]
+    quant, qa_arguments = Parser(QuantArguments, allow_abbrev=False).parse_args_into_dataclasses(
+        arguments, return_remaining_strings=True, look_for_args_file=False
     )
-    config = parse_arguments(rest)
+    config = parse_arguments(qa_arguments)
     check_requirements(
         [
             (
@@ -39,6 +43,6 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
 
 
 def split(token: str) -> list[str]:
-    """--name=value as two words, as bert-qa's own parser does."""
+    """Split `--name=value` into two arguments, as the parser of bert-qa does."""
     name, sign, value = token.partition("=")
     return [name, value] if sign and token.startswith("--") else [token]

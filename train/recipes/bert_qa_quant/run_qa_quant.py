@@ -1,7 +1,7 @@
-"""Fine-tunes for question answering as bert-qa does, then quantizes to int8 and compares.
+"""Fine-tune for question answering as bert-qa does, then quantize to int8 and compare.
 
-Evaluation and calibration are shared out over the ranks; rank 0 compiles, and every node gets the
-file.
+Evaluation and calibration are divided among the ranks; rank 0 compiles, and every node receives
+the file.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def main() -> int:
 
 
 def run(config: Config, quant: QuantArguments) -> None:
-    # ranks: accelerate joins them here, unless they are joined already
+    # ranks: accelerate joins them here unless they have joined already
     _ = config.training.device
     output_dir = Path(config.training.output_dir)
     config.training.writes = prepare_output(output_dir)
 
-    # data, model: an int8 model takes its ranges from training data, also if none is trained
+    # data, model: int8 ranges come from training data even if nothing is trained
     hub = config.data.dataset_name is not None
     with ranks.raise_together():
         train = load_training(config.data) if config.data.train_file or hub else []
@@ -60,8 +60,8 @@ def run(config: Config, quant: QuantArguments) -> None:
         tokenizer = load_tokenizer(config.model)
         model = load_model(AutoModelForQuestionAnswering, config.model, config.training.seed)
         length = sequence_length(config.data.max_seq_length, tokenizer)
-        used = train if config.training.do_train else train[: quant.num_calibration_samples]
-        windows = make_windows(used or validation, tokenizer, max_length=length, stride=config.data.doc_stride)
+        questions = train if config.training.do_train else train[: quant.num_calibration_samples]
+        windows = make_windows(questions or validation, tokenizer, max_length=length, stride=config.data.doc_stride)
     collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=LENGTH_MULTIPLE)
     evaluator = make_evaluator(config, validation, tokenizer, collate, length)
 
@@ -76,8 +76,8 @@ def run(config: Config, quant: QuantArguments) -> None:
     save(model, tokenizer, output_dir / "model")
     models, sizes = {"fp32": model, "bf16": model}, parameter_megabytes(model)
     if quant.apply_quantization:
-        made = with_report(quant, output_dir, evaluator, names, windows, summary)
-        models["int8"], sizes["int8"] = Quantized(made, names), made.stat().st_size / MB
+        package = with_report(quant, output_dir, evaluator, names, windows, summary)
+        models["int8"], sizes["int8"] = Quantized(package, names), package.stat().st_size / MB
 
     # compare
     batches = measured_batches(windows, collate, names, evaluator.batch_size)
@@ -88,10 +88,10 @@ def run(config: Config, quant: QuantArguments) -> None:
 def compared(
     models: dict[str, Any], sizes: dict[str, float], evaluator: Evaluator, batches: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Scores, speed and size of each precision."""
+    """Return the scores, the speed and the size of each precision."""
     scores = {name: scored(model, evaluator, name) for name, model in models.items()}
-    fast = speeds(models, batches)
-    return {name: {**scores[name], "windows_per_second": fast[name], "mb": sizes[name]} for name in models}
+    speed = speeds(models, batches)
+    return {name: {**scores[name], "windows_per_second": speed[name], "mb": sizes[name]} for name in models}
 
 
 def with_report(
@@ -102,31 +102,31 @@ def with_report(
     windows: Sequence[Window],
     summary: dict[str, Any],
 ) -> Path:
-    """-> the int8 model; `summary` gets how long it took, and whether it loads well."""
-    chosen = windows[: quant.num_calibration_samples]
-    made, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, names, chosen)
+    """Quantize the model, check that it loads if requested, and add both results to `summary`."""
+    samples = windows[: quant.num_calibration_samples]
+    package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, names, samples)
     if quant.verify_loading:
-        summary["loading"] = verified(made, windows[:4], evaluator.collate, names, quant)
-    return made
+        summary["loading"] = verified(package, windows[:4], evaluator.collate, names, quant)
+    return package
 
 
 def parameter_megabytes(model: Any) -> dict[str, float]:
-    """Of the weights alone, which is what a file of them takes."""
+    """Return the size of the weights in MB for each precision."""
     count = sum(p.numel() for p in model.parameters())
     return {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
 
 
 def save(model: Any, tokenizer: Any, target: Path) -> None:
-    """On every node: each rank makes the int8 graph from it."""
+    """Save the model on every node, because each rank loads it to make the int8 graph."""
     with ranks.raise_together():
         if ranks.owner_of(target.parent) == ranks.rank():
             save_model(model, tokenizer, target)
 
 
 def scored(model: Any, evaluator: Evaluator, precision: str) -> dict[str, float]:
-    """EM and F1 in percent; the questions are shared out over the ranks."""
-    how = dataclasses.replace(evaluator, bf16=precision == "bf16")
-    return evaluate(model, how, f"evaluate {precision}").scores
+    """Return EM and F1 in percent; the questions are divided among the ranks."""
+    settings = dataclasses.replace(evaluator, bf16=precision == "bf16")
+    return evaluate(model, settings, f"evaluate {precision}").scores
 
 
 def measured_batches(
@@ -140,13 +140,13 @@ def measured_batches(
 def quantized(
     quant: QuantArguments, output_dir: Path, evaluator: Evaluator, names: Sequence[str], windows: Sequence[Window]
 ) -> tuple[Path, float]:
-    """-> the compiled model, on every node, and how many seconds it took to make."""
+    """Quantize and compile the model; return its path on every node and the seconds it took."""
     began = time.perf_counter()
     check_alike()
     dynamic = quant.quantization_approach == "dynamic"
     model = AutoModelForQuestionAnswering.from_pretrained(output_dir / "model", attn_implementation="eager")
     graph = prepared(model, names, dynamic=dynamic, longest=evaluator.max_length)
-    # Dynamic: activations find their ranges at each call; those of the weights are taken here.
+    # With dynamic quantization, only the weights need ranges here: each call measures the activations.
     calibrate(graph, windows[: ranks.world_size()] if dynamic else windows, evaluator, names)
     merge_observers(graph)
     folder = output_dir / "quantized"
@@ -168,30 +168,33 @@ def quantized(
 
 
 def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names: Sequence[str]) -> None:
-    """Each rank shows the observers its share of the samples; two at least make a batch."""
-    mine = windows[ranks.rank() :: ranks.world_size()]
+    """Run this rank's share of the samples through the observers.
+
+    A batch has at least two samples, because the graph is exported for two or more rows.
+    """
+    samples = windows[ranks.rank() :: ranks.world_size()]
     size = max(2, evaluator.batch_size)
-    starts = range(0, len(mine), size)
+    starts = range(0, len(samples), size)
     progress = Progress("calibrate", len(starts))
     with torch.no_grad():
         for number, start in enumerate(starts, start=1):
-            batch = evaluator.collate([*mine[start : start + size], mine[start]])
+            batch = evaluator.collate([*samples[start : start + size], samples[start]])
             graph(*(batch[name] for name in names))
             progress.report(number, now=number == len(starts))
 
 
-def finish(output_dir: Path, summary: dict[str, Any], found: dict[str, dict[str, float]]) -> None:
+def finish(output_dir: Path, summary: dict[str, Any], results: dict[str, dict[str, float]]) -> None:
     if not ranks.is_main():
         return
     summary |= {
-        "precisions": found,
-        "after": {f"{score}, {name}": figures[score] for name, figures in found.items() for score in figures},
+        "precisions": results,
+        "after": {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures},
     }
     checkpoint.write_json(output_dir / "results.json", summary)
     report("result", units={"em": "%", "f1": "%"}, **summary)
     if is_watched():
         return
-    for name, figures in found.items():
+    for name, figures in results.items():
         print(
             "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB".format(name, **figures),
             flush=True,

@@ -1,4 +1,4 @@
-"""How fast each precision is, in turns, so that a busy machine is unfair to none of them."""
+"""Measure the speed of each precision in turns, so that a busy machine slows all of them alike."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ROUNDS = 5
 
 
 def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Windows per second over all ranks: the best of some rounds, after one that does not count.
+    """Return the windows per second over all ranks: the best of several rounds after a warm-up.
 
-    The model called "bf16" runs under autocast.
+    The model with the name "bf16" runs under autocast.
     """
     best = dict.fromkeys(models, float("inf"))
     progress = Progress("measure speed", ROUNDS)
     for number in range(ROUNDS + 1):
         for name, model in models.items():
-            ranks.gather(None)  # all ranks begin together
+            ranks.gather(None)  # barrier: all ranks begin at the same time
             seconds = timed(model, batches, bf16=name == "bf16")
             if number:
                 best[name] = min(best[name], seconds)

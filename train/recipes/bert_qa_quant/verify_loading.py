@@ -1,4 +1,4 @@
-"""Loads a quantized model in a process of its own: verify_loading.py PACKAGE INPUTS OUTPUT."""
+"""Load a quantized model in a separate process: verify_loading.py PACKAGE INPUTS OUTPUT."""
 
 from __future__ import annotations
 
