@@ -176,7 +176,7 @@ def test_a_run_recovers_with_spares_first_and_then_without_nodes(tmp_path: Path)
 def test_a_line_without_an_end_is_handed_on_in_pieces() -> None:
     out, into = os.pipe()
     pipes, got = line_pipes.Pipes(), []
-    pipes.add(out, got.append, longest=10)
+    pipes.add(out, got.append, max_bytes=10)
     os.write(into, b"short\n" + b"x" * 25)
     pipes.pump(1.0)
     os.write(into, b"y\nlast\n")

@@ -126,4 +126,4 @@ def test_a_program_parses_and_its_imports_from_orch_exist(page: Path, block: Blo
 
 def test_the_example_on_the_events_page_is_valid() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", events.HEAD, re.DOTALL)
-    assert lines.understood(example).rank == json.loads(example)["rank"]
+    assert lines.parse_line(example).rank == json.loads(example)["rank"]

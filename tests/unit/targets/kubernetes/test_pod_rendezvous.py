@@ -69,6 +69,13 @@ def test_volume_without_hard_links_has_one_key(tmp_path: Path, monkeypatch: pyte
     assert len(keys) == 1
 
 
+def test_lock_of_a_killed_pod_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, "no hard links")))
+    monkeypatch.setattr(rendezvous, "LOCK_SECONDS", 0.2)
+    (tmp_path / f"{rendezvous.NAME}.lock").mkdir()
+    assert len(rendezvous.key_of(tmp_path)) == rendezvous.SIZE
+
+
 def test_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "own").write_bytes(b"0" * rendezvous.SIZE)
     os.symlink(tmp_path / "own", tmp_path / rendezvous.NAME)

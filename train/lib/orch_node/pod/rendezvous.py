@@ -8,6 +8,7 @@ object of the cluster, of any argument or of the environment.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -20,7 +21,7 @@ NAME = ".rendezvous-key"
 SIZE = 64  # hexadecimal digits
 MAX_TRIES = 10
 NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what link(2) returns on such volumes
-SETTLE_SECONDS = 1.0
+LOCK_SECONDS = 30.0  # after which the pod that holds the lock counts as killed
 
 
 def is_dynamic() -> bool:
@@ -62,8 +63,22 @@ def create_key(path: Path) -> None:
     except OSError as error:
         if error.errno not in NO_HARD_LINKS:
             raise
-        # Pods that start at the same time may replace each other's key; all of them use the last.
-        staging.replace(path)
-        time.sleep(SETTLE_SECONDS)
+        rename_under_lock(staging, path)
     finally:
         staging.unlink(missing_ok=True)
+
+
+def rename_under_lock(staging: Path, path: Path) -> None:
+    """Rename a file unless there is one of the new name, or wait for the pod that does the same."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        lock.mkdir()
+    except FileExistsError:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while lock.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    else:
+        if not path.exists():
+            staging.replace(path)
+    with contextlib.suppress(FileNotFoundError):
+        lock.rmdir()
