@@ -1,4 +1,4 @@
-"""Several runs that one job array of Slurm holds: one for each of the values asked for. Pure."""
+"""The runs of one Slurm job array, one for each combination of the requested values. Pure."""
 
 from __future__ import annotations
 
@@ -14,55 +14,65 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.slurm.plan import Decided, SlurmSite, login_of, sent_first
 from orchestrator.targets.slurm.script import render_array
 
-MOST = 1000  # runs, as most sites have MaxArraySize
-AT_ONCE = re.compile(r"%([0-9]+)", re.ASCII)  # at the end, as `sbatch --array` has it
+MOST = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
+AT_ONCE = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
 Pairs = tuple[tuple[str, str], ...]
 
 
-def at_once(asked: Iterable[str]) -> int | None:
-    """How many of the runs `KEY=V1,V2%N` lets go at once; None for all. Raises PlanError."""
-    found = [int(match[1]) for text in asked if (match := limit_in(text))]
-    if len(found) > 1 or 0 in found:
+def at_once(arguments: Iterable[str]) -> int | None:
+    """Return how many runs may be active at once according to `KEY=V1,V2%N`, or None for no limit.
+
+    Raises:
+        PlanError: if a limit is 0, or more than one is given.
+    """
+    limits = [int(match[1]) for text in arguments if (match := limit_in(text))]
+    if len(limits) > 1 or 0 in limits:
         raise PlanError(
             "--array: %N says once how many runs go at once, 1 or more.", hint="--array learning_rate=1e-5,3e-5,1e-4%2"
         )
-    return found[0] if found else None
+    return limits[0] if limits else None
 
 
 def limit_in(text: str) -> re.Match[str] | None:
+    """Return the match of the limit `%N` at the end of an argument, or None if it has none."""
     return AT_ONCE.fullmatch(text, text.rfind("%")) if "%" in text else None
 
 
-def combinations(asked: Iterable[str]) -> list[Pairs]:
-    """`KEY=V1,V2` ... -> the pairs of each run, the last key's values first. Raises PlanError."""
+def combinations(arguments: Iterable[str]) -> list[Pairs]:
+    """Return the settings of each run for the arguments `KEY=V1,V2`; the last key varies fastest.
+
+    Raises:
+        PlanError: if an argument is malformed, a key is repeated, or there are too many runs.
+    """
     axes = []
-    for text in asked:
+    for text in arguments:
         limit = limit_in(text)
         name, _, values = text[: limit.start() if limit else None].partition("=")
-        found = tuple(dict.fromkeys(values.split(",")))
-        if not name or "" in found:
+        choices = tuple(dict.fromkeys(values.split(",")))
+        if not name or "" in choices:
             raise PlanError(f"--array {text}: expected KEY=VALUE,VALUE,...", hint="--array learning_rate=1e-5,3e-5")
-        axes.append([(name, value) for value in found])
+        axes.append([(name, value) for value in choices])
     if len({axis[0][0] for axis in axes}) < len(axes):
         raise PlanError("--array names a setting twice.", hint="All its values after one name.")
-    made = list(product(*axes))
-    if len(made) > MOST:
+    members = list(product(*axes))
+    if len(members) > MOST:
         raise PlanError(
-            f"--array asks for {len(made)} runs; {MOST} are the most.", hint="Give fewer values, or several commands."
+            f"--array asks for {len(members)} runs; {MOST} are the most.",
+            hint="Give fewer values, or several commands.",
         )
-    return made
+    return members
 
 
-def request_of(request: TrainRequest, pairs: Pairs, *, own_script: bool) -> TrainRequest:
-    """The request of one run: its settings, or the arguments of a script of one's own."""
-    words = tuple(f"{name}={value}" for name, value in pairs)
+def request_of(request: TrainRequest, settings: Pairs, *, own_script: bool) -> TrainRequest:
+    """Return the request of one run: with its settings, or with them as arguments of a user's script."""
+    assignments = tuple(f"{name}={value}" for name, value in settings)
     if own_script:
-        return replace(request, script_args=(*request.script_args, *(f"--{one}" for one in words)))
-    return replace(request, settings=(*request.settings, *words))
+        return replace(request, script_args=(*request.script_args, *(f"--{assignment}" for assignment in assignments)))
+    return replace(request, settings=(*request.settings, *assignments))
 
 
 def site_of(site: SlurmSite, number: int) -> SlurmSite:
-    """Where the run of this number lives: a run like others, beside them."""
+    """Return the site of the run with this number: its folder is next to those of the other runs."""
     return replace(site, run_id=f"{site.run_id}-{number}", run_dir=f"{site.run_dir}-{number}")
 
 
@@ -72,27 +82,29 @@ def plan_array(
     limit: int | None = None,
     done: Mapping[str, Pairs] | None = None,
 ) -> Plan:
-    """Return one script for all runs; each task of the array is one of them.
+    """Return the plan of an array: one script, each task of which is one of the runs.
 
     Args:
-        site: where the runs live.
-        runs: the settings of each, and what was decided for it.
-        limit: as `at_once`.
-        done: the runs of earlier arrays that are not repeated, by id.
+        site: the id, the folder and the shared files of the array.
+        runs: the settings of each run, and what was decided for it.
+        limit: the number of runs that may be active at once; None for no limit.
+        done: the settings of finished runs of earlier arrays, which are not repeated, by run id.
     """
-    labels = [label_of(pairs) for pairs, _ in runs]
-    made = [
-        labelled(one, f"{label} ({number + 1} of {len(runs)})")
-        for number, (label, (_, one)) in enumerate(zip(labels, runs, strict=True))
+    labels = [label_of(settings) for settings, _ in runs]
+    members = [
+        labelled(member, f"{label} ({number + 1} of {len(runs)})")
+        for number, (label, (_, member)) in enumerate(zip(labels, runs, strict=True))
     ]
-    at = login_of(made[0].slurm)
-    text = render_array(f"orch-{site.run_id}", labels, [(one.plan, one.config) for one in made], made[0].slurm, limit)
-    step = SubmitScript(at=at, run_dir=site.run_dir, script=text)
-    sent = dict.fromkeys(step for one in made for step in sent_first(one, site))
-    plans = tuple(one.plan for one in made)
+    login = login_of(members[0].slurm)
+    text = render_array(
+        f"orch-{site.run_id}", labels, [(member.plan, member.config) for member in members], members[0].slurm, limit
+    )
+    step = SubmitScript(at=login, run_dir=site.run_dir, script=text)
+    sent = dict.fromkeys(step for member in members for step in sent_first(member, site))
+    plans = tuple(member.plan for member in members)
     skipped = tuple(
-        Decision(topic=ALREADY_DONE, value=f"{run_id} {label_of(pairs)}", reason="--fresh trains it again")
-        for run_id, pairs in (done or {}).items()
+        Decision(topic=ALREADY_DONE, value=f"{run_id} {label_of(settings)}", reason="--fresh trains it again")
+        for run_id, settings in (done or {}).items()
     )
     run = replace(plans[0].run, decisions=(*plans[0].run.decisions, *skipped))
     return replace(plans[0], run=run, steps=(*sent, step), array=plans)
@@ -103,7 +115,8 @@ def label_of(settings: Pairs) -> str:
     return " ".join(f"{name}={value}" for name, value in settings)
 
 
-def labelled(one: Decided, label: str) -> Decided:
-    first, *rest = one.plan.run.decisions
-    run = replace(one.plan.run, decisions=(first, Decision(topic=ARRAY_MEMBER, value=label), *rest))
-    return replace(one, plan=replace(one.plan, run=run))
+def labelled(member: Decided, label: str) -> Decided:
+    """Return a run with its label and number among its decisions."""
+    first, *remaining = member.plan.run.decisions
+    run = replace(member.plan.run, decisions=(first, Decision(topic=ARRAY_MEMBER, value=label), *remaining))
+    return replace(member, plan=replace(member.plan, run=run))

@@ -1,4 +1,4 @@
-"""Runs that Slurm knows as jobs of this user, and those recorded here."""
+"""Find the runs recorded on this machine that are jobs of Slurm, and list the user's other jobs."""
 
 from __future__ import annotations
 
@@ -27,67 +27,93 @@ from orchestrator.targets.slurm.scheduler import AWAY
 from orchestrator.targets.slurm.states import JobState
 
 PREFIX = "orch-"
-ENDING_SECONDS = 60.0  # for a job to end after its outcome, or to go back into the queue
+ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
 TARGET = "slurm"
 
 
-def find(base: Path, name: str, where: str, tell: Tell) -> tuple[RunRecord, Path]:
-    """A run by its id, or `last`; -> its record, and its folder. Raises RequestError."""
+def find(base: Path, name: str, target: str, notify: Tell) -> tuple[RunRecord, Path]:
+    """Return the record and the local folder of a run.
+
+    Args:
+        base: the folder of all runs on this machine.
+        name: a run id, or `last` for the newest run.
+        target: not used: the record of a run names its host.
+        notify: not used.
+
+    Raises:
+        RequestError: if there is no such run.
+    """
     runs = {run.id: run for run in recorded(base)}
-    wanted = list(runs)[-1] if name == "last" and runs else name
-    if wanted not in runs:
+    run_id = list(runs)[-1] if name == "last" and runs else name
+    if run_id not in runs:
         raise RequestError(
             f"There is no run '{name}' on Slurm in {base}.",
             hint="Its folder is where it was started from: --runs-dir names it.",
         )
-    return runs[wanted].record, runs[wanted].folder
+    return runs[run_id].record, runs[run_id].folder
 
 
 def recorded(base: Path) -> Iterator[Run]:
+    """Return the runs of this target in the folder of runs, oldest first."""
     return (run for run in store.recorded(base).runs if run.record.target == TARGET)
 
 
-def login_of(where: str | None) -> str:
-    """The host with Slurm's programs: of `slurm:HOST`, else as orch-slurm.toml says it; empty for
-    this one. Raises RequestError."""
-    host = (where or "").partition(":")[2]
-    named = os.environ.get("ORCH_SLURM_FILE")
-    settings = slurm_settings(Path(named) if named else None, (f"login={host}",) if host else ())
+def login_of(target: str | None) -> str:
+    """Return the login node, or '' if Slurm's programs are on this machine.
+
+    The HOST of `slurm:HOST` takes precedence over orch-slurm.toml.
+
+    Raises:
+        RequestError: if the settings cannot be read.
+        PlanError: if a setting is invalid.
+    """
+    host = (target or "").partition(":")[2]
+    settings_file = os.environ.get("ORCH_SLURM_FILE")
+    settings = slurm_settings(Path(settings_file) if settings_file else None, (f"login={host}",) if host else ())
     settings.check()
     return settings.login or ""
 
 
-def list_runs(where: str) -> Listed:
-    """Runs that are recorded in the folder of runs here, as Slurm knows them now; and jobs of this
-    user that are recorded elsewhere, in words."""
-    found = list(recorded(Path(RUNS_DIR).absolute()))
-    asked = login_of(where)
-    clusters = dict.fromkeys([(asked, ""), *(key for run in found if any(key := followed_at(run)))])
+def list_runs(target: str) -> Listed:
+    """Return the runs recorded in the local folder of runs, with their current state in Slurm.
+
+    The user's jobs that are recorded elsewhere are listed as warnings.
+    """
+    runs = list(recorded(Path(RUNS_DIR).absolute()))
+    login = login_of(target)
+    clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := followed_at(run)))])
     by_cluster = {cluster: Looked(*cluster) for cluster in clusters}
-    rows = [row(run, by_cluster.get(cluster_of(run))) for run in found]
+    rows = [row(run, by_cluster.get(cluster_of(run))) for run in runs]
     elsewhere = [
         f"job {job.job} ({name}, {job.state}) is recorded in another folder"
-        for name, job in by_cluster[asked, ""].jobs.items()
+        for name, job in by_cluster[login, ""].jobs.items()
         if not job.ended
     ]
-    silent = tuple(looked.problem for looked in by_cluster.values() if looked.problem)
-    return Listed(rows=tuple(rows), silent=silent, warnings=tuple(elsewhere))
+    problems = tuple(slurm.problem for slurm in by_cluster.values() if slurm.problem)
+    return Listed(rows=tuple(rows), silent=problems, warnings=tuple(elsewhere))
 
 
 def cluster_of(run: Run) -> tuple[str, str]:
-    """Return the login node and the cluster that a run is at; '' for those of this host."""
+    """Return the login node and the cluster of a run; '' for this machine and the default cluster."""
     location = location_of(run.record)
     return location.login, location.cluster
 
 
 def followed_at(run: Run) -> tuple[str, str]:
-    """Return where more is known of a run, as cluster_of(); empty if nothing more is."""
+    """Return the cluster that knows the current state of a run; two empty strings if none does."""
     may_go_on = run.outcome is None or run.outcome.state == PREEMPTED
     return cluster_of(run) if may_go_on else ("", "")
 
 
 class Looked:
-    """What the Slurm of one host says of this user's jobs; `problem`: why it says nothing."""
+    """The user's jobs on one cluster, as squeue reports them.
+
+    Attributes:
+        host: the host with Slurm's programs.
+        scheduler: Slurm's programs on that host.
+        problem: why Slurm could not be queried, or ''.
+        jobs: the state of each job whose name begins with PREFIX, by name.
+    """
 
     def __init__(self, login: str, cluster: str = "") -> None:
         self.host = host_at(login)
@@ -100,7 +126,7 @@ class Looked:
             self.problem = f"Slurm: {error.message}"
 
     def job_of(self, run: Run) -> JobState | None:
-        """Return the job of a run, or its step in an allocation while it may run."""
+        """Return the job of a run, or its step in an allocation while the step may be running."""
         location = location_of(run.record)
         if "." not in location.job:
             return self.jobs.get(location.name)
@@ -111,7 +137,7 @@ class Looked:
             return None
 
     def renewed(self, run: Run) -> Run:
-        """As its files are now."""
+        """Return the run with its files brought up to date; unchanged if that fails or it has ended."""
         job = self.job_of(run)
         if self.problem or (run.outcome is not None and (job is None or job.ended)):
             return run
@@ -123,30 +149,36 @@ class Looked:
         return store.load(run.folder)
 
 
-def row(run: Run, looked: Looked | None) -> RunRow:
-    """`looked`: at the host that knows it, unless it need not be asked."""
-    run = looked.renewed(run) if looked else run
-    job = looked.job_of(run) if looked else None
-    if looked:
-        looked.jobs.pop(location_of(run.record).name, None)
-    state = run.state if looked is None or looked.problem else state_of(run, job)
-    words = progress_words(run.progress())
+def row(run: Run, slurm: Looked | None) -> RunRow:
+    """Return the row of a run in the list.
+
+    Args:
+        run: the run as it is recorded on this machine.
+        slurm: the jobs of the run's cluster; None if the cluster need not be queried.
+    """
+    run = slurm.renewed(run) if slurm else run
+    job = slurm.job_of(run) if slurm else None
+    if slurm:
+        slurm.jobs.pop(location_of(run.record).name, None)
+    state = run.state if slurm is None or slurm.problem else state_of(run, job)
+    progress = progress_words(run.progress())
     if job is not None and job.waits:
-        words = states.waiting_words(job)
+        progress = states.waiting_words(job)
     elif job is not None and job.suspended:
-        words = states.suspended_message(job.job)
+        progress = states.suspended_message(job.job)
     return row_of(
         run.record,
         state=state,
-        nodes=(one.node for one in run.record.nodes),
-        progress=words,
+        nodes=(node.node for node in run.record.nodes),
+        progress=progress,
         folder=str(run.folder),
         precision=precision_of(run),
     )
 
 
 def state_of(run: Run, job: JobState | None) -> str:
-    if job is not None and job.waits:  # also one that was put back
+    """Return the state of a run, from its outcome and its job."""
+    if job is not None and job.waits:  # A requeued job is pending, too.
         return "waiting"
     if run.outcome is not None:
         return run.outcome.state
@@ -156,7 +188,7 @@ def state_of(run: Run, job: JobState | None) -> str:
 def is_leftover(run: Run, job: JobState) -> bool:
     """Return whether a job holds nodes although its run has ended.
 
-    A job that waits resumes later, and one that has just written its outcome is about to end.
+    A pending job resumes its run later, and a job that has just written its outcome is about to end.
     """
     if run.outcome is None or job.ended or state_of(run, job) == "waiting":
         return False
@@ -164,34 +196,34 @@ def is_leftover(run: Run, job: JobState) -> bool:
 
 
 def clean_cluster(slurm: Looked, runs: list[Run], *, look: bool) -> list[JobState]:
-    """Cancel the leftover jobs of one cluster, unless `look`; return them.
+    """Cancel the leftover jobs of one cluster, unless `look` is set, and return them.
 
     Raises:
-        ExecuteError: if Slurm does not answer.
+        ExecuteError: if Slurm does not respond.
     """
     if slurm.problem:
         raise ExecuteError(slurm.problem, hint=AWAY)
-    pairs = [(slurm.renewed(run), slurm.job_of(run)) for run in runs]
-    leftovers = [job for run, job in pairs if job is not None and is_leftover(run, job)]
+    runs_with_jobs = [(slurm.renewed(run), slurm.job_of(run)) for run in runs]
+    leftovers = [job for run, job in runs_with_jobs if job is not None and is_leftover(run, job)]
     for job in leftovers if not look else ():
         slurm.scheduler.cancel(job.job)
     slurm.host.close()
     return leftovers
 
 
-def clean(where: str | None, base: Path, *, look: bool) -> CleanupReport:
-    """Cancel the jobs whose runs have ended and cannot go on, but which Slurm still has.
+def clean(target: str | None, base: Path, *, look: bool) -> CleanupReport:
+    """Cancel the jobs that Slurm still has although their runs have ended and cannot resume.
 
     Raises:
-        ExecuteError: if Slurm does not answer.
+        ExecuteError: if Slurm does not respond.
     """
-    login = login_of(where)
+    login = login_of(target)
     runs = [run for run in recorded(base) if location_of(run.record).login == login]
     clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
     leftovers: list[JobState] = []
     for cluster in clusters:
-        its_runs = [run for run in runs if cluster_of(run) == cluster]
-        leftovers += clean_cluster(Looked(*cluster), its_runs, look=look)
+        cluster_runs = [run for run in runs if cluster_of(run) == cluster]
+        leftovers += clean_cluster(Looked(*cluster), cluster_runs, look=look)
     nodes = tuple(
         NodeCleanup(
             node=f"job {job.job}",

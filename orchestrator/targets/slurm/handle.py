@@ -1,4 +1,4 @@
-"""A run that is a job of Slurm."""
+"""Follow, stop and fetch a run that is a job of Slurm."""
 
 from __future__ import annotations
 
@@ -30,29 +30,44 @@ from orchestrator.targets.slurm.watch import JobWatch
 
 STOP_SECONDS = 30.0
 GONE_SECONDS = 60.0
-END_SECONDS = 10.0  # between a run's outcome and the end of its job
+END_SECONDS = 10.0  # A job ends within this time after its run's outcome.
 POLL_SECONDS = 0.5
 TICK_SECONDS = 0.2
 
 
 class SlurmHandle:
-    """Its supervisor writes the run's files on the shared file system: it is here, or behind a
-    login node."""
+    """A run that is a job of Slurm.
 
-    def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
+    The run's supervisor writes its files to a shared file system, which this machine or a login node
+    sees.
+
+    Attributes:
+        record: the record of the run.
+        folder: the folder of the run on this machine.
+        tell: the callback for messages about the connection and the controller.
+    """
+
+    def __init__(self, record: RunRecord, folder: Path, notify: Tell = silent) -> None:
         self.record = record
         self.folder = folder
-        self.tell = tell
+        self.tell = notify
 
     @cached_property
     def host(self) -> Local | Ssh:
+        """Return the connection to the host with Slurm's programs."""
         return host_at(location_of(self.record).login)
 
     @cached_property
     def watch(self) -> JobWatch:
+        """Return the watch over the job that all methods but logs() share."""
         return self.watch_by(self.host)
 
     def watch_by(self, host: Local | Ssh) -> JobWatch:
+        """Return a watch over the run's job that uses a connection.
+
+        Raises:
+            ExecuteError: if the run has no job.
+        """
         if not location_of(self.record).job:
             raise ExecuteError(
                 f"{self.record.run_id} was never handed in to Slurm.",
@@ -62,22 +77,29 @@ class SlurmHandle:
         def tell(line: str) -> None:
             self.tell(line)
 
-        kept = run_folder_of(self.record, self.folder, host, tell)
+        run_folder = run_folder_of(self.record, self.folder, host, tell)
         scheduler = scheduler_at(host, location_of(self.record).cluster)
-        return JobWatch(self.record, self.folder, scheduler, kept, tell)
+        return JobWatch(self.record, self.folder, scheduler, run_folder, tell)
 
     def started(self) -> None:
-        """Slurm has the job: nothing more is needed, unless it can never start."""
+        """Check that the job can start, and wait for nothing else: Slurm has it.
+
+        Raises:
+            ExecuteError: if the job can never start.
+        """
         next(iter(self.watch.queued()), None)
 
     def events(self) -> Iterator[Event]:
+        """Yield the events of the run until it ends, and adopt the nodes that the job was given."""
         yield from self.watch.events()
         self.record = self.watch.record
 
     def interrupt(self) -> None:
+        """End the run and its job."""
         self.end()
 
     def finish(self) -> Outcome:
+        """Copy the results of the run if the connection allows it, and return the outcome."""
         try:
             self.watch.run_folder.finish(self.record.output_dir)
         except ConnectionLost as error:
@@ -87,7 +109,7 @@ class SlurmHandle:
         return outcome_of(store.load(self.folder))
 
     def record_end(self) -> None:
-        """Write how Slurm recorded the job, if it has ended or is about to."""
+        """Write Slurm's accounting of the job, if the job has ended or is about to."""
         watch = self.watch
         if outcome_in(self.folder) is not None:
             until(lambda: watch.state(now=True).ended or watch.away, END_SECONDS, POLL_SECONDS)
@@ -100,7 +122,10 @@ class SlurmHandle:
             write_accounting(self.folder, record)
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-        """By a connection of its own: the events may be gone through meanwhile."""
+        """Yield log lines over a separate connection.
+
+        A caller may iterate over events() at the same time.
+        """
         host = host_at(location_of(self.record).login)
         watch = self.watch_by(host)
         try:
@@ -111,24 +136,25 @@ class SlurmHandle:
             host.close()
 
     def discard(self) -> None:
-        """Keep the files: a job has claimed its nodes before its ranks can be refused."""
+        """Keep the files: the job has claimed its nodes before its ranks can be refused."""
 
     def stop(self) -> CleanupReport:
+        """End the run, and report what each of its nodes and its job have left."""
         began = time.monotonic()
         problem = self.end()
-        told = outcome_in(self.folder)
-        known = told.nodes if told else {}
+        outcome = outcome_in(self.folder)
+        node_ends = outcome.nodes if outcome else {}
         nodes = tuple(
             NodeCleanup(
                 node=name,
                 state="unreachable" if problem else "left" if end.left else "clean",
                 ended=(f"{end.ended} processes",) if end.ended else (),
-                left=tuple(f"{one.name} ({one.pid})" for one in end.left),
+                left=tuple(f"{process.name} ({process.pid})" for process in end.left),
                 segments=end.segments,
                 segments_left=end.segments_left,
                 problem=problem or end.lost or "",
             )
-            for name, end in known.items()
+            for name, end in node_ends.items()
         )
         job = NodeCleanup(
             node=f"job {self.watch.job}",
@@ -142,15 +168,18 @@ class SlurmHandle:
         return CleanupReport(run_id=self.record.run_id, seconds=seconds, nodes=(*nodes, job))
 
     def end(self) -> str:
-        """First the supervisor is asked, which names what each node has left; then Slurm ends what
-        there is of the job. -> what is wrong, once Slurm has no such job running."""
+        """End the run, and return the problem if its job is still running, or ''.
+
+        The supervisor is stopped first, because it records what each node has left. Then Slurm ends what
+        remains of the job.
+        """
         watch = self.watch
-        found = watch.state(now=True)
-        if watch.away:  # the supervisor reads the file, and Slurm ends a job that has no processes
+        job = watch.state(now=True)
+        if watch.away:  # The supervisor reads the stop file, and Slurm ends a job that has no processes.
             watch.request_stop()
             stopped = until(self.is_over, STOP_SECONDS)
             return "" if stopped else f"{SILENT}; the run ends as soon as its supervisor sees that"
-        if found.state == "RUNNING":
+        if job.state == "RUNNING":
             watch.terminate(0)
             until(lambda: self.is_over() or watch.state().ended, STOP_SECONDS)
         if not watch.state(now=True).ended:
@@ -161,25 +190,30 @@ class SlurmHandle:
         return ""
 
     def is_over(self) -> bool:
+        """Return whether the run has an outcome, after updating its local files."""
         self.watch.refresh()
         return outcome_in(self.folder) is not None
 
-    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
-        """From the shared file system; every node sees the same."""
-        names = {one.node for one in self.record.nodes}
-        if wanted.node is not None and wanted.node not in names:
+    def fetch(self, request: Wanted, listener: FetchListener) -> Collected:
+        """Copy files of the run from the shared file system, which is the same on every node.
+
+        Raises:
+            RequestError: if the run has no node of the requested name.
+        """
+        names = {node.node for node in self.record.nodes}
+        if request.node is not None and request.node not in names:
             raise RequestError(
-                f"Run {self.record.run_id} has no node '{wanted.node}'.", hint=f"It has {', '.join(sorted(names))}."
+                f"Run {self.record.run_id} has no node '{request.node}'.", hint=f"It has {', '.join(sorted(names))}."
             )
-        here = isinstance(self.host, Local)
-        target = wanted.to or (Path(wanted.source) if here else default_target(self.folder, wanted.node))
-        return collect(self.host, wanted.source, target, only=wanted.only, listener=listener)
+        local = isinstance(self.host, Local)
+        target = request.to or (Path(request.source) if local else default_target(self.folder, request.node))
+        return collect(self.host, request.source, target, only=request.only, listener=listener)
 
 
-def until(true: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:
-    """Wait until it is so, for at most so long."""
+def until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:
+    """Wait until the condition holds, and return whether it did within the time limit."""
     deadline = time.monotonic() + seconds
-    while not true():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(tick)

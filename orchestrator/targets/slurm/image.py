@@ -1,4 +1,4 @@
-"""Ranks in an image: by Apptainer or Singularity, or by Pyxis where it is a .sqsh. Pure."""
+"""Run the ranks in an image: with Apptainer or Singularity, or with Pyxis if it is a .sqsh file. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning.containers import bind, outermost_folders
 
-SQUASHED = ".sqsh"  # as `enroot import` names them
+SQUASHED = ".sqsh"  # The suffix of the images that `enroot import` writes.
 NAMES = ("python", "mounts", "env-file", "arguments")
 LISTS = ("mounts", "arguments")
-# What orch itself tells Apptainer: how ranks are reached, found and ended.
+# Options of Apptainer that orch itself sets: they affect how ranks are started, reached and ended.
 OURS = (
     "--cleanenv",
     "-e",
@@ -52,9 +52,15 @@ WORKS = "by Apptainer or Singularity", "by Pyxis"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """`path`: a .sif or an unpacked folder, or .sqsh for Pyxis, that all nodes see. `python`: the
-    image's, by path or name. `mounts`: SOURCE:TARGET[:ro]. `env_file`: a file of variables on the
-    nodes. `arguments`: more options of `apptainer exec` or, of Pyxis, `srun`, one word each."""
+    """An image that holds the ranks.
+
+    Attributes:
+        path: a .sif file, an unpacked folder or, for Pyxis, a .sqsh file that all nodes see.
+        python: the interpreter in the image, as a path or a program's name.
+        mounts: additional mounts as SOURCE:TARGET[:ro].
+        env_file: a file with environment variables on the nodes, or ''.
+        arguments: additional options of `apptainer exec` or, with Pyxis, of `srun`, one word each.
+    """
 
     path: str
     python: str = "python3"
@@ -64,10 +70,15 @@ class Image:
 
     @property
     def engine(self) -> str:
+        """Return the container engine that the image's path implies."""
         return PYXIS if self.path.endswith(SQUASHED) else APPTAINER
 
     def check(self) -> None:
-        """Raises PlanError for the first value that cannot be."""
+        """Check that the image can be used on all nodes.
+
+        Raises:
+            PlanError: for the first invalid value.
+        """
         if "://" in self.path or "#" in self.path:
             raise PlanError(
                 f"--container {self.path}: runs pull no image; it is a file that all nodes see.",
@@ -86,37 +97,52 @@ class Image:
         self.check_arguments()
 
     def check_arguments(self) -> None:
-        ours = OURS_OF_PYXIS if self.engine == PYXIS else OURS
-        for word in self.arguments:
-            name = word.partition("=")[0]
-            if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not word.isprintable():
+        """Raise PlanError for the first argument that is malformed, or that orch itself sets."""
+        reserved = OURS_OF_PYXIS if self.engine == PYXIS else OURS
+        for argument in self.arguments:
+            name = argument.partition("=")[0]
+            if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not argument.isprintable():
                 raise PlanError(
-                    f"--slurm container-arguments={word}: it is no option.",
+                    f"--slurm container-arguments={argument}: it is no option.",
                     hint="Each is one word: --slurm container-arguments=--nv.",
                 )
-            if name in ours:
+            if name in reserved:
                 raise PlanError(
                     f"--slurm container-arguments={name}: orch says that itself.",
                     hint="Leave it out; `--dry-run` shows all options.",
                 )
 
     def options(self, folders: Iterable[str], run_dir: str) -> tuple[str, ...]:
-        """`folders` of the nodes have the same path in the image. Raises PlanError."""
-        seen = outermost_folders(folders)
+        """Return the engine's options.
+
+        Args:
+            folders: folders of the nodes that have the same path in the image.
+            run_dir: the folder of the run, in which the ranks start.
+
+        Raises:
+            PlanError: if Pyxis cannot mount one of the folders.
+        """
+        outermost = outermost_folders(folders)
         if self.engine == PYXIS:
-            mounts = ",".join((*map(pair, seen), *self.mounts))
-            own = ("--no-container-mount-home", f"--container-workdir={run_dir}")
-            return (f"--container-mounts={mounts}", *own, *self.arguments)
+            mounts = ",".join((*map(pair, outermost), *self.mounts))
+            settings = ("--no-container-mount-home", f"--container-workdir={run_dir}")
+            return (f"--container-mounts={mounts}", *settings, *self.arguments)
         return (
-            # The user's home has packages that would come before the image's; ranks write to /tmp.
+            # Packages in the user's home would take precedence over the image's, so ranks use /tmp as home.
             *("--cleanenv", "--no-home", "--home", "/tmp", "--pwd", run_dir),
-            *(word for folder in seen for word in ("--mount", bind(folder))),
-            *(word for mount in self.mounts for word in ("--bind", mount)),
+            *(option for folder in outermost for option in ("--mount", bind(folder))),
+            *(option for mount in self.mounts for option in ("--bind", mount)),
             *self.arguments,
         )
 
     def file(self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...]) -> str:
-        """container.json. `preload`: names of libraries, where the image has them."""
+        """Return the text of container.json.
+
+        Args:
+            folders: folders of the nodes that have the same path in the image.
+            run_dir: the folder of the run, in which the ranks start.
+            preload: the names of libraries to preload if the image has them.
+        """
         return container.render(
             ContainerSpec(
                 image=self.path,
@@ -132,7 +158,11 @@ class Image:
 
 
 def pair(folder: str) -> str:
-    """Of --container-mounts, which has no quotes. Raises PlanError."""
+    """Return the value of --container-mounts for a folder.
+
+    Raises:
+        PlanError: if the folder's name has a comma or a colon; the option knows no quotes.
+    """
     if set(folder) & set(",:"):
         raise PlanError(
             f"Pyxis cannot mount {folder}: a comma or a colon is in its name.",
@@ -142,7 +172,11 @@ def pair(folder: str) -> str:
 
 
 def choose_image(image: Image | None, launcher: str) -> Choice[Image | None]:
-    """Raises PlanError."""
+    """Return the image for the ranks, or None, with the decision to print.
+
+    Raises:
+        PlanError: if the image is invalid, or does not work with the launcher.
+    """
     if image is None:
         return Choice(None)
     image.check()
@@ -152,5 +186,5 @@ def choose_image(image: Image | None, launcher: str) -> Choice[Image | None]:
             f"--launcher {launcher}: Pyxis holds the ranks that srun starts.",
             hint="Leave it out; or take an image of Apptainer: --container IMAGE.sif.",
         )
-    why = f"{WORKS[by_pyxis]}, one for each rank, on its {image.python}"
-    return Choice(image, (Decision(topic="container", value=image.path, reason=why),))
+    reason = f"{WORKS[by_pyxis]}, one for each rank, on its {image.python}"
+    return Choice(image, (Decision(topic="container", value=image.path, reason=reason),))

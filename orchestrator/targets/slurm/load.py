@@ -1,4 +1,7 @@
-"""SBATCH_*, orch-slurm.toml and --slurm KEY=VALUE -> SlurmSettings: each wins over those before."""
+"""Read SlurmSettings from SBATCH_*, orch-slurm.toml and --slurm KEY=VALUE.
+
+Each of these sources takes precedence over those named before it.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from orchestrator.targets.slurm.image import LISTS, NAMES, Image
 from orchestrator.targets.slurm.settings import FLAGS, SlurmSettings
 
 FILE = Path("orch-slurm.toml")
-CONTAINER = "container-"  # how settings of an image begin, as pairs
+CONTAINER = "container-"  # The prefix of the image's settings on the command line.
 TEXT_SETTINGS = ("root", "python", "local", "login", "runs", "pmi", "allocation")
-COMMAND_LINE = "asked for"  # why an option of the command line has its value
+COMMAND_LINE = "asked for"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
-# sbatch(1), INPUT ENVIRONMENT VARIABLES: those whose option has another name.
+# The variables whose option has a different name; see INPUT ENVIRONMENT VARIABLES in sbatch(1).
 VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
 NOT_OPTIONS = (
     "SBATCH_EXPORT",
@@ -35,7 +38,7 @@ NOT_OPTIONS = (
 
 
 class ContainerTable(StrictModel):
-    """The fields mean what Image says."""
+    """The [container] table of orch-slurm.toml; Image describes its fields."""
 
     image: str | None = None
     python: str | None = None
@@ -45,7 +48,7 @@ class ContainerTable(StrictModel):
 
 
 class SlurmFile(StrictModel):
-    """orch-slurm.toml; the fields mean what SlurmSettings says."""
+    """The contents of orch-slurm.toml; SlurmSettings describes the fields."""
 
     root: str | None = None
     python: str | None = None
@@ -61,100 +64,122 @@ class SlurmFile(StrictModel):
 
 
 def slurm_settings(
-    path: Path | None, pairs: Iterable[str], environ: Mapping[str, str] = os.environ, *, image: str | None = None
+    path: Path | None, assignments: Iterable[str], environ: Mapping[str, str] = os.environ, *, image: str | None = None
 ) -> SlurmSettings:
-    """`image`: as --container says it. Raises RequestError."""
-    found = SlurmSettings(image=Image(path=""))
+    """Return the settings for Slurm from the environment, a file and the command line.
+
+    Args:
+        path: a settings file; None for orch-slurm.toml in the current folder, if there is one.
+        assignments: the values of --slurm, as KEY=VALUE or the name of a flag.
+        environ: the environment, whose SBATCH_* variables are read.
+        image: the value of --container; None if the option is not used.
+
+    Raises:
+        RequestError: if the file or one of the assignments is malformed.
+    """
+    settings = SlurmSettings(image=Image(path=""))
     for name, value in sorted(environ.items()):
         if name.startswith("SBATCH_") and name not in NOT_OPTIONS:
             option = VARIABLES.get(name) or name.removeprefix("SBATCH_").lower().replace("_", "-")
-            found = with_option(found, option, value, name)
+            settings = with_option(settings, option, value, name)
     values = read_toml(path, SlurmFile) if path else read_current_folder_toml(FILE, SlurmFile, "--slurm-file")
     if values is not None:
-        found = with_file(found, values, path or FILE)
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
+        settings = with_file(settings, values, path or FILE)
+    for assignment in assignments:
+        name, equals, option_value = assignment.partition("=")
         if name in TEXT_SETTINGS:
-            found = with_own(found, {name: text})
+            settings = with_own(settings, {name: option_value})
         elif name == SETUP:
-            found = replace(found, setup=(*found.setup, text))
+            settings = replace(settings, setup=(*settings.setup, option_value))
         elif name == MAX_REQUEUES:
-            found = replace(found, max_requeues=requeue_limit(text))
+            settings = replace(settings, max_requeues=requeue_limit(option_value))
         elif name.startswith(CONTAINER):
-            found = with_container(found, name.removeprefix(CONTAINER), text)
+            settings = with_container(settings, name.removeprefix(CONTAINER), option_value)
         elif equals or name in FLAGS:
-            found = with_option(found, name, text, COMMAND_LINE)
+            settings = with_option(settings, name, option_value, COMMAND_LINE)
         else:
-            raise RequestError(f"--slurm {pair}: expected KEY=VALUE.", hint="--slurm time=2:00:00")
-    return with_image(found, image)
+            raise RequestError(f"--slurm {assignment}: expected KEY=VALUE.", hint="--slurm time=2:00:00")
+    return with_image(settings, image)
 
 
-def with_image(found: SlurmSettings, image: str | None) -> SlurmSettings:
-    """Settings of an image count where there is one. A file here is named from here."""
-    assert found.image is not None
-    path = found.image.path if image is None else image
+def with_image(settings: SlurmSettings, image: str | None) -> SlurmSettings:
+    """Return the settings with the image's path resolved, or without an image if it has no path.
+
+    A relative path refers to the current folder, unless there is a login node.
+    """
+    assert settings.image is not None
+    path = settings.image.path if image is None else image
     if not path:
-        return replace(found, image=None)
-    if not found.login and "://" not in path:
+        return replace(settings, image=None)
+    if not settings.login and "://" not in path:
         path = os.path.abspath(path)
-    return replace(found, image=replace(found.image, path=path))
+    return replace(settings, image=replace(settings.image, path=path))
 
 
-def with_container(found: SlurmSettings, name: str, text: str) -> SlurmSettings:
-    """With another value, or one more word of a list. Raises RequestError."""
+def with_container(settings: SlurmSettings, name: str, text: str) -> SlurmSettings:
+    """Return the settings with one value of the image replaced, or one added to a list.
+
+    Raises:
+        RequestError: if there is no such setting.
+    """
     if name not in NAMES:
-        known = [CONTAINER + one for one in NAMES]
+        names = [CONTAINER + known_name for known_name in NAMES]
         raise RequestError(
             f"--slurm {CONTAINER}{name}: orch has no such setting.",
-            hint=did_you_mean(CONTAINER + name, known)
-            or f"--container IMAGE says the image; there are {', '.join(known)}.",
+            hint=did_you_mean(CONTAINER + name, names)
+            or f"--container IMAGE says the image; there are {', '.join(names)}.",
         )
-    assert found.image is not None
+    assert settings.image is not None
     field = name.replace("-", "_")
-    value: Any = (*getattr(found.image, field), text) if name in LISTS else text
-    return replace(found, image=replace(found.image, **{field: value}))
+    value: Any = (*getattr(settings.image, field), text) if name in LISTS else text
+    return replace(settings, image=replace(settings.image, **{field: value}))
 
 
-def with_file(found: SlurmSettings, values: SlurmFile, source: Path) -> SlurmSettings:
+def with_file(settings: SlurmSettings, values: SlurmFile, source: Path) -> SlurmSettings:
     """Return the settings with the values of a file."""
-    own = {name: getattr(values, name) for name in TEXT_SETTINGS if getattr(values, name) is not None}
-    found = with_own(found, own)
-    found = replace(found, setup=tuple(values.setup), max_requeues=values.max_requeues)
+    texts = {name: getattr(values, name) for name in TEXT_SETTINGS if getattr(values, name) is not None}
+    settings = with_own(settings, texts)
+    settings = replace(settings, setup=tuple(values.setup), max_requeues=values.max_requeues)
     table = values.container.model_dump(exclude_none=True)
     path = table.pop("image", "")
-    if path and not found.login:
+    if path and not settings.login:
         path = os.path.join(source.parent, path)
     lists = {name: tuple(table[name]) for name in LISTS if name in table}
-    found = replace(found, image=Image(path=path, **{**table, **lists}))
+    settings = replace(settings, image=Image(path=path, **{**table, **lists}))
     for name, value in values.sbatch.items():
         if value is not False:
             text = "" if value is True else str(value)
-            found = with_option(found, name, text, str(source))
-    return found
+            settings = with_option(settings, name, text, str(source))
+    return settings
 
 
 def requeue_limit(text: str) -> int:
+    """Return the limit on requeues, given as text.
+
+    Raises:
+        RequestError: if the text is not a number.
+    """
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise RequestError(f"--slurm {MAX_REQUEUES}={text}: expected a number.", hint=f"--slurm {MAX_REQUEUES}=10")
     return int(text)
 
 
-def with_option(found: SlurmSettings, name: str, value: str, why: str) -> SlurmSettings:
-    """`exclusive=yes` is as good as `exclusive`."""
+def with_option(settings: SlurmSettings, name: str, value: str, source: str) -> SlurmSettings:
+    """Return the settings with one option of sbatch; `exclusive=yes` is the same as `exclusive`."""
     name = name.replace("_", "-")
     value = "" if name in FLAGS and value in ("yes", "true", "1") else value
-    return replace(found, sbatch={**found.sbatch, name: value}, why={**found.why, name: why})
+    return replace(settings, sbatch={**settings.sbatch, name: value}, why={**settings.why, name: source})
 
 
-def with_own(found: SlurmSettings, own: dict[str, str]) -> SlurmSettings:
-    """An empty text takes back what was said before."""
+def with_own(settings: SlurmSettings, texts: dict[str, str]) -> SlurmSettings:
+    """Return the settings with these texts replaced; an empty text resets a setting to None."""
     return replace(
-        found,
-        root=own.get("root", found.root) or None,
-        python=own.get("python", found.python) or None,
-        local=own.get("local", found.local) or None,
-        login=own.get("login", found.login) or None,
-        runs=own.get("runs", found.runs) or None,
-        pmi=own.get("pmi", found.pmi),
-        allocation=own.get("allocation", found.allocation),
+        settings,
+        root=texts.get("root", settings.root) or None,
+        python=texts.get("python", settings.python) or None,
+        local=texts.get("local", settings.local) or None,
+        login=texts.get("login", settings.login) or None,
+        runs=texts.get("runs", settings.runs) or None,
+        pmi=texts.get("pmi", settings.pmi),
+        allocation=texts.get("allocation", settings.allocation),
     )
