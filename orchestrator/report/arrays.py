@@ -1,4 +1,4 @@
-"""Several runs that were started at once: a line for each, and all as JSON."""
+"""Reports about several runs that were started at once: a line for each run, and JSON."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from orchestrator.runs.timeline import how_it_failed
 
 
 def line(outcome: Outcome) -> str:
-    """`ID learning_rate=1e-5 (1 of 3): done`"""
-    of_its_own = next((one.value for one in outcome.decisions if one.topic == ARRAY_MEMBER), "")
-    why = how_it_failed(outcome.failure) if outcome.failure else outcome.problem
-    return f"{outcome.run_id} {of_its_own}: {outcome.state}{f': {why}' if why else ''}"
+    """Return the line of one run, such as `ID learning_rate=1e-5 (1 of 3): done`."""
+    member = next((decision.value for decision in outcome.decisions if decision.topic == ARRAY_MEMBER), "")
+    reason = how_it_failed(outcome.failure) if outcome.failure else outcome.problem
+    return f"{outcome.run_id} {member}: {outcome.state}{f': {reason}' if reason else ''}"
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
-    names = " ".join(one.run_id for one in outcomes)
+    """Return a line for each run and the command that compares them."""
+    names = " ".join(outcome.run_id for outcome in outcomes)
     return "\n".join([*map(line, outcomes), f"orch report {names} shows them beside each other"])
 
 
 def as_json(outcomes: Sequence[Outcome], exit_code: int) -> str:
-    runs = [json.loads(training.as_json(one)) for one in outcomes]
+    """Return all runs and the exit code as JSON."""
+    runs = [json.loads(training.as_json(outcome)) for outcome in outcomes]
     value = {"schema": SCHEMA, "kind": "array", "runs": runs, "exit_code": exit_code}
     return json.dumps(value, indent=1)
 
 
 def started(plan: Plan) -> str:
-    """Return a line for each run: those that run now, and those that were done before."""
+    """Return a line for each run that was started or skipped because it was done already."""
     skipped = (decision.describe() for decision in plan.decisions if decision.topic == ALREADY_DONE)
     return "\n".join([*skipped, *(f"{member.run.run_id} runs" for member in plan.array)])
 
 
 def started_as_json(plan: Plan) -> str:
-    names = [one.run.run_id for one in plan.array]
-    return json.dumps({"schema": SCHEMA, "kind": "started", "runs": names}, indent=1)
+    """Return the ids of the started runs as JSON."""
+    run_ids = [member.run.run_id for member in plan.array]
+    return json.dumps({"schema": SCHEMA, "kind": "started", "runs": run_ids}, indent=1)

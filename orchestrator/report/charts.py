@@ -1,4 +1,4 @@
-"""Measures -> the charts of loss, throughput and memory. Pure."""
+"""Charts of the loss, the throughput and the memory of a run, built from its measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.report.smooth import Points, grid, smooth, thin
 from orchestrator.report.traces import Chart, Trace, axis, band, colour, line, middle
 from orchestrator.runs.measures import Measures, RankMeasures, is_number
 
-SLOW = 1.2  # times the median of the ranks' own work
+SLOW = 1.2  # A rank is slow if its own work takes longer than this multiple of the median.
 SPREAD = "10th to 90th percentile"
 LOSS = {"xaxis": axis("step"), "yaxis": axis(), "hovermode": "x unified"}
 
@@ -20,13 +20,17 @@ def named(rank: RankMeasures) -> str:
 
 
 def slow_ranks(ranks: Sequence[RankMeasures]) -> dict[int, float]:
-    """Rank -> how many times the usual its own work takes, for those that hold the others up."""
+    """Return the ranks that delay the others.
+
+    Returns:
+        The own work of each slow rank as a multiple of the median, by rank.
+    """
     work = {r.rank: r.work_seconds for r in ranks if r.work_seconds is not None}
     steps = [r.step_seconds for r in ranks if r.step_seconds is not None]
     if len(work) < 2 or not steps:
         return {}
     usual = median_low(work.values())
-    # What is small against the step itself holds nobody up.
+    # A difference that is small compared with the step delays nobody.
     worth = 0.05 * median_low(steps)
     return {
         rank: seconds / max(usual, 1e-9)
@@ -36,20 +40,23 @@ def slow_ranks(ranks: Sequence[RankMeasures]) -> dict[int, float]:
 
 
 def loss_chart(measured: Measures) -> Chart | None:
-    """The mean as the script reports it, around it the batches of the ranks; None: nobody tells."""
-    own = [
+    """Return the chart of the loss, or None if the script reports no loss.
+
+    It shows the mean as the script reports it, above the spread of the losses of the ranks' batches.
+    """
+    rank_losses = [
         (rank.rank, [(s.step, s.loss) for s in rank.samples if s.steps and is_number(s.loss)])
         for rank in measured.ranks
     ]
-    pooled = sorted(point for _, points in own for point in points)
+    pooled = sorted(point for _, points in rank_losses for point in points)
     if not (pooled or measured.loss):
         return None
     data = []
     if pooled:
-        places = grid([step for step, _ in pooled])
-        windows = smooth(pooled, places)
+        steps = grid([step for step, _ in pooled])
+        windows = smooth(pooled, steps)
         data.append(band(f"batches of the ranks, {SPREAD}", windows, "--other"))
-        data += own_losses(own, places)
+        data += own_losses(rank_losses, steps)
         if not measured.loss:
             data.append(line("mean of the ranks' batches", middle(windows), "--c1", width=2.5))
     if measured.loss:
@@ -58,22 +65,23 @@ def loss_chart(measured: Measures) -> Chart | None:
     return Chart(title="Loss", data=tuple(data), layout=LOSS)
 
 
-def own_losses(own: Sequence[tuple[int, Points]], places: Sequence[float]) -> list[Trace]:
-    """A line for each rank, shown when it is asked for in the legend."""
-    if not 1 < len(own) <= rows.ROWS:
+def own_losses(rank_losses: Sequence[tuple[int, Points]], steps: Sequence[float]) -> list[Trace]:
+    """Return a line for each rank, hidden until it is selected in the legend."""
+    if not 1 < len(rank_losses) <= rows.ROWS:
         return []
     return [
-        line(f"rank {rank}", middle(smooth(points, places)), colour(index + 1), width=1, hidden=True)
-        for index, (rank, points) in enumerate(own)
+        line(f"rank {rank}", middle(smooth(points, steps)), colour(index + 1), width=1, hidden=True)
+        for index, (rank, points) in enumerate(rank_losses)
         if points
     ]
 
 
 def throughput_chart(measured: Measures) -> Chart | None:
-    found, unit = rate(measured)
+    """Return the chart of each rank's throughput, or None without measurements."""
+    rates, unit = rate(measured)
     samples = unit == "samples/s"
     return rows.chart(
-        found,
+        rates,
         {rank.rank: named(rank) for rank in measured.ranks},
         slow_ranks(measured.ranks),
         title=f"Throughput, {unit}",
@@ -83,24 +91,32 @@ def throughput_chart(measured: Measures) -> Chart | None:
 
 
 def rate(measured: Measures) -> tuple[dict[int, Points], str]:
-    """(rank -> (seconds since the start, samples a second), unit); steps where the script tells no
-    samples."""
-    parts = {rank.rank: rank.stretches() for rank in measured.ranks}
-    told = any(one.samples_per_second for found in parts.values() for one in found)
-    found: dict[int, Points] = {
+    """Return the rate of each rank over time, and its unit.
+
+    The unit is steps per second if the script reports no samples.
+
+    Returns:
+        For each rank its points (seconds since the start, rate), and `samples/s` or `steps/s`.
+    """
+    stretches_by_rank = {rank.rank: rank.stretches() for rank in measured.ranks}
+    has_samples = any(stretch.samples_per_second for rates in stretches_by_rank.values() for stretch in rates)
+    rates: dict[int, Points] = {
         rank: [
-            (one.time - measured.began, (one.samples_per_second or 0.0) if told else one.steps_per_second)
-            for one in ones
+            (
+                stretch.time - measured.began,
+                (stretch.samples_per_second or 0.0) if has_samples else stretch.steps_per_second,
+            )
+            for stretch in stretches
         ]
-        for rank, ones in parts.items()
+        for rank, stretches in stretches_by_rank.items()
     }
-    return found, "samples/s" if told else "steps/s"
+    return rates, "samples/s" if has_samples else "steps/s"
 
 
 def memory_chart(measured: Measures) -> Chart | None:
-    """Resident memory of each rank."""
-    found = {
+    """Return the chart of each rank's resident memory."""
+    memory = {
         rank.rank: [(s.time - measured.began, s.rss_bytes / 2**30) for s in rank.samples] for rank in measured.ranks
     }
     names = {rank.rank: named(rank) for rank in measured.ranks}
-    return rows.chart(found, names, {}, title="Resident memory, GiB", total=False)
+    return rows.chart(memory, names, {}, title="Resident memory, GiB", total=False)

@@ -1,4 +1,4 @@
-"""What `orch stop` and `orch clean` ended, node by node: values -> a table, JSON."""
+"""Reports of what `orch stop` and `orch clean` ended on each node, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ LIVING = ("planned", "running")
 
 
 def as_json(kind: str, cleanup: CleanupReport, **fields: object) -> str:
+    """Return the results of all nodes as JSON, with additional fields."""
     head = {"schema": SCHEMA, "kind": kind, "exit_code": cleanup.exit_code}
     return json.dumps({**head, **asdict(cleanup), **fields}, indent=1)
 
 
 def text(cleanup: CleanupReport) -> str:
+    """Return a table of the nodes, followed by what was moved and what is left."""
     rows = [
         {
             "node": node.node,
@@ -32,16 +34,22 @@ def text(cleanup: CleanupReport) -> str:
         for node in cleanup.nodes
     ]
     moved = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.moved]
-    found = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.left]
-    found += [left_in_memory(node.node, node.segments_left) for node in cleanup.nodes if node.segments_left]
+    leftovers = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.left]
+    leftovers += [left_in_memory(node.node, node.segments_left) for node in cleanup.nodes if node.segments_left]
     if not rows:
         return f"nothing was running any more; in {cleanup.seconds:.1f} s"
     columns = ("node", "state", "ended", "left", "segments", "problem")
-    return "\n".join([table(rows, columns), *moved, *found, f"in {cleanup.seconds:.1f} s"])
+    return "\n".join([table(rows, columns), *moved, *leftovers, f"in {cleanup.seconds:.1f} s"])
 
 
 def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:
-    """Return which run was stopped, or that it had ended. `before` and `after`: its states."""
+    """Return a sentence that says whether the run was stopped or had already ended.
+
+    Args:
+        cleanup: what was ended on each node.
+        before: the state of the run before the stop.
+        after: its state after the stop.
+    """
     remaining = [f"{node.node} ({node.state})" for node in cleanup.nodes if node.state != "clean"]
     if remaining:
         return f"Run {cleanup.run_id} is not stopped on {', '.join(remaining)}."
@@ -54,7 +62,7 @@ def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:
 
 
 def left_in_memory(node: str, paths: Sequence[str]) -> str:
-    """What a run has left in /dev/shm that orch does not remove."""
+    """Return a line about the files of a run in /dev/shm that orch does not remove."""
     return (
         f"{node}: left in /dev/shm: {', '.join(paths)} (in use, or not known to be MPI's, oneCCL's "
         "or torch's: remove it by hand if nobody needs it)"

@@ -1,4 +1,4 @@
-"""Two runs beside each other: which settings differ, and what came of it. Pure, from values."""
+"""Comparison of two runs: the settings that differ, and the figures of both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the runs that are compared."""
+    """One of the compared runs."""
 
     run: Run
     outcome: Outcome
@@ -30,6 +30,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
+    """A setting that differs, with its value in each run."""
+
     name: str
     a: str
     b: str
@@ -37,7 +39,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`ratio` is b/a; None where one is missing or a is 0."""
+    """A measured figure of both runs.
+
+    Attributes:
+        name: The name of the figure.
+        unit: Its unit, or "".
+        a: The value of the first run, or None if it is missing.
+        b: The value of the second run, or None if it is missing.
+        ratio: b/a, or None if a value is missing or a is 0.
+    """
 
     name: str
     unit: str
@@ -48,6 +58,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
+    """The differences between two runs, and the figures of both."""
+
     a: str
     b: str
     states: tuple[str, str]
@@ -56,9 +68,9 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """What differs, by name, and all figures that at least one of the two has."""
-    left, right = dict(settings(a)), dict(settings(b))
-    names = dict.fromkeys([*left, *right])
+    """Return the settings that differ, and all figures that at least one of the runs has."""
+    settings_a, settings_b = dict(settings(a)), dict(settings(b))
+    names = dict.fromkeys([*settings_a, *settings_b])
     step = common_step((a, b))
     figures_a, figures_b = dict(figures(a, step)), dict(figures(b, step))
     return Comparison(
@@ -66,9 +78,9 @@ def compare(a: Side, b: Side) -> Comparison:
         b=b.run.id,
         states=(a.outcome.state, b.outcome.state),
         differences=tuple(
-            Difference(name=name, a=left.get(name, ABSENT), b=right.get(name, ABSENT))
+            Difference(name=name, a=settings_a.get(name, ABSENT), b=settings_b.get(name, ABSENT))
             for name in names
-            if left.get(name) != right.get(name)
+            if settings_a.get(name) != settings_b.get(name)
         ),
         figures=tuple(
             figure(name, unit, figures_a.get((name, unit)), figures_b.get((name, unit)))
@@ -83,7 +95,7 @@ def figure(name: str, unit: str, a: float | None, b: float | None) -> Figure:
 
 
 def settings(side: Side) -> Iterator[tuple[str, str]]:
-    """Everything that was decided or found about a run, flat; an older orch recorded less."""
+    """Yield the name and the value of every setting and decision of a run."""
     record, origin = side.run.record, side.run.origin
     yield "recipe", record.recipe
     yield "stack", origin.stack or ABSENT
@@ -91,14 +103,15 @@ def settings(side: Side) -> Iterator[tuple[str, str]]:
     yield "precision", side.outcome.precision
     yield "nodes", fold(side.run.nodes)
     yield "ranks", str(len(record.layout))
-    yield "threads of a rank", one_or_all(place.threads for place in record.layout)
+    yield "threads of a rank", one_or_all(placement.threads for placement in record.layout)
     yield from ((f"set {name}", str(value)) for name, value in origin.settings.items())
     yield "script arguments", " ".join(origin.script_args) or ABSENT
-    yield "packages", ", ".join(one[:12] for one in origin.fingerprints) or ABSENT
+    yield "packages", ", ".join(fingerprint[:12] for fingerprint in origin.fingerprints) or ABSENT
     yield from script_settings(origin.scripts)
 
 
 def script_settings(script: Script | None) -> Iterator[tuple[str, str]]:
+    """Yield the script's path and hash, and the state of its git checkout."""
     git = script.git if script else None
     yield "script", script.path if script else ABSENT
     yield "script, sha256", script.sha256[:12] if script else ABSENT
@@ -107,18 +120,24 @@ def script_settings(script: Script | None) -> Iterator[tuple[str, str]]:
 
 
 def one_or_all(values: Iterator[Any]) -> str:
+    """Return the distinct values, separated by commas."""
     return ", ".join(map(str, dict.fromkeys(values)))
 
 
 def common_step(sides: Sequence[Side]) -> float | None:
-    """The last step that all of them have reported a loss of."""
+    """Return the last step whose loss all runs have reported, or None."""
     steps = [dict(side.measured.loss).keys() for side in sides]
     return max(set.intersection(*map(set, steps)), default=None)
 
 
 def figures(side: Side, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
-    """((name, unit), value): what was measured and scored; `step`: one that others have, too."""
-    measured, told = side.measured, scores(side.outcome.result)
+    """Yield the figures that were measured and scored, each as ((name, unit), value).
+
+    Args:
+        side: the run.
+        step: a step at which the losses of the runs can be compared, or None.
+    """
+    measured, scored = side.measured, scores(side.outcome.result)
     ranks = [rank for rank in measured.ranks if rank.steps]
     if side.outcome.seconds is not None:
         yield ("time, all", "s"), side.outcome.seconds
@@ -132,14 +151,14 @@ def figures(side: Side, step: float | None) -> Iterator[tuple[tuple[str, str], f
         yield ("step, median of the ranks", "ms"), median(times)
         yield ("step, slowest rank", "ms"), max(times)
     yield from losses(measured, step)
-    for name, value in told.after.items():
+    for name, value in scored.after.items():
         yield (f"{name.upper()} after", ""), float(value)
     if ranks:
         yield ("memory, largest rank", "GiB"), max(rank.peak_rss for rank in ranks) / 2**30
 
 
 def losses(measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:
-    """The last loss, and the one at `step`."""
+    """Yield the last loss, and the loss at `step` if there is a common step."""
     if measured.loss:
         yield ("loss, last", ""), measured.loss[-1][1]
     if step is not None:
@@ -147,11 +166,11 @@ def losses(measured: Measures, step: float | None) -> Iterator[tuple[tuple[str, 
 
 
 def text(comparison: Comparison) -> str:
-    """Two tables for people."""
+    """Return a table of the differing settings and a table of the figures."""
     heads = [f"a: {comparison.a} ({comparison.states[0]})"]
     heads += [f"b: {comparison.b} ({comparison.states[1]})"]
     differences = [{"setting": one.name, "a": one.a, "b": one.b} for one in comparison.differences]
-    told = table(differences, ("setting", "a", "b")) if differences else "no setting differs"
+    settings_table = table(differences, ("setting", "a", "b")) if differences else "no setting differs"
     rows = [
         {
             "figure": f"{one.name}, {one.unit}" if one.unit else one.name,
@@ -161,12 +180,14 @@ def text(comparison: Comparison) -> str:
         }
         for one in comparison.figures
     ]
-    return "\n".join([*heads, "", told, "", table(rows, ("figure", "a", "b", "b/a"))])
+    return "\n".join([*heads, "", settings_table, "", table(rows, ("figure", "a", "b", "b/a"))])
 
 
 def shown(value: float | None) -> str:
+    """Return a value with five significant digits, or `-` if it is missing."""
     return "-" if value is None else f"{value:.5g}"
 
 
 def as_json(comparison: Comparison) -> str:
+    """Return the comparison as JSON."""
     return json.dumps({"schema": SCHEMA, "kind": "comparison", **asdict(comparison)}, indent=1)

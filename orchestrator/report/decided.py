@@ -1,4 +1,4 @@
-"""What was decided for a run, on the screen: in a sentence, or line by line with the reasons."""
+"""The decisions made for a run, as one sentence or line by line with the reasons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.model.hostlist import fold
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.precision import OF_SCRIPT
 
-# What the sentence says, and what is as it nearly always is. All other decisions have their lines.
+# Topics that the sentence contains or that rarely matter. All other decisions get a line.
 FOLDED = {
     "run",
     "stack",
@@ -31,19 +31,19 @@ IN_BRIEF = ("launcher", "mpi", "backend", "fabric", "precision", "docker", "cont
 
 
 def lines(plan: Plan, *, verbose: bool) -> list[str]:
-    """All with their reasons if `verbose`; else the sentence, and what is out of the ordinary."""
+    """Return all decisions with their reasons if `verbose`, otherwise a sentence and the unusual decisions."""
     if verbose:
         return plan.summary()
-    told = [
+    unusual = [
         decision.describe()
         for decision in plan.decisions
         if decision.topic not in FOLDED and decision.value != OF_SCRIPT
     ]
-    return [f"run: {plan.run.run_id}", f"{sentence(plan)} (-v: why)", *told]
+    return [f"run: {plan.run.run_id}", f"{sentence(plan)} (-v: why)", *unusual]
 
 
 def sentence(plan: Plan) -> str:
-    """Such as: 2 ranks on node0, 1 thread each: mpirun, ccl, bf16, stack current."""
+    """Return a sentence such as `2 ranks on node0, 1 thread each: mpirun, ccl, bf16, stack current`."""
     numbers = {placement.threads for placement in plan.layout.places}
     ranks = plan.layout.world_size
     each = " each" * (ranks > 1)
@@ -53,15 +53,18 @@ def sentence(plan: Plan) -> str:
 
 
 def in_brief(plan: Plan) -> Iterator[str]:
-    values = {one.topic: one.value for one in plan.decisions}
+    """Yield the decisions that the sentence lists after the colon."""
+    values = {decision.topic: decision.value for decision in plan.decisions}
     yield from (values[topic] for topic in IN_BRIEF if values.get(topic, OF_SCRIPT) != OF_SCRIPT)
     yield f"stack {values.get('stack', plan.origin.stack)}"
 
 
 def spread(numbers: set[int]) -> str:
+    """Return the smallest and the largest number as a range, or the number that all share."""
     least, most = min(numbers), max(numbers)
     return str(least) if least == most else f"{least}-{most}"
 
 
-def counted(number: str, thing: str) -> str:
-    return f"{number} {thing}{'s' * (number != '1')}"
+def counted(number: str, noun: str) -> str:
+    """Return the number with its noun in the singular or the plural."""
+    return f"{number} {noun}{'s' * (number != '1')}"

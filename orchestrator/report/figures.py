@@ -1,4 +1,4 @@
-"""The table at the end of a run: what it reached, how fast it was, and what it was."""
+"""The table at the end of a run: its scores, its speed and how it was run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from orchestrator.runs.result import Scores, scores
 from orchestrator.screen import paper
 
 KNOWN = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
-# The end of a name -> the unit that it says.
+# Units by the suffix of a score's name.
 UNITS = {"per_second": "/s", "seconds": "s", "percent": "%", "ms": "ms", "mb": "MB", "gb": "GB"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`before` is None where nothing can have been measured before the training."""
+    """A row of the table.
+
+    Attributes:
+        name: The label of the figure.
+        before: The score before the training, or None for a figure that only a run can have.
+        after: The score after the training, or the figure of the run.
+        unit: The unit, or "".
+    """
 
     name: str
     before: str | None
@@ -30,20 +37,21 @@ class Row:
 
 
 def table_lines(outcome: Outcome) -> list[str]:
+    """Return the lines of the table, or no lines if the run is not done."""
     result = outcome.result
     if outcome.state != "done":
         return []
     if result is None:
         return [] if outcome.seconds is None else [f"done in {outcome.seconds:.1f} s"]
-    told = scores(result)
-    compares = bool(told.before)
+    scored = scores(result)
+    compares = bool(scored.before)
     table = Table(box=SIMPLE_HEAD, show_header=compares)
     table.add_column("")
     if compares:
         table.add_column("Before", justify="right")
     table.add_column("After", justify="right")
     table.add_column("")
-    for row in (*score_rows(told), *run_rows(outcome, told)):
+    for row in (*score_rows(scored), *run_rows(outcome, scored)):
         before = [row.before or ""] if compares else []
         table.add_row(row.name, *before, row.after, row.unit)
     sheet = paper(width=100)
@@ -53,42 +61,43 @@ def table_lines(outcome: Outcome) -> list[str]:
     return [title, *(line.rstrip() for line in capture.get().splitlines() if line.strip())]
 
 
-def score_rows(told: Scores) -> Iterator[Row]:
-    """Names in the order in which the script gave them."""
-    for name in {**told.after, **told.before}:
-        label, unit = named(name, told.units)
-        yield Row(name=label, before=number(told.before.get(name)), after=number(told.after.get(name)), unit=unit)
+def score_rows(scored: Scores) -> Iterator[Row]:
+    """Yield a row for each score, in the order in which the script reported them."""
+    for name in {**scored.after, **scored.before}:
+        label, unit = named(name, scored.units)
+        yield Row(name=label, before=number(scored.before.get(name)), after=number(scored.after.get(name)), unit=unit)
 
 
 def named(name: str, units: Mapping[str, str]) -> tuple[str, str]:
-    """A figure's name in words, and its unit: `tokens_per_second, int8` is `Tokens, int8` in /s."""
-    score, comma, of = one_line(name).partition(",")
+    """Return the label and the unit of a score: `tokens_per_second, int8` becomes `Tokens, int8` in `/s`."""
+    score, comma, variant = one_line(name).partition(",")
     stem, unit = (score, units[score]) if score in units else suffixed(score)
-    words = KNOWN.get(stem) or sentence(stem.replace("_", " "))
-    return f"{words}{comma}{of}", one_line(unit)
+    label = KNOWN.get(stem) or sentence(stem.replace("_", " "))
+    return f"{label}{comma}{variant}", one_line(unit)
 
 
 def suffixed(score: str) -> tuple[str, str]:
-    """(the name without its unit, the unit); a name that is all unit keeps it."""
+    """Return a score's name without the suffix that states its unit, and the unit."""
     for end, unit in UNITS.items():
         if score.endswith(f"_{end}"):
             return score.removesuffix(f"_{end}"), unit
     return score, ""
 
 
-def sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def sentence(text: str) -> str:
+    """Return the text with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
 
 
 def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def run_rows(outcome: Outcome, told: Scores) -> Iterator[Row]:
-    """What a recipe reported of its speed, and what the run was."""
+def run_rows(outcome: Outcome, scored: Scores) -> Iterator[Row]:
+    """Yield the rows about the speed of the run and how it was run."""
     measured = (
-        ("Mean speed", told.train_samples_per_second, "samples/s"),
-        ("Training time", told.train_seconds, "s"),
+        ("Mean speed", scored.train_samples_per_second, "samples/s"),
+        ("Training time", scored.train_seconds, "s"),
         ("Whole run", outcome.seconds, "s"),
     )
     for name, value, unit in measured:
@@ -101,6 +110,6 @@ def run_rows(outcome: Outcome, told: Scores) -> Iterator[Row]:
     yield Row(name="Backend", before=None, after=one_line(outcome.backend))
 
 
-def of_planned(words: str, count: int, planned: int) -> str:
-    """With the number that was planned, where nodes were lost."""
-    return words if count == planned else f"{words} of {planned} planned"
+def of_planned(text: str, count: int, planned: int) -> str:
+    """Return the text with the planned number added if nodes were lost."""
+    return text if count == planned else f"{text} of {planned} planned"

@@ -1,8 +1,8 @@
-"""Charts and tables -> one HTML file, which can be mailed, and asks nothing of a network.
+"""Render charts and tables as one HTML file that can be mailed and needs no network.
 
-The plotting library stands in it, a script of a known hash. The page's own policy lets a browser
-run that script and the short one that feeds it, by their hashes, and nothing else: whatever a node
-has sent stays text. The charts are data (JSON) beside them.
+The plotting library is embedded in the file as a script with a known hash. The page's content
+security policy allows a browser to run that script and the short one that feeds it, by their
+hashes, and nothing else, so that whatever a node sent stays text. The charts are embedded as JSON.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from orchestrator.report.traces import Chart
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PLOTLY = Path(__file__).resolve().parent / "plotly" / "plotly-basic.min.js"
-DIGITS = 7  # of a number: more than a screen shows
+DIGITS = 7  # significant digits of a number, more than a screen can show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
+    """A row of a table, with an optional CSS class."""
+
     cells: tuple[str, ...]
     css: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
+    """A table of a page."""
+
     title: str
     head: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -41,7 +45,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One that the page runs. `source`: its name in a Content-Security-Policy."""
+    """A script that the page runs.
+
+    Attributes:
+        text: The source code.
+        source: The hash by which the content security policy allows it.
+    """
 
     text: Markup
     source: str
@@ -49,13 +58,20 @@ class Script:
 
 @cache
 def script(path: Path) -> Script:
+    """Return the script in a file, with the hash of its text."""
     text = path.read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return Script(text=Markup(text), source=f"'sha256-{digest}'")  # nosec B704: files of ours
+    return Script(text=Markup(text), source=f"'sha256-{digest}'")  # nosec B704: the files belong to this package
 
 
 def render(template: str, charts: Sequence[Chart], **values: object) -> str:
-    """The page of a template. `values`: what it shows beside the charts."""
+    """Return the page that a template describes.
+
+    Args:
+        template: the file name of the template.
+        charts: the charts of the page.
+        values: the other values that the template shows.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -68,19 +84,19 @@ def render(template: str, charts: Sequence[Chart], **values: object) -> str:
 
 
 def finite(value: object) -> object:
-    """Floats in DIGITS digits; without NaN and infinity, which JSON has not: a chart has a gap."""
+    """Return the value with floats rounded to DIGITS digits and NaN and infinity replaced by None."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return value
 
 
 def embedded(value: object) -> Markup:
-    """JSON that no text in it can end, wherever it stands in a page."""
+    """Return the value as JSON that no text in it can end, wherever it is embedded in a page."""
     text = json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)  # nosec B704: no sign of HTML is left
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # nosec B704: characters special to HTML are escaped

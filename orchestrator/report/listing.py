@@ -1,4 +1,4 @@
-"""Rows -> a table for people, or one JSON object for programs."""
+"""Rows as a table for people or as one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ SCHEMA = 1
 
 
 def as_json(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as one JSON object."""
     return json.dumps({"schema": SCHEMA, "kind": kind, kind: list(rows)}, indent=1)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Columns of plain text, as wide as their widest cell; readable by cut and awk."""
+    """Return the rows as columns of plain text that `cut` and `awk` can read."""
     if not rows:
         return "none"
     cells = [[column.upper() for column in columns]]
@@ -27,6 +28,6 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def cell(value: object) -> str:
-    """On one line: what a node said may hold what a terminal would obey."""
+    """Return the value as one line without the control characters that a terminal would interpret."""
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return one_line(text)

@@ -1,4 +1,4 @@
-"""A training run on the screen while it lives."""
+"""The display of a training run while it is running."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from orchestrator.runs.result import number
 from orchestrator.screen import console, harmless
 
 STARTING = "starting the ranks: they import torch and join the process group"
-START_SECONDS = 3.0  # until the line in a pipe
+START_SECONDS = 3.0  # delay of the STARTING line in a pipe
 LONGEST_PHASE = 80
 MOST_STEPS = 1e15
-# What shows that ranks have started, or do not start at the moment.
+# Events which show that the ranks have started, or that they are not starting at the moment.
 ENDS_START = (Told, Waiting, Refused, Failed, Stalled)
-# While it lives.
+# Events that are printed while the run is running.
 TOLD = (Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting)
 
 
@@ -61,17 +61,19 @@ class Figures:
     first: Told = field(default_factory=Told)
     newest: Told = field(default_factory=Told)
 
-    def renewed(self, told: Told) -> Figures:
-        speed = number(told.figures.get("samples_per_second"))
-        began = self.newest.step is None or (told.step or 0) < self.newest.step
+    def renewed(self, event: Told) -> Figures:
+        """Return the figures updated with a new progress event."""
+        speed = number(event.figures.get("samples_per_second"))
+        began = self.newest.step is None or (event.step or 0) < self.newest.step
         return Figures(
-            first=told if began else self.first,
-            newest=told,
-            loss=self.loss if told.loss is None else told.loss,
+            first=event if began else self.first,
+            newest=event,
+            loss=self.loss if event.loss is None else event.loss,
             samples_per_second=self.samples_per_second if speed is None else speed,
         )
 
     def describe(self, *, remaining_only: bool = False) -> str:
+        """Return the loss, the speed and the remaining time, or only the remaining time."""
         parts = []
         if self.loss is not None and not remaining_only:
             parts.append(f"loss {self.loss:.4f}")
@@ -92,12 +94,12 @@ class Figures:
 
 
 class LiveView(Progress):
-    """Bars, with the unfinished lines of ranks above them.
+    """Progress bars with the unfinished lines of ranks above them.
 
     Attributes:
         rank_lines: The lines of ranks.
-        steps: How far a script is that prints and reports nothing.
-        starting_since: When the ranks began to start, while they do.
+        steps: The steps counted by orch, for a script that reports no progress.
+        starting_since: When the ranks began to start, or None if they are not starting.
     """
 
     rank_lines: RankLines | None = None
@@ -105,7 +107,7 @@ class LiveView(Progress):
     starting_since: float | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return what is drawn below the lines that are printed."""
+        """Return what is drawn below the printed lines."""
         if self.rank_lines and self.rank_lines.states:
             yield self.rank_lines
         elif self.steps:
@@ -116,8 +118,10 @@ class LiveView(Progress):
 
 
 class Screen:
-    """Progress on standard error: a bar on a terminal, plain lines in a pipe. `of_ranks`: of
-    whom there are lines too, as --show says."""
+    """Progress on standard error, as a bar on a terminal and as plain lines in a pipe.
+
+    `of_ranks` is the value of `--show`: the ranks whose output is printed as well.
+    """
 
     def __init__(self, of_ranks: str = "none") -> None:
         self.of_ranks = of_ranks
@@ -146,17 +150,19 @@ class Screen:
         self.start_timer: threading.Timer | None = None
 
     def begin(self, lines: Iterable[str]) -> None:
+        """Print the given lines and start the display."""
         for line in lines:
             self.note(line)
         self.progress.start()
         self.begin_start()
 
     def end(self) -> None:
+        """Stop the display."""
         self.end_start()
         self.progress.stop()
 
     def begin_start(self) -> None:
-        """Show that ranks start until end_start(): in place, or in a pipe with one line after some seconds."""
+        """Show that the ranks are starting: in place, or in a pipe with one line after START_SECONDS."""
         self.end_start()
         self.progress.starting_since = time.monotonic()
         if self.progress.disable:
@@ -165,27 +171,29 @@ class Screen:
             self.start_timer.start()
 
     def end_start(self) -> None:
+        """Stop showing that the ranks are starting."""
         self.progress.starting_since = None
         if self.start_timer is not None:
             self.start_timer.cancel()
 
     def note(self, line: str) -> None:
+        """Print a line above the bar."""
         self.console.print(harmless(line))
 
     def lines(self, lines: Sequence[LogLine]) -> None:
-        """Show what ranks have printed, above the bar."""
+        """Show lines that ranks have printed, above the bar."""
         self.end_start()
         self.rank_lines.add(lines)
 
     def show(self, event: Event) -> None:
-        """One event; progress is shown for rank 0, which speaks for all ranks."""
+        """Show one event; progress is shown for rank 0, which represents all ranks."""
         if isinstance(event, Launched):
             self.joined, self.ranks = set(), event.ranks
             self.begin_start()
         elif isinstance(event, ENDS_START):
             self.end_start()
         if isinstance(event, Decided) and not event.topic and self.of_ranks in ("0", "all"):
-            return  # a decision of the recipe, which rank 0 prints as well
+            return  # a recipe's decision, which rank 0 prints as well
         if isinstance(event, TOLD) and not timeline.is_echo(event, self.warned):
             for line in timeline.words(event):
                 self.note(line)
@@ -202,7 +210,7 @@ class Screen:
                 self.step(event)
 
     def show_steps(self, event: Told) -> None:
-        """Show the steps that orch has counted, in place or every 30 seconds of silence."""
+        """Show the steps that orch has counted, in place or after 30 seconds without output."""
         text = describe_steps(event)
         if not self.progress.disable:
             self.progress.steps = text
@@ -211,6 +219,7 @@ class Screen:
             self.note(text)
 
     def step(self, event: Told) -> None:
+        """Show the progress of a phase, as a bar or as a line."""
         phase, step, steps = (in_a_line(event.phase or "") or "progress", event.step or 0, event.steps)
         self.last[phase] = self.last.get(phase, Figures()).renewed(event)
         if event.figures.get("printed") and self.of_ranks in ("0", "all"):
@@ -223,7 +232,7 @@ class Screen:
                 self.tasks[phase] = self.progress.add_task(phase, total=total, detail="")
             self.progress.update(self.tasks[phase], completed=done, total=total, detail=detail)
         elif event.figures.get("printed") and phase in self.printed:
-            self.shown[phase] = step  # the line of rank 0 says the same
+            self.shown[phase] = step  # rank 0 has printed the same line
         elif worth_a_line(self.shown.get(phase), step, steps):
             self.shown[phase] = step
             self.note(f"{phase}: {step}/{steps or '?'} {detail}".rstrip())
@@ -236,7 +245,7 @@ class Screen:
 
 
 def describe_steps(event: Told) -> str:
-    """Return the steps that orch has counted and their rate, `64 steps, 2.1/s`."""
+    """Return the steps that orch has counted and their rate, such as `64 steps, 2.1/s`."""
     rate = number(event.figures.get(STEPS_PER_SECOND))
     if event.step is None or not rate or rate < 0:
         return ""
@@ -245,16 +254,17 @@ def describe_steps(event: Told) -> str:
 
 
 def in_a_line(text: str) -> str:
+    """Return the text as one line of at most LONGEST_PHASE characters."""
     return " ".join(harmless(text).split())[:LONGEST_PHASE]
 
 
 def drawn(step: float) -> float:
-    """What a bar has room for: rich multiplies it."""
+    """Return the step limited to what a bar can show; rich multiplies it."""
     return min(max(step, 0), MOST_STEPS)
 
 
 def worth_a_line(last: float | None, step: float, steps: float | None) -> bool:
-    """In a pipe: the first step, the last, and about every tenth part between."""
+    """Return whether a pipe gets a line for this step: the first, the last and about every tenth part between."""
     if last is None or step == steps:
         return True
     return step - last >= max(1, (steps or 100) // 10)

@@ -1,4 +1,4 @@
-"""A run -> one HTML page that needs nothing else."""
+"""The report of one run as an HTML page without external files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrator.runs.provenance import Provenance, Script
 from orchestrator.runs.result import scores
 from orchestrator.runs.store import Run
 
-STORY = 200  # lines
-ROWS = 512  # ranks of the table
+STORY = 200  # maximum number of lines of the timeline
+ROWS = 512  # maximum number of ranks in the table
 
 
 def render(run: Run, outcome: Outcome, measured: Measures) -> str:
-    """The whole page."""
+    """Return the report of a run as HTML."""
     drawn = (
         charts.loss_chart(measured),
         charts.throughput_chart(measured),
@@ -45,6 +45,7 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
 
 
 def subtitle(run: Run, outcome: Outcome) -> str:
+    """Return the line below the title: start time, ranks, nodes, backend and precision."""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.record.created))
     ranks = f"{outcome.ranks} rank{'s' * (outcome.ranks != 1)}"
     nodes = f"{outcome.ran_on} node{'s' * (outcome.ran_on != 1)}"
@@ -59,7 +60,7 @@ def subtitle(run: Run, outcome: Outcome) -> str:
 
 
 def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
-    """The numbers that are asked for first."""
+    """Yield the names and the values of the most important figures."""
     if outcome.seconds is not None:
         unit, name = time_unit(outcome.seconds)
         yield "time, all", f"{outcome.seconds / unit:.3g} {name}"
@@ -76,6 +77,7 @@ def figures(outcome: Outcome, measured: Measures) -> Iterator[tuple[str, str]]:
 
 
 def ranks_table(measured: Measures) -> Table:
+    """Return the table of the ranks, with the slow ranks highlighted."""
     slow = charts.slow_ranks(measured.ranks)
     more = len(measured.ranks) - ROWS
     return Table(
@@ -101,6 +103,7 @@ def ranks_table(measured: Measures) -> Table:
 
 
 def rank_cells(rank: RankMeasures) -> Iterator[str]:
+    """Yield the cells of a rank's row."""
     yield from (str(rank.rank), rank.node, str(rank.threads), str(rank.steps))
     for seconds in (rank.step_seconds, rank.work_seconds, rank.longest_step):
         yield number(seconds and seconds * 1e3, ".1f")
@@ -116,13 +119,14 @@ def number(value: float | None, form: str) -> str:
 
 
 def decisions_table(outcome: Outcome) -> Table:
-    rows = (Row(cells=(one.topic, one.value, one.reason)) for one in outcome.decisions)
+    """Return the table of the decisions, with their reasons."""
+    rows = (Row(cells=(decision.topic, decision.value, decision.reason)) for decision in outcome.decisions)
     return Table(title="Decisions", head=(), rows=tuple(rows))
 
 
 def origin_table(origin: Provenance) -> Table:
-    """Where the run comes from; a run of an older orch has told less."""
-    found = {
+    """Return the table of the stack, the script, the seeds and the settings of a run."""
+    fields = {
         "stack": origin.stack,
         "packages": ", ".join(f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in origin.fingerprints.items()),
         **(script_cells(origin.scripts) if origin.scripts else {}),
@@ -130,11 +134,12 @@ def origin_table(origin: Provenance) -> Table:
         "settings": pairs(origin.settings),
         "script arguments": " ".join(origin.script_args),
     }
-    rows = (Row(cells=(name, value)) for name, value in found.items() if value)
+    rows = (Row(cells=(name, value)) for name, value in fields.items() if value)
     return Table(title="Where it comes from", head=(), rows=tuple(rows))
 
 
 def script_cells(script: Script) -> dict[str, str]:
+    """Return the rows about the script and its git checkout."""
     git = script.git
     state = "not in git"
     if git:
@@ -148,4 +153,5 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 
 def command_text(origin: Provenance) -> str:
+    """Return the command of the run as a shell command line."""
     return origin.command.shell() if origin.command else "was not recorded"

@@ -1,4 +1,4 @@
-"""Plan -> JSON."""
+"""Plans as JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from orchestrator.report.listing import SCHEMA
 
 
 def as_json(plan: Plan) -> str:
+    """Return a plan with its decisions, layout, files and command as JSON."""
     files = {step.path: step.content for step in plan.steps if isinstance(step, PutFile)}
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
-    made = [one for step in plan.steps if isinstance(step, ApplyObjects) for one in step.objects]
+    objects = [
+        kubernetes_object for step in plan.steps if isinstance(step, ApplyObjects) for kubernetes_object in step.objects
+    ]
     scripts = any(isinstance(step, SubmitScript) for step in plan.steps)
     return json.dumps(
         {
@@ -27,7 +30,7 @@ def as_json(plan: Plan) -> str:
                 "argv": list(start.command.argv) if start else [],
                 "env": dict(start.command.env) if start else {},
             },
-            **({"objects": made} if made else {}),
+            **({"objects": objects} if objects else {}),
             **({"script": plan.describe()} if scripts else {}),
         },
         indent=1,
@@ -35,9 +38,11 @@ def as_json(plan: Plan) -> str:
 
 
 def started_as_json(plan: Plan) -> str:
+    """Return the id, the folder and the nodes of a started run as JSON."""
     head = {"schema": SCHEMA, "kind": "started", "run_id": plan.run.run_id, "run_dir": plan.run.run_dir}
     return json.dumps({**head, "nodes": [target.node for target in plan.run.nodes]}, indent=1)
 
 
 def started(plan: Plan) -> str:
+    """Return a line that says how to follow or stop a started run."""
     return f"{plan.run.run_id} runs; orch attach shows it, orch stop ends it"

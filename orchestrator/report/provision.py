@@ -1,4 +1,4 @@
-"""What provisioning did, or would do, on each node: values -> lines, a table, JSON."""
+"""What provisioning changed, or would change, on each node, as text, a table and JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ SCHEMA = 1
 
 
 def as_json(report: Report) -> str:
+    """Return the provisioning report as JSON."""
     nodes = [{**asdict(node), "changes": [change_record(change) for change in node.changes]} for node in report.nodes]
     head = {"schema": SCHEMA, "kind": "provision", "exit_code": report.exit_code}
     return json.dumps({**head, **asdict(report), "nodes": nodes}, indent=1)
 
 
 def change_record(change: Change) -> dict[str, str]:
+    """Return a change as stored in JSON."""
     return {"what": change.what, "is": change.is_, "should": change.should}
 
 
 def text(report: Report) -> str:
+    """Return the table of the nodes, hints, the drift if requested, and the final state."""
     rows = [
         {
             "node": node.node,
@@ -33,16 +36,16 @@ def text(report: Report) -> str:
         }
         for node in report.nodes
     ]
-    words = {"done": "all nodes are as they should be", "drift": "drift", "stopped": "stopped"}
+    states = {"done": "all nodes are as they should be", "drift": "drift", "stopped": "stopped"}
     lines = [table(rows, ("node", "ok", "changed", "failed", "seconds", "problem")), *hints(report)]
     if report.check and any(node.changes or not node.failed for node in report.nodes):
         lines += ["", drift_table(report)]
-    state = words.get(report.state, "failed")
+    state = states.get(report.state, "failed")
     return "\n".join([*lines, "", f"{state} in {report.seconds:.1f} s; log: {report.log}"])
 
 
 def hints(report: Report) -> list[str]:
-    """Equal hints once, with the nodes that they are for."""
+    """Return a line for each distinct hint, with the nodes that it applies to."""
     nodes: dict[str, list[str]] = {}
     for node in report.nodes:
         if node.hint:
@@ -51,7 +54,7 @@ def hints(report: Report) -> list[str]:
 
 
 def drift_table(report: Report) -> str:
-    """Equal drift once, with the nodes that it is on."""
+    """Return a table with a row for each distinct change, with the nodes that need it."""
     nodes: dict[Change, list[str]] = {}
     for node in report.nodes:
         for change in dict.fromkeys(node.changes):  # several tasks may report the same

@@ -1,4 +1,4 @@
-"""The lines of ranks, as whoever watches a run sees them."""
+"""The output lines of ranks as shown to someone who watches a run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rich.text import Text
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import harmless
 
-STATE_SECONDS = 30.0  # between printed states of an unfinished line, if not on a terminal
+STATE_SECONDS = 30.0  # interval between printed states of an unfinished line, if not on a terminal
 MOST_STATES = 8  # ranks whose unfinished lines are shown at once
 
 
 class RankLines:
-    """Prints finished lines, and keeps the newest state of those that have no end yet.
+    """A display that prints finished lines and keeps the newest state of unfinished ones.
 
     On a terminal the states are a renderable that is drawn below the lines; elsewhere the state of
     a progress bar is printed every 30 seconds.
 
     Attributes:
-        states: Rank -> the last state of its unfinished line.
-        printed_at: Rank -> when something of it was printed last, by the monotonic clock.
+        states: The last state of each rank's unfinished line, by rank.
+        printed_at: The monotonic time of each rank's last printed line, by rank.
     """
 
     def __init__(self, print_text: Callable[[str], None], label: Callable[[LogLine], str], *, in_place: bool) -> None:
@@ -35,13 +35,13 @@ class RankLines:
         self.printed_at: dict[int, float] = {}
 
     def add(self, lines: Sequence[LogLine]) -> None:
-        """Print the lines that are to be printed, in one piece."""
+        """Print the lines that are finished or due, in one piece."""
         texts = [text for line in lines if (text := self.text_to_print(line)) is not None]
         if texts:
             self.print_text("\n".join(texts))
 
     def text_to_print(self, line: LogLine) -> str | None:
-        """Return the text of a finished line, or of a state that is due as a line."""
+        """Return the text of a finished line or of a state that is due, otherwise None."""
         text = harmless(self.label(line) + last_state(line.text))
         if line.finished:
             self.states.pop(line.rank, None)
@@ -53,7 +53,7 @@ class RankLines:
         return text
 
     def seconds_since_print(self, rank: int) -> float:
-        """Return how long nothing of a rank has been printed; 0 when it is first asked for."""
+        """Return the seconds since a rank's last printed line; 0 at the first call for a rank."""
         now = time.monotonic()
         return now - self.printed_at.setdefault(rank, now)
 
