@@ -21,7 +21,7 @@ def as_json(kind: str, cleanup: CleanupReport, **fields: object) -> str:
 
 
 def text(cleanup: CleanupReport) -> str:
-    """Return a table of the nodes, followed by what was moved and what is left."""
+    """Return a table of the nodes, followed by the moved runs and the leftovers."""
     rows = [
         {
             "node": node.node,

@@ -21,7 +21,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the compared runs."""
+    """A run to compare, with its outcome and its measurements."""
 
     run: Run
     outcome: Outcome
@@ -169,16 +169,16 @@ def text(comparison: Comparison) -> str:
     """Return a table of the differing settings and a table of the figures."""
     heads = [f"a: {comparison.a} ({comparison.states[0]})"]
     heads += [f"b: {comparison.b} ({comparison.states[1]})"]
-    differences = [{"setting": one.name, "a": one.a, "b": one.b} for one in comparison.differences]
+    differences = [{"setting": entry.name, "a": entry.a, "b": entry.b} for entry in comparison.differences]
     settings_table = table(differences, ("setting", "a", "b")) if differences else "no setting differs"
     rows = [
         {
-            "figure": f"{one.name}, {one.unit}" if one.unit else one.name,
-            "a": shown(one.a),
-            "b": shown(one.b),
-            "b/a": "-" if one.ratio is None else f"{one.ratio:.3f}",
+            "figure": f"{entry.name}, {entry.unit}" if entry.unit else entry.name,
+            "a": shown(entry.a),
+            "b": shown(entry.b),
+            "b/a": "-" if entry.ratio is None else f"{entry.ratio:.3f}",
         }
-        for one in comparison.figures
+        for entry in comparison.figures
     ]
     return "\n".join([*heads, "", settings_table, "", table(rows, ("figure", "a", "b", "b/a"))])
 

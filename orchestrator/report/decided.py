@@ -8,7 +8,7 @@ from orchestrator.model.hostlist import fold
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.precision import OF_SCRIPT
 
-# Topics that the sentence contains or that rarely matter. All other decisions get a line.
+# Topics that the sentence contains or whose values are nearly always the same. All other decisions get a line.
 FOLDED = {
     "run",
     "stack",

@@ -25,7 +25,7 @@ class Row:
 
     Attributes:
         name: The label of the figure.
-        before: The score before the training, or None for a figure that only a run can have.
+        before: The score before the training, or None for a figure of the run itself.
         after: The score after the training, or the figure of the run.
         unit: The unit, or "".
     """

@@ -24,7 +24,7 @@ def as_json(plan: Plan) -> str:
             "run_id": plan.run.run_id,
             "run_dir": plan.run.run_dir,
             "decisions": [asdict(decision) for decision in plan.decisions],
-            "layout": [asdict(place) for place in plan.layout.places],
+            "layout": [asdict(placement) for placement in plan.layout.places],
             "files": files,
             "command": {
                 "argv": list(start.command.argv) if start else [],
@@ -44,5 +44,5 @@ def started_as_json(plan: Plan) -> str:
 
 
 def started(plan: Plan) -> str:
-    """Return a line that says how to follow or stop a started run."""
+    """Return a line with the commands that follow or stop a started run."""
     return f"{plan.run.run_id} runs; orch attach shows it, orch stop ends it"

@@ -1,6 +1,6 @@
-"""The chart of one figure of all ranks over time: a row for each, so that none covers another.
+"""The chart of one figure of all ranks over time, with a separate row for each rank.
 
-Ranks that train together are equally fast: their lines would lie on each other. Pure.
+Ranks that train together are equally fast, so in a shared row their lines would cover each other.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ from statistics import median
 from orchestrator.report.smooth import Points, Window, grid, smooth, time_unit
 from orchestrator.report.traces import Chart, Trace, axis, band, colour, label, line, middle
 
-ROWS = 4  # of single ranks; more share one row
-SLOWEST = 8  # that are drawn in it by themselves
+ROWS = 4  # maximum number of rows of single ranks; more ranks share one row
+SLOWEST = 8  # maximum number of slow ranks with their own line in the shared row
 SPREAD = "10th to 90th percentile of the samples"
 READ_AS = "A line is the mean of the samples around it, an area their 10th to 90th percentile."
-HIGH, ALONE, AROUND, GAP = 86, 220, 96, 24  # pixels: a row, an only one, what is around, between
+HIGH, ALONE, AROUND, GAP = 86, 220, 96, 24  # pixels: a row, a single row, the margins, between rows
 
 Found = Mapping[int, Sequence[Window]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`of`: the row whose scale this one shares; 0: its own."""
+    """A row of the chart.
+
+    Attributes:
+        name: The label above the row.
+        data: The lines and areas of the row.
+        of: The number of the row whose scale this row shares, or 0 if it has its own scale.
+    """
 
     name: str
     data: tuple[Trace, ...]
@@ -31,7 +37,7 @@ class Row:
 
 
 def chart(
-    found: Mapping[int, Points],
+    points_by_rank: Mapping[int, Points],
     names: Mapping[int, str],
     slow: Mapping[int, float],
     *,
@@ -39,110 +45,130 @@ def chart(
     total: bool,
     note: str = "",
 ) -> Chart | None:
-    """`found`: rank -> (seconds since the start, value); `slow`: ranks that stand out; `total`:
-    with a row for the sum of all ranks. None: no values."""
-    times = [at for points in found.values() for at, _ in points]
+    """Return the chart, or None if there are no values.
+
+    Args:
+        points_by_rank: the points (seconds since the start, value) by rank.
+        names: the name of each rank.
+        slow: the slow ranks, with their slowdown.
+        title: the title of the chart.
+        total: whether to add a row for the sum of all ranks.
+        note: a sentence below the title.
+    """
+    times = [seconds for points in points_by_rank.values() for seconds, _ in points]
     if not times:
         return None
     unit, unit_name = time_unit(max(times))
-    places = grid(times)
-    windows = {rank: in_units(smooth(points, places), unit) for rank, points in found.items()}
-    made = list(rows_of({rank: one for rank, one in windows.items() if one}, names, slow, total))
+    grid_times = grid(times)
+    windows = {rank: in_units(smooth(points, grid_times), unit) for rank, points in points_by_rank.items()}
+    chart_rows = list(
+        rows_of({rank: rank_windows for rank, rank_windows in windows.items() if rank_windows}, names, slow, total)
+    )
     return Chart(
         title=title,
-        note=" ".join(filter(None, (note, READ_AS if len(found) <= ROWS else ""))),
-        data=tuple(trace for row in made for trace in row.data),
-        layout=layout(made, f"time since the start, {unit_name}"),
-        height=height(len(made)),
+        note=" ".join(filter(None, (note, READ_AS if len(points_by_rank) <= ROWS else ""))),
+        data=tuple(trace for row in chart_rows for trace in row.data),
+        layout=layout(chart_rows, f"time since the start, {unit_name}"),
+        height=height(len(chart_rows)),
     )
 
 
 def in_units(windows: Sequence[Window], unit: float) -> list[Window]:
-    return [replace(one, at=round(one.at / unit, 4)) for one in windows]
+    """Return the windows with their times divided by the seconds of a unit."""
+    return [replace(window, at=round(window.at / unit, 4)) for window in windows]
 
 
-def rows_of(found: Found, names: Mapping[int, str], slow: Mapping[int, float], total: bool) -> list[Row]:
-    first = [total_row(found)] if total and len(found) > 1 else []
-    if len(found) > ROWS:
-        return [*first, shared_row(found, names, slow, number=len(first) + 1)]
+def rows_of(windows: Found, names: Mapping[int, str], slow: Mapping[int, float], total: bool) -> list[Row]:
+    """Return the rows of the chart: the sum if requested, then the ranks or the row that they share."""
+    first = [total_row(windows)] if total and len(windows) > 1 else []
+    if len(windows) > ROWS:
+        return [*first, shared_row(windows, names, slow, number=len(first) + 1)]
     start = len(first) + 1
     return first + [
-        Row(name=names[rank], data=single(found[rank], names[rank], start + index), of=start if index else 0)
-        for index, rank in enumerate(sorted(found))
+        Row(name=names[rank], data=single(windows[rank], names[rank], start + index), of=start if index else 0)
+        for index, rank in enumerate(sorted(windows))
     ]
 
 
-def total_row(found: Found) -> Row:
-    name = f"all {len(found)} ranks together"
-    return Row(name=name, data=(line(name, summed(found), colour(0), width=2.5, legend=False),))
+def total_row(windows: Found) -> Row:
+    """Return the row of the sum of all ranks."""
+    name = f"all {len(windows)} ranks together"
+    return Row(name=name, data=(line(name, summed(windows), colour(0), width=2.5, legend=False),))
 
 
-def summed(found: Found) -> list[tuple[float, float]]:
-    """(place, the ranks' sum), where all of them have a value."""
-    places = by_place(found).items()
-    return [(at, sum(values)) for at, values in places if len(values) == len(found)]
+def summed(windows: Found) -> list[tuple[float, float]]:
+    """Return the sum of all ranks at each time at which all of them have a value."""
+    values_by_time = by_place(windows).items()
+    return [(time, sum(values)) for time, values in values_by_time if len(values) == len(windows)]
 
 
-def by_place(found: Found) -> dict[float, list[float]]:
+def by_place(windows_by_rank: Found) -> dict[float, list[float]]:
+    """Return the ranks' values at each time, in ascending order of time."""
     values: dict[float, list[float]] = {}
-    for windows in found.values():
-        for one in windows:
-            values.setdefault(one.at, []).append(one.mean)
+    for rank_windows in windows_by_rank.values():
+        for window in rank_windows:
+            values.setdefault(window.at, []).append(window.mean)
     return dict(sorted(values.items()))
 
 
 def single(windows: Sequence[Window], name: str, number: int) -> tuple[Trace, ...]:
-    """The line and the spread of one rank."""
-    where, own = ref(number), colour(number - 1)
+    """Return the line and the spread of one rank."""
+    axis_name, row_colour = ref(number), colour(number - 1)
     return (
-        band(SPREAD, windows, own, axis=where, legend=False),
-        line(name, middle(windows), own, axis=where, legend=False),
+        band(SPREAD, windows, row_colour, axis=axis_name, legend=False),
+        line(name, middle(windows), row_colour, axis=axis_name, legend=False),
     )
 
 
-def shared_row(found: Found, names: Mapping[int, str], slow: Mapping[int, float], *, number: int) -> Row:
-    """The median rank and the spread between the ranks; by itself who stands out."""
-    where = ref(number)
+def shared_row(windows: Found, names: Mapping[int, str], slow: Mapping[int, float], *, number: int) -> Row:
+    """Return a row with the median, the spread between the ranks and a line for each slow rank."""
+    axis_name = ref(number)
     spread = [
-        Window(at=at, mean=median(values), low=min(values), high=max(values)) for at, values in by_place(found).items()
+        Window(at=time, mean=median(values), low=min(values), high=max(values))
+        for time, values in by_place(windows).items()
     ]
     data = [
-        band("slowest to fastest rank", spread, "--c1", axis=where),
-        line("median of the ranks", middle(spread), "--c1", axis=where),
+        band("slowest to fastest rank", spread, "--c1", axis=axis_name),
+        line("median of the ranks", middle(spread), "--c1", axis=axis_name),
     ]
     worst = sorted(slow, key=lambda rank: -slow[rank])[:SLOWEST]
-    data += (line(names[rank], middle(found[rank]), "--hot", axis=where, width=1.5) for rank in worst if rank in found)
-    return Row(name=f"one of {len(found)} ranks", data=tuple(data))
+    data += (
+        line(names[rank], middle(windows[rank]), "--hot", axis=axis_name, width=1.5)
+        for rank in worst
+        if rank in windows
+    )
+    return Row(name=f"one of {len(windows)} ranks", data=tuple(data))
 
 
 def ref(number: int) -> str:
-    """How plotly names the y axis of a row, counted from 1."""
+    """Return plotly's name of the y axis of a row, counted from 1."""
     return "y" if number == 1 else f"y{number}"
 
 
-def height(many: int) -> int:
-    return ALONE + AROUND if many == 1 else many * (HIGH + GAP) + AROUND
+def height(row_count: int) -> int:
+    """Return the height of a chart with this many rows, in pixels."""
+    return ALONE + AROUND if row_count == 1 else row_count * (HIGH + GAP) + AROUND
 
 
-def layout(made: Sequence[Row], time: str) -> Mapping[str, object]:
-    """The rows below each other, over one axis of time."""
-    inner = height(len(made)) - AROUND
-    part, gap = 1 / len(made), GAP / inner
-    tops = [1 - index * part - gap for index in range(len(made))]
+def layout(chart_rows: Sequence[Row], time: str) -> Mapping[str, object]:
+    """Return a layout with the rows below each other and a common time axis."""
+    inner = height(len(chart_rows)) - AROUND
+    share, gap = 1 / len(chart_rows), GAP / inner
+    tops = [1 - index * share - gap for index in range(len(chart_rows))]
     axes = {
         f"yaxis{index + 1}" if index else "yaxis": axis(
-            domain=[max(0.0, top - part + gap), top],
+            domain=[max(0.0, top - share + gap), top],
             rangemode="tozero",
             nticks=4,
             anchor="x",
             **({"matches": ref(row.of)} if row.of else {}),
         )
-        for index, (row, top) in enumerate(zip(made, tops, strict=True))
+        for index, (row, top) in enumerate(zip(chart_rows, tops, strict=True))
     }
     return {
-        "xaxis": axis(time, rangemode="tozero", anchor=ref(len(made))),
+        "xaxis": axis(time, rangemode="tozero", anchor=ref(len(chart_rows))),
         **axes,
-        "annotations": [label(row.name, top) for row, top in zip(made, tops, strict=True)],
+        "annotations": [label(row.name, top) for row, top in zip(chart_rows, tops, strict=True)],
         "hovermode": "x unified",
         "hoversubplots": "axis",
     }

@@ -1,4 +1,4 @@
-"""Several runs -> one HTML page: a comparison, the members of an array, a scaling series."""
+"""The report of several runs as one HTML page: a comparison, an array or a scaling series."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def render(sides: Sequence[Side]) -> str:
-    """The whole page. Two runs or more."""
+    """Return the page that compares two or more runs."""
     drawn = (loss_chart(sides), throughput_chart(sides), scaling_chart(sides))
     return html.render(
         "several.html.j2",
@@ -28,13 +28,13 @@ def render(sides: Sequence[Side]) -> str:
 
 
 def styled(index: int, side: Side, points: Points) -> Trace:
-    """The line of a run: its own colour, and dashes where there are more runs than colours."""
+    """Return the line of a run in its colour, dashed if there are more runs than colours."""
     dash = DASHES[index // COLOURS % len(DASHES)]
     return line(side.run.id, points, colour(index), dash=dash)
 
 
 def loss_chart(sides: Sequence[Side]) -> Chart | None:
-    """The loss by step."""
+    """Return the chart of the loss by step, or None if no run has reported a loss."""
     data = []
     for index, side in enumerate(sides):
         if side.measured.loss:
@@ -43,28 +43,28 @@ def loss_chart(sides: Sequence[Side]) -> Chart | None:
 
 
 def speeds(measured: Measures) -> tuple[float, str]:
-    """The rate of all ranks together while they trained, and its unit; 0.0: nothing is known."""
-    if told := sum(rank.samples_per_second or 0.0 for rank in measured.ranks):
-        return told, "samples/s"
+    """Return the rate of all ranks together during training and its unit; 0.0 if it is unknown."""
+    if samples_per_second := sum(rank.samples_per_second or 0.0 for rank in measured.ranks):
+        return samples_per_second, "samples/s"
     return max((rank.steps_per_second or 0.0 for rank in measured.ranks), default=0.0), "steps/s"
 
 
 def throughput_chart(sides: Sequence[Side]) -> Chart | None:
-    """All ranks of a run together, over time."""
-    found = [(index, side, *rate(side.measured)) for index, side in enumerate(sides)]
-    units = {unit for _, _, points, unit in found if any(points.values())}
-    times = [at for _, _, points, _ in found for of in points.values() for at, _ in of]
+    """Return the chart of each run's total throughput, or None if the runs' units differ."""
+    rates = [(index, side, *rate(side.measured)) for index, side in enumerate(sides)]
+    units = {unit for _, _, points, unit in rates if any(points.values())}
+    times = [time for _, _, points, _ in rates for rank_points in points.values() for time, _ in rank_points]
     if len(units) != 1:
         return None
     seconds, name = time_unit(max(times))
     data = []
-    for index, side, points, _ in found:
+    for index, side, points, _ in rates:
         windows = {
-            rank: smooth(of, grid([at for all_ in points.values() for at, _ in all_]))
-            for rank, of in points.items()
-            if of
+            rank: smooth(rank_points, grid([time for series in points.values() for time, _ in series]))
+            for rank, rank_points in points.items()
+            if rank_points
         }
-        summed_up = [(at / seconds, value) for at, value in summed(windows)]
+        summed_up = [(time / seconds, value) for time, value in summed(windows)]
         data.append(styled(index, side, summed_up))
     return Chart(
         title=f"Throughput of all ranks together, {units.pop()}",
@@ -78,12 +78,12 @@ def throughput_chart(sides: Sequence[Side]) -> Chart | None:
 
 
 def scaling_chart(sides: Sequence[Side]) -> Chart | None:
-    """The mean throughput by the number of ranks, where the runs differ in that."""
-    known = [(side, *speeds(side.measured)) for side in sides]
-    if len({unit for _, _, unit in known}) != 1 or not all(speed for _, speed, _ in known):
+    """Return the chart of the mean throughput by number of ranks, or None if that number is the same."""
+    side_speeds = [(side, *speeds(side.measured)) for side in sides]
+    if len({unit for _, _, unit in side_speeds}) != 1 or not all(speed for _, speed, _ in side_speeds):
         return None
-    points = sorted((len(side.measured.ranks), speed, side.run.id) for side, speed, _ in known)
-    unit, (least, base, _), most = known[0][2], points[0], points[-1][0]
+    points = sorted((len(side.measured.ranks), speed, side.run.id) for side, speed, _ in side_speeds)
+    unit, (least, base, _), most = side_speeds[0][2], points[0], points[-1][0]
     if least == most:
         return None
     ideal = [(least, base), (most, base * most / least)]
@@ -110,25 +110,28 @@ def scaling_chart(sides: Sequence[Side]) -> Chart | None:
 
 
 def settings_table(sides: Sequence[Side]) -> Table:
-    """What is not the same in all runs."""
-    of = [dict(settings(side)) for side in sides]
-    names = dict.fromkeys(name for one in of for name in one)
-    rows = [(name, *(one.get(name, ABSENT) for one in of)) for name in names]
+    """Return the table of the settings that differ between the runs."""
+    run_settings = [dict(settings(side)) for side in sides]
+    names = dict.fromkeys(name for values in run_settings for name in values)
+    rows = [(name, *(values.get(name, ABSENT) for values in run_settings)) for name in names]
     return table("Settings that differ", sides, [row for row in rows if len(set(row[1:])) > 1])
 
 
 def figures_table(sides: Sequence[Side]) -> Table:
+    """Return the table of the figures of all runs."""
     return table("Figures", sides, list(figure_rows(sides)))
 
 
 def figure_rows(sides: Sequence[Side]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each figure that at least one run has."""
     step = common_step(sides)
-    of = [dict(figures(side, step)) for side in sides]
-    for name, unit in dict.fromkeys(name for one in of for name in one):
-        cells = (shown(one.get((name, unit))) for one in of)
+    run_figures = [dict(figures(side, step)) for side in sides]
+    for name, unit in dict.fromkeys(name for values in run_figures for name in values):
+        cells = (shown(values.get((name, unit))) for values in run_figures)
         yield (f"{name}, {unit}" if unit else name, *cells)
 
 
 def table(title: str, sides: Sequence[Side], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return a table with a column for each run."""
     head = ("", *(side.run.id for side in sides))
     return Table(title=title, head=head, rows=tuple(Row(cells=row) for row in rows))

@@ -1,4 +1,4 @@
-"""Stacks, and what does not fit them, as text, tables and JSON."""
+"""Stacks and mismatches with installed environments, as text, tables and JSON."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ Checked = tuple[Environment, Stack, tuple[Mismatch, ...]]
 
 
 def row(stack: Stack, platform: Platform) -> dict[str, Any]:
+    """Return a stack as a row of a listing."""
     return {
         "name": stack.name,
         "torch": stack.torch,
@@ -31,28 +32,30 @@ def row(stack: Stack, platform: Platform) -> dict[str, Any]:
 
 
 def listing(stacks: Sequence[Stack], platform: Platform) -> str:
+    """Return the table of the stacks."""
     rows = [{**row(stack, platform), "state": "; ".join(status(stack, platform))} for stack in stacks]
     return table(rows, COLUMNS)
 
 
 def as_json(stack: Stack, platform: Platform) -> str:
+    """Return a stack with its state on this platform as JSON."""
     value = asdict(stack)
     if stack.end_of_life:
         value["end_of_life"]["since"] = stack.end_of_life.since.isoformat()
-    value["parity"] = [{**one, "date": one["date"].isoformat()} for one in value["parity"]]
+    value["parity"] = [{**measurement, "date": measurement["date"].isoformat()} for measurement in value["parity"]]
     value["state"] = list(status(stack, platform))
     return json.dumps({"schema": SCHEMA, "kind": "stack", "stack": value}, indent=1)
 
 
 def story(stack: Stack, platform: Platform) -> str:
-    """All that is known of a stack, each fact with its source."""
+    """Return all recorded facts about a stack, each with its source."""
     facts = [*head(stack, platform), *packages(stack), *bindings(stack), *indexes(stack)]
     facts += parity(stack)
     lines = [f"{stack.name}: {stack.summary}"]
     for name, value, key in facts:
         lines.append(f"  {name + ':':<30}{value}")
         lines += [f"{'':32}source: {stack.sources[key]}"] if key in stack.sources else []
-    lines += [f"  settled, {fact}: {why}" for fact, why in stack.settled.items()]
+    lines += [f"  settled, {fact}: {reason}" for fact, reason in stack.settled.items()]
     return "\n".join(lines)
 
 
@@ -60,6 +63,7 @@ Fact = tuple[str, str, str]  # name, value, key of its source
 
 
 def head(stack: Stack, platform: Platform) -> Iterator[Fact]:
+    """Yield the state, the Python version, the backends and the flags of a stack."""
     yield "state here", "; ".join(status(stack, platform)), ""
     yield "python", stack.python, "python"
     yield "backends", ", ".join(stack.backends), ""
@@ -70,50 +74,62 @@ def head(stack: Stack, platform: Platform) -> Iterator[Fact]:
 
 
 def packages(stack: Stack) -> Iterator[Fact]:
+    """Yield the packages of a stack with their versions."""
     for name, version in stack.requirements.items():
-        alone = " (without its dependencies)" if name in stack.without_dependencies else ""
-        yield name, version + alone, name
+        suffix = " (without its dependencies)" if name in stack.without_dependencies else ""
+        yield name, version + suffix, name
 
 
 def bindings(stack: Stack) -> Iterator[Fact]:
-    if (ours := stack.bindings) is None:
+    """Yield the facts about the oneCCL bindings of a stack, if it has any."""
+    if (stack_bindings := stack.bindings) is None:
         return
     if BINDINGS not in stack.requirements:
-        yield BINDINGS, f"{ours.version} (for the backend ccl)", BINDINGS
-    yield "import name", ours.module, "module"
-    yield "setvars.sh", f"<folder of {ours.module}>/{ours.setvars}", "setvars"
-    yield "oneCCL in the bindings", ours.oneccl, "oneccl"
+        yield BINDINGS, f"{stack_bindings.version} (for the backend ccl)", BINDINGS
+    yield "import name", stack_bindings.module, "module"
+    yield "setvars.sh", f"<folder of {stack_bindings.module}>/{stack_bindings.setvars}", "setvars"
+    yield "oneCCL in the bindings", stack_bindings.oneccl, "oneccl"
 
 
 def indexes(stack: Stack) -> Iterator[Fact]:
+    """Yield the package indexes of a stack."""
     for index in stack.indexes:
         yield index.name, f"--{index.option} {index.url} for {', '.join(index.serves)}", "indexes"
 
 
 def parity(stack: Stack) -> Iterator[Fact]:
-    for one in stack.parity:
-        where = f"{one.way}, {one.ranks} rank{'s' * (one.ranks > 1)}"
-        yield ("bf16 with IPEX", f"at most {one.worst_percent} % off bf16 in 30 steps ({where}, {one.date})", "")
+    """Yield the measured differences between bf16 with and without IPEX."""
+    for measurement in stack.parity:
+        conditions = f"{measurement.way}, {measurement.ranks} rank{'s' * (measurement.ranks > 1)}"
+        yield (
+            "bf16 with IPEX",
+            f"at most {measurement.worst_percent} % off bf16 in 30 steps ({conditions}, {measurement.date})",
+            "",
+        )
 
 
 def checked_as_json(checked: Sequence[Checked]) -> str:
+    """Return the mismatches of the checked environments as JSON."""
     nodes = [
-        {"name": env.name, "stack": stack.name, "mismatches": [asdict(mismatch) for mismatch in found]}
-        for env, stack, found in checked
+        {"name": env.name, "stack": stack.name, "mismatches": [asdict(mismatch) for mismatch in mismatches]}
+        for env, stack, mismatches in checked
     ]
     return json.dumps({"schema": SCHEMA, "kind": "check", "nodes": nodes}, indent=1)
 
 
 def checked_as_text(checked: Sequence[Checked]) -> str:
-    """Equal answers are given once, with the names of all that they are about."""
+    """Return the mismatches, with the names of all environments that share the same ones."""
     groups: dict[tuple[str, tuple[Mismatch, ...]], list[str]] = {}
-    for env, stack, found in checked:
-        groups.setdefault((stack.name, found), []).append(env.name)
-    return "\n".join(verdict(", ".join(names), stack, found) for (stack, found), names in groups.items())
+    for env, stack, mismatches in checked:
+        groups.setdefault((stack.name, mismatches), []).append(env.name)
+    return "\n".join(verdict(", ".join(names), stack, mismatches) for (stack, mismatches), names in groups.items())
 
 
-def verdict(names: str, stack: str, found: tuple[Mismatch, ...]) -> str:
-    if not found:
+def verdict(names: str, stack: str, mismatches: tuple[Mismatch, ...]) -> str:
+    """Return the mismatches of the named environments, or that there are none."""
+    if not mismatches:
         return f"{names}: no mismatch (looked at as stack '{stack}')"
-    count = f"{len(found)} mismatch{'es' * (len(found) != 1)}"
-    return "\n".join([f"{names}: {count} (looked at as stack '{stack}')", *(m.describe() for m in found)])
+    count = f"{len(mismatches)} mismatch{'es' * (len(mismatches) != 1)}"
+    return "\n".join(
+        [f"{names}: {count} (looked at as stack '{stack}')", *(mismatch.describe() for mismatch in mismatches)]
+    )

@@ -1,4 +1,4 @@
-"""Events of a run -> a chart with a row for each rank, and the timeline in words. Pure."""
+"""The chart of a run's events with a row for each rank, and the timeline as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.report.traces import Chart, Trace, axis, hover, plain
 from orchestrator.runs.measures import Measures
 from orchestrator.runs.timeline import Moment, timeline_of
 
-# An event of a rank begins a part of its life, which has a colour.
+# Each of these events begins a part of a rank's life; each part has a colour.
 PARTS: dict[type[Event], str] = {Started: "starting", Joined: "preparing", FirstStep: "training"}
 LEGEND = {
     "starting": "starting, joining",
@@ -21,16 +21,16 @@ LEGEND = {
 }
 COLOURS = {part: f"--{part}" for part in LEGEND} | {"bad": "--hot"}
 RANKS = 64
-LETTER = 0.032  # of the width of a chart on a screen of 400 pixels
-FEW = 24  # ranks with a higher row
+LETTER = 0.032  # width of a letter as a share of a chart on a screen of 400 pixels
+FEW = 24  # Up to this number of ranks the rows are higher.
 REPEATED = 3
-EVENTS, PHASES = "events", "phase"  # rows above those of the ranks
+EVENTS, PHASES = "events", "phase"  # rows above the rows of the ranks
 
-Span = tuple[str, float, float, str]  # row, begin, end, what is told of it
+Span = tuple[str, float, float, str]  # row, begin, end, description
 
 
 def timeline(measured: Measures) -> Chart | None:
-    """None without events."""
+    """Return the chart of the events, or None if there are none."""
     times = [event.time for event in measured.events if event.time]
     if not times:
         return None
@@ -38,8 +38,8 @@ def timeline(measured: Measures) -> Chart | None:
     unit, name = time_unit(last)
     ranks = rows(measured)
     height = 18 if len(ranks) <= FEW else 13
-    found = list(phases(measured))
-    phase_spans = [(PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in found]
+    rank0_phases = list(phases(measured))
+    phase_spans = [(PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in rank0_phases]
     parts = by_part(measured, ranks, last)
     events = timeline_of(measured.events)
     return Chart(
@@ -49,7 +49,9 @@ def timeline(measured: Measures) -> Chart | None:
             *([happened(events, measured.began, unit)] if events else ()),
             {
                 **bars("phases of rank 0", "--phase", phase_spans, unit),
-                "text": [plain(phase) if fits(phase, (end - begin) / last) else "" for begin, end, phase in found],
+                "text": [
+                    plain(phase) if fits(phase, (end - begin) / last) else "" for begin, end, phase in rank0_phases
+                ],
                 "textposition": "inside",
                 "insidetextanchor": "start",
                 "constraintext": "none",
@@ -62,11 +64,12 @@ def timeline(measured: Measures) -> Chart | None:
 
 
 def fits(text: str, share: float) -> bool:
-    """Whether a bar of that share of the chart has room for the text, on a narrow screen, too."""
+    """Return whether a bar with this share of the chart has room for the text on a narrow screen."""
     return share > LETTER * len(text)
 
 
 def layout(names: Sequence[str], unit: str) -> dict[str, object]:
+    """Return a layout with a row for each name."""
     return {
         "barmode": "overlay",
         "bargap": 0.15,
@@ -85,19 +88,22 @@ def layout(names: Sequence[str], unit: str) -> dict[str, object]:
 
 
 def row(rank: int) -> str:
+    """Return the name of a rank's row."""
     return f"rank {rank}"
 
 
 def by_part(measured: Measures, ranks: Iterable[int], last: float) -> dict[str, list[Span]]:
-    found: dict[str, list[Span]] = {part: [] for part in LEGEND}
+    """Return the spans of all ranks by part of their lives."""
+    spans: dict[str, list[Span]] = {part: [] for part in LEGEND}
     for rank in ranks:
         for begin, end, part in lives(measured, rank, last):
-            told = f"{row(rank)}: {LEGEND[part]}, {end - begin:.1f} s"
-            found[part].append((row(rank), begin, end, told))
-    return found
+            description = f"{row(rank)}: {LEGEND[part]}, {end - begin:.1f} s"
+            spans[part].append((row(rank), begin, end, description))
+    return spans
 
 
 def bars(name: str, colour: str, spans: Iterable[Span], unit: float) -> Trace:
+    """Return a horizontal bar for each span."""
     spans = list(spans)
     return {
         "type": "bar",
@@ -112,86 +118,86 @@ def bars(name: str, colour: str, spans: Iterable[Span], unit: float) -> Trace:
     }
 
 
-def happened(found: Sequence[Moment], began: float, unit: float) -> Trace:
-    """A mark for each moment of the timeline."""
+def happened(events: Sequence[Moment], began: float, unit: float) -> Trace:
+    """Return a mark for each moment of the timeline."""
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "what happened",
         "marker": {"color": "--ink", "symbol": "diamond", "size": 8},
-        "x": [(one.time - began) / unit for one in found],
-        "y": [EVENTS] * len(found),
-        "hovertext": [hover(one.text) for one in found],
+        "x": [(moment.time - began) / unit for moment in events],
+        "y": [EVENTS] * len(events),
+        "hovertext": [hover(moment.text) for moment in events],
         "hoverinfo": "text",
     }
 
 
 def rows(measured: Measures) -> list[int]:
-    """The ranks that are drawn: all, or the failed ones and the first."""
+    """Return the ranks to draw: all, or RANKS of them, the failed ones first."""
     ranks = [rank.rank for rank in measured.ranks]
     failed = {event.rank for event in measured.events if bad(event)}
     return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:RANKS])
 
 
 def bad(event: Event) -> bool:
-    """A rank's own failure, not one that was stopped because of another's."""
+    """Return whether an event is a rank's own failure, not a stop caused by another rank's failure."""
     return event.bad if isinstance(event, Exited) else isinstance(event, Raised)
 
 
 def phases(measured: Measures) -> Iterator[tuple[float, float, str]]:
-    """(begin, end, name) of what rank 0 was at."""
-    told = [e for e in measured.events if isinstance(e, Progress) and e.rank == 0]
+    """Yield the begin, the end and the name of each phase of rank 0."""
+    reports = [e for e in measured.events if isinstance(e, Progress) and e.rank == 0]
     ended = [e for e in measured.events if isinstance(e, Exited) and e.rank == 0]
     begin, name = None, ""
-    for event in (*told, *ended[-1:]):
-        at = event.time - measured.began
+    for event in (*reports, *ended[-1:]):
+        time = event.time - measured.began
         phase = (event.phase or "") if isinstance(event, Progress) else ""
         if begin is None or phase != name:
             if begin is not None:
-                yield begin, at, name
-            begin, name = at, phase
+                yield begin, time, name
+            begin, name = time, phase
     if begin is not None and name:
-        yield begin, max(event.time for event in told) - measured.began, name
+        yield begin, max(event.time for event in reports) - measured.began, name
 
 
 def lives(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, float, str]]:
-    """(begin, end, part) of a rank's life; a rank that was restarted has several."""
+    """Yield the begin, the end and the name of each part of a rank's life; a restarted rank has several lives."""
     begin, part = 0.0, ""
     for event in (event for event in measured.events if event.rank == rank):
-        at = event.time - measured.began
+        time = event.time - measured.began
         if type(event) in PARTS or isinstance(event, Exited):
             if part:
-                yield begin, at, part
-            begin, part = at, PARTS.get(type(event), "")
+                yield begin, time, part
+            begin, part = time, PARTS.get(type(event), "")
         if bad(event) and isinstance(event, Exited):
-            yield max(at - last * 0.008, 0.0), at, "bad"
+            yield max(time - last * 0.008, 0.0), time, "bad"
     if part:
         yield begin, last, part
 
 
 def moments(measured: Measures) -> list[tuple[str, str]]:
-    """(time since the start, what happened): the timeline, and what the ranks were at."""
-    told = [(one.time - measured.began, one.text) for one in timeline_of(measured.events)]
-    told += [*milestones(measured), *phase_beginnings(measured)]
-    return [(f"{at:.1f} s", words) for at, words in sorted(told, key=lambda one: one[0])]
+    """Return the timeline with the phases of the ranks, each as (time since the start, text)."""
+    entries = [(entry.time - measured.began, entry.text) for entry in timeline_of(measured.events)]
+    entries += [*milestones(measured), *phase_beginnings(measured)]
+    return [(f"{time:.1f} s", text) for time, text in sorted(entries, key=lambda entry: entry[0])]
 
 
 def phase_beginnings(measured: Measures) -> Iterator[tuple[float, str]]:
-    """Each phase of rank 0; of one that comes again and again only the first."""
-    found: dict[str, list[float]] = {}
+    """Yield the beginning of each phase of rank 0, only the first one if a phase repeats often."""
+    begin_times: dict[str, list[float]] = {}
     for begin, _, name in phases(measured):
-        found.setdefault(name, []).append(begin)
-    for name, times in found.items():
+        begin_times.setdefault(name, []).append(begin)
+    for name, times in begin_times.items():
         if len(times) > REPEATED:
             yield times[0], f"rank 0: {name} (the first of {len(times)} times)"
         else:
-            yield from ((at, f"rank 0: {name}") for at in times)
+            yield from ((time, f"rank 0: {name}") for time in times)
 
 
 def milestones(measured: Measures) -> Iterator[tuple[float, str]]:
-    """When the last rank had made its first step."""
-    found = (e for e in reversed(measured.events) if isinstance(e, FirstStep))
-    times = {event.rank: event.time for event in found}
+    """Yield the time at which the last rank had completed its first step."""
+    first_steps = (e for e in reversed(measured.events) if isinstance(e, FirstStep))
+    times = {event.rank: event.time for event in first_steps}
     size = len(measured.ranks)
     if len(times) == size:
         rank = max(times, key=lambda rank: times[rank])

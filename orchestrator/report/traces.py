@@ -1,7 +1,7 @@
-"""What a chart is made of, in plotly's words; templates/charts.js adds what all share. Pure.
+"""The elements of a chart in plotly's format; templates/charts.js adds what all charts share.
 
-A colour is the name of one of the page's (`--c1`): the browser looks it up, in the light or the
-dark scheme. Text from nodes goes through `plain`: plotly takes `<b>` and `&lt;` for more than text.
+A colour is the name of one of the page's CSS variables (`--c1`), which the browser resolves in the
+light or the dark scheme. Text from nodes must go through `plain`, because plotly interprets `<b>` and `&lt;`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from orchestrator.report.smooth import Window
 
 Trace = Mapping[str, object]
-HOVER = 300  # characters
-COLOURS = 8  # that the page has: --c1 to --c8
+HOVER = 300  # maximum number of characters of a hover text
+COLOURS = 8  # number of colours of the page, --c1 to --c8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`data`, `layout`: of plotly; `height`: pixels."""
+    """A chart of a page.
+
+    Attributes:
+        title: The title above the chart.
+        data: The traces in plotly's format.
+        layout: The layout in plotly's format.
+        note: A sentence below the title, or "".
+        height: The height in pixels.
+    """
 
     title: str
     data: tuple[Trace, ...]
@@ -29,15 +37,17 @@ class Chart:
 
 
 def plain(text: str) -> str:
+    """Return the text with the characters escaped that plotly interprets."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def hover(text: str) -> str:
-    """What a pointer shows: the beginning, in lines that a narrow screen has room for."""
+    """Return the beginning of a text, wrapped so that a hover box fits a narrow screen."""
     return "<br>".join(plain(line) for line in textwrap.wrap(text[:HOVER], 48))
 
 
 def colour(index: int) -> str:
+    """Return the colour of the series with this index."""
     return f"--c{index % COLOURS + 1}"
 
 
@@ -53,7 +63,19 @@ def line(
     axis: str = "y",
     group: str = "",
 ) -> Trace:
-    """`hidden`: until it is clicked in the legend; `group`: what is toggled together."""
+    """Return a line through the points.
+
+    Args:
+        name: the name in the legend.
+        points: the points of the line.
+        colour: the name of a CSS variable.
+        width: the width in pixels.
+        legend: whether the legend shows the line.
+        hidden: whether the line is hidden until it is clicked in the legend.
+        dash: plotly's name of the dash style.
+        axis: plotly's name of the y axis.
+        group: a name shared by the traces that are toggled together; by default the line's name.
+    """
     return {
         "type": "scatter",
         "mode": "lines" if len(points) > 1 else "markers",
@@ -70,9 +92,9 @@ def line(
 
 
 def band(name: str, windows: Sequence[Window], colour: str, *, axis: str = "y", legend: bool = True) -> Trace:
-    """The spread around a line, as an area."""
-    up = [(one.at, one.high) for one in windows]
-    down = [(one.at, one.low) for one in reversed(windows)]
+    """Return the spread around a line as an area."""
+    up = [(window.at, window.high) for window in windows]
+    down = [(window.at, window.low) for window in reversed(windows)]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -91,15 +113,17 @@ def band(name: str, windows: Sequence[Window], colour: str, *, axis: str = "y", 
 
 
 def middle(windows: Sequence[Window]) -> list[tuple[float, float]]:
-    return [(one.at, one.mean) for one in windows]
+    """Return the means of the windows as points."""
+    return [(window.at, window.mean) for window in windows]
 
 
 def axis(title: str = "", **more: object) -> Mapping[str, object]:
+    """Return an axis with a title and further options of plotly."""
     return {"title": {"text": plain(title)}, **more}
 
 
 def label(text: str, top: float) -> Mapping[str, object]:
-    """A line of text above the part of a chart that ends at `top`, a share of its height."""
+    """Return a label above the part of a chart that ends at `top`, a share of its height."""
     return {
         "text": plain(text),
         "xref": "paper",

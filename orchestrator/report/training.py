@@ -1,4 +1,4 @@
-"""A training run that has ended: its table, or what went wrong."""
+"""The report of a training run that has ended: its table, or the reason why it failed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ TEXT_LINES = 25
 
 
 def as_json(outcome: Outcome) -> str:
+    """Return the outcome of a run as JSON."""
     value = {
         "schema": SCHEMA,
         "kind": "run",
@@ -33,19 +34,21 @@ def as_json(outcome: Outcome) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same without what JSON does not know: NaN, infinities."""
+    """Return the value with NaN and infinities, which JSON cannot represent, replaced by None."""
     if isinstance(value, dict):
-        return {name: finite(one) for name, one in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> str:
-    """Return the end of a run: its table, or what went wrong.
+    """Return the end of a run: its table, or the reason why it failed.
 
-    `shown`: the rank whose output is on the screen already, `all` or `none`.
-    `with_files`: whether to name the run's folder.
+    Args:
+        outcome: the outcome of the run.
+        shown: the rank whose output is on the screen already, `all` or `none`.
+        with_files: whether to name the run's folder.
     """
     lines = [*failure_lines(outcome, shown), *memory_lines(outcome), *table_lines(outcome), *outcome.notes]
     lines += [outcome.accounting.describe()] if outcome.accounting else []
@@ -54,43 +57,48 @@ def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> s
 
 
 def whole(outcome: Outcome) -> str:
-    """What a run was: its decisions, then how it ended."""
+    """Return the report of a run: its decisions, its timeline, and its end."""
     decided = [decision.describe() for decision in outcome.decisions]
-    told = timeline.lines(outcome.timeline)
-    told_below = outcome.state != "done" and not outcome.problem and not outcome.failure
-    state = [] if told_below else [f"state: {outcome.state}"]
-    return "\n".join([*decided, *told, *state, text(outcome)])
+    events = timeline.lines(outcome.timeline)
+    state_follows = outcome.state != "done" and not outcome.problem and not outcome.failure
+    state = [] if state_follows else [f"state: {outcome.state}"]
+    return "\n".join([*decided, *events, *state, text(outcome)])
 
 
 def failure_lines(outcome: Outcome, shown: str) -> list[str]:
-    told = [f"{outcome.state}: {outcome.problem}{goes_on(outcome)}"] if outcome.problem else []
+    """Return what went wrong, the explanations for it, and the nodes with leftovers."""
+    reasons = [f"{outcome.state}: {outcome.problem}{goes_on(outcome)}"] if outcome.problem else []
     if outcome.failure:
         is_shown = shown in ("all", str(outcome.failure.rank))
         last = outcome.failure.text.splitlines()[-1 if is_shown else -TEXT_LINES :]
-        told += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
-    if told:
-        return [*told, *explanation_lines(outcome), *left_lines(outcome)]
+        reasons += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
+    if reasons:
+        return [*reasons, *explanation_lines(outcome), *left_lines(outcome)]
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
 
 
 def goes_on(outcome: Outcome) -> str:
-    """How a run goes on that has made room."""
-    made_room = outcome.state == PREEMPTED
-    return "; start again with the same command to go on" if made_room else ""
+    """Return a hint how to continue a run that was preempted."""
+    preempted = outcome.state == PREEMPTED
+    return "; start again with the same command to go on" if preempted else ""
 
 
 def left_lines(outcome: Outcome) -> list[str]:
-    """Nodes that did not confirm that nothing of the run is left there."""
+    """Return a line for each node that has not confirmed that it has no leftovers."""
     return [
-        f"{node}: {f'not reached: {found.lost}' if found.lost else 'processes are left'}; orch stop tries again"
-        for node, found in outcome.nodes.items()
-        if found.lost or found.left
+        f"{node}: {f'not reached: {cleanup.lost}' if cleanup.lost else 'processes are left'}; orch stop tries again"
+        for node, cleanup in outcome.nodes.items()
+        if cleanup.lost or cleanup.left
     ]
 
 
 def memory_lines(outcome: Outcome) -> list[str]:
-    return [left_in_memory(node, found.segments_left) for node, found in outcome.nodes.items() if found.segments_left]
+    """Return a line for each node on which shared memory segments are left."""
+    return [
+        left_in_memory(node, cleanup.segments_left) for node, cleanup in outcome.nodes.items() if cleanup.segments_left
+    ]
 
 
 def explanation_lines(outcome: Outcome) -> list[str]:
-    return [line for one in outcome.explanations for line in one.describe().splitlines()]
+    """Return the lines of all explanations."""
+    return [line for explanation in outcome.explanations for line in explanation.describe().splitlines()]
