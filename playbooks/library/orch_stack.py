@@ -190,6 +190,7 @@ class Environment:
             path
             for path in self.in_site_packages("*")
             if path not in owned and os.path.basename(path) not in OF_ENVIRONMENT and not path.endswith(".dist-info")
+            if not is_empty_tree(path)  # a wheel without its tests can still bring their folder
         )
 
     def remove_strays(self) -> None:
@@ -424,6 +425,11 @@ class Environment:
             if self.params["index"] and "hash" in error.lower():
                 error += " (the index has another file than the lock: use --wheels wheelhouse)"
             raise InstallError("uv {}: {}".format(" ".join(arguments[:2]), error))
+
+
+def is_empty_tree(path: str) -> bool:
+    """Return whether a path is a folder that has no files, also below it."""
+    return os.path.isdir(path) and not os.path.islink(path) and not any(files for _, _, files in os.walk(path))
 
 
 def read_record(metadata: str) -> list[list[str]] | None:

@@ -198,6 +198,7 @@ def test_files_that_belong_to_no_package_are_drift(bare: Path, tmp_path: Path) -
     (bare / "copied/__init__.py").touch()
     (bare / "single.py").touch()
     (bare / "link.py").symlink_to(bare / "tiny.py")
+    (bare / "test/nothing").mkdir(parents=True)  # an empty folder is left of a package without its tests
     wrong = env.compare()
     names = ["copied", "link.py", "single.py"]
     assert wrong == [(f"site-packages/{name}", "of no package", "absent") for name in names]
