@@ -35,7 +35,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a document is divided and masked.
+    """The settings for dividing and masking a document.
 
     Attributes:
         length: the tokens of a sequence, including three special tokens.

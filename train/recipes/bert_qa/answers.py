@@ -1,4 +1,4 @@
-"""From start and end scores to answer texts: n-best over all windows of a question.
+"""Choose answer texts by start and end scores: n-best over all windows of a question.
 
 The method is that of BERT's run_squad.py (Devlin et al. 2018) and of Hugging Face's utils_qa.py.
 """
@@ -16,7 +16,14 @@ from squad import Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How answers are looked for; `max_answer_length` counts tokens."""
+    """The settings of the search for answers.
+
+    Attributes:
+        n_best_size: the number of candidates that are retained per question.
+        max_answer_length: the largest number of tokens in an answer.
+        version_2_with_negative: whether questions may have no answer.
+        null_score_diff_threshold: how far "no answer" must lead the best text to be predicted.
+    """
 
     n_best_size: int = 20
     max_answer_length: int = 30
@@ -26,7 +33,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """One window with the model's scores for each of its tokens to start or end the answer."""
+    """A window with the model's scores for each of its tokens to start or end the answer."""
 
     window: Window
     start: Sequence[float]
@@ -34,7 +41,7 @@ class Scores:
 
     @property
     def null(self) -> float:
-        """The score of "no answer here": [CLS] as start and end."""
+        """Return the score of "no answer in this window": [CLS] as start and end."""
         return self.start[0] + self.end[0]
 
 
@@ -46,7 +53,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """`nbest`: text, probability and score of each candidate, best first."""
+    """The predicted answer to a question.
+
+    Attributes:
+        id: the id of the question.
+        text: the answer; empty if the question has none.
+        nbest: text, probability and score of each candidate, best first.
+    """
 
     id: str
     text: str
@@ -54,29 +67,33 @@ class Prediction:
 
 
 def predict(question: Question, scores: Sequence[Scores], search: Search) -> Prediction:
-    candidates = [candidate for part in scores for candidate in window_candidates(question, part, search)]
-    null = min((part.null for part in scores), default=0.0)
+    candidates = [
+        candidate for window_scores in scores for candidate in window_candidates(question, window_scores, search)
+    ]
+    null = min((window_scores.null for window_scores in scores), default=0.0)
     if search.version_2_with_negative:
         candidates.append(Candidate(text="", score=null))
-    best = nbest(candidates, search.n_best_size)
-    return Prediction(id=question.id, text=chosen(best, null, search), nbest=with_probabilities(best))
+    best_candidates = nbest(candidates, search.n_best_size)
+    return Prediction(
+        id=question.id, text=chosen(best_candidates, null, search), nbest=with_probabilities(best_candidates)
+    )
 
 
 def window_candidates(question: Question, part: Scores, search: Search) -> list[Candidate]:
-    """Spans from the best starts and ends of one window."""
+    """Return the spans between the best starts and ends of a window."""
     offsets = part.window.offsets
     ends = top(part.end, offsets, search.n_best_size)
-    found = []
+    candidates = []
     for start in top(part.start, offsets, search.n_best_size):
         for end in ends:
             if start <= end < start + search.max_answer_length:
                 text = span_text(question.context, offsets[start], offsets[end])
-                found.append(Candidate(text=text, score=part.start[start] + part.end[end]))
-    return found
+                candidates.append(Candidate(text=text, score=part.start[start] + part.end[end]))
+    return candidates
 
 
 def top(scores: Sequence[float], offsets: Sequence[Offset | None], count: int) -> list[int]:
-    """The tokens of the context with the highest scores."""
+    """Return the `count` tokens of the context with the highest scores."""
     inside = [index for index, offset in enumerate(offsets) if offset is not None]
     return sorted(inside, key=lambda index: scores[index], reverse=True)[:count]
 
@@ -88,27 +105,30 @@ def span_text(context: str, first: Offset | None, last: Offset | None) -> str:
 
 
 def nbest(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The best ones, each text once; never empty. "No answer" stays in, however low it is."""
+    """Return the best candidates, each text once.
+
+    "No answer" is always retained, however low its score. The result is never empty.
+    """
     unique: dict[str, Candidate] = {}
     for candidate in sorted(candidates, key=lambda candidate: candidate.score, reverse=True):
         unique.setdefault(candidate.text, candidate)
-    kept = list(unique.values())[:count]
-    if "" in unique and unique[""] not in kept:
-        kept.append(unique[""])
-    return kept or [Candidate(text="", score=0.0)]
+    best = list(unique.values())[:count]
+    if "" in unique and unique[""] not in best:
+        best.append(unique[""])
+    return best or [Candidate(text="", score=0.0)]
 
 
 def chosen(best: Sequence[Candidate], null: float, search: Search) -> str:
-    """The best text; the empty one if "no answer" beats it by more than the threshold."""
-    text = next((candidate for candidate in best if candidate.text), None)
-    if text is None:
+    """Return the best text, or an empty one if "no answer" beats it by more than the threshold."""
+    best_text = next((candidate for candidate in best if candidate.text), None)
+    if best_text is None:
         return ""
-    refused = null - text.score > search.null_score_diff_threshold
-    return "" if search.version_2_with_negative and refused else text.text
+    refused = null - best_text.score > search.null_score_diff_threshold
+    return "" if search.version_2_with_negative and refused else best_text.text
 
 
 def with_probabilities(best: Sequence[Candidate]) -> tuple[dict[str, Any], ...]:
-    """Softmax over the candidates that were kept."""
+    """Add the probability of each candidate: the softmax over all of them."""
     highest = max(candidate.score for candidate in best)
     weights = [math.exp(candidate.score - highest) for candidate in best]
     return tuple(

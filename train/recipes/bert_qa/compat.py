@@ -1,9 +1,8 @@
-"""What differs between transformers 4.30 and 5.x: spellings of the command line, and defaults.
+"""Hide the differences between transformers 4.30 and 5.x in command line flags and defaults.
 
-Which flag came and went when was read from the wheels of 4.30 to 5.23: `use_cpu` came with 4.32
-for `no_cuda` (gone in 5.0), `eval_strategy` came with 4.41 for `evaluation_strategy`, `use_ipex`
-went in 4.57, `jit_mode_eval` in 5.0, `ddp_backend ccl` in 5.1, `warmup_ratio` and
-`overwrite_output_dir` in 5.x.
+According to the wheels of 4.30 to 5.23, `use_cpu` replaces `no_cuda` from 4.32 on (removed in 5.0),
+and `eval_strategy` replaces `evaluation_strategy` from 4.41 on. `use_ipex` is removed in 4.57,
+`jit_mode_eval` in 5.0, `ddp_backend ccl` in 5.1, `warmup_ratio` and `overwrite_output_dir` in 5.x.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ TRUE, FALSE = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
 
 @dataclass
 class TrainingOptions(TrainingArguments):
-    """TrainingArguments with defaults for this recipe; every one can be given on the command line.
+    """TrainingArguments with the defaults of this recipe; the command line can set each of them.
 
-    drop_last: accelerate fills the last global batch by repeating examples, and an example must
-    not count twice. find_unused_parameters: BERT for question answering uses all of its.
+    The last incomplete batch is dropped because accelerate fills it by repeating examples, and no
+    example must count twice. DDP does not search for unused parameters because BERT for question
+    answering uses all of its parameters.
     """
 
     report_to: str = "none"  # metrics.py writes the TensorBoard files
@@ -47,53 +47,57 @@ class TrainingOptions(TrainingArguments):
         self.optim = optimizer_for(self.optim, use_ipex)
         setattr(self, "use_cpu" if "use_cpu" in KNOWN else "no_cuda", True)
         if os.environ.get("WORLD_SIZE", "1") == "1" or dist.is_initialized():
-            self.ddp_backend = None  # the group that exists is used as it is
+            self.ddp_backend = None  # use the existing process group unchanged
         super().__post_init__()
 
     @property
     def should_save(self) -> bool:
-        """One rank per file system writes, which transformers cannot find out (ranks.owner_of)."""
+        """Return whether this rank writes; only one rank per file system does (ranks.owner_of)."""
         return self.writes
 
 
 @dataclass(slots=True)
 class Extras:
-    """Arguments that not every transformers version has; the recipe handles them itself."""
+    """Arguments that only some transformers versions have; the recipe handles them itself."""
 
     warmup_ratio: float = 0.0
     overwrite_output_dir: bool = False
 
 
 class Argv:
-    """A command line from which single arguments can be taken."""
+    """A command line from which arguments can be removed."""
 
     def __init__(self, argv: list[str]) -> None:
         self.rest = [part for token in argv for part in split_token(token)]
 
     def value(self, name: str) -> str | None:
-        """Take `--name VALUE`; the last one counts."""
-        found = None
+        """Remove each `--name VALUE` and return the last value, or None.
+
+        Raises:
+            ArgumentError: if the value is missing.
+        """
+        value = None
         while f"--{name}" in self.rest:
-            at = self.rest.index(f"--{name}")
-            if at + 1 == len(self.rest):
+            index = self.rest.index(f"--{name}")
+            if index + 1 == len(self.rest):
                 raise ArgumentError(f"--{name} needs a value.")
-            found = self.rest[at + 1]
-            del self.rest[at : at + 2]
-        return found
+            value = self.rest[index + 1]
+            del self.rest[index : index + 2]
+        return value
 
     def flag(self, name: str) -> bool | None:
-        """Take `--name` or `--name true|false`."""
-        found = None
+        """Remove each `--name` or `--name true|false` and return the last value, or None."""
+        value = None
         while f"--{name}" in self.rest:
-            at = self.rest.index(f"--{name}")
-            following = (self.rest[at + 1 : at + 2] or [""])[0].lower()
-            found = following not in FALSE
-            del self.rest[at : at + (2 if following in (*TRUE, *FALSE) else 1)]
-        return found
+            index = self.rest.index(f"--{name}")
+            following = (self.rest[index + 1 : index + 2] or [""])[0].lower()
+            value = following not in FALSE
+            del self.rest[index : index + (2 if following in (*TRUE, *FALSE) else 1)]
+        return value
 
 
 def split_token(token: str) -> list[str]:
-    """--some-name=value as --some_name and value; argparse would take both spellings, too."""
+    """Split `--some-name=value` into `--some_name` and the value, as argparse accepts both."""
     if not token.startswith("--"):
         return [token]
     name, *value = token.split("=", 1)
@@ -101,7 +105,7 @@ def split_token(token: str) -> list[str]:
 
 
 def translate(argv: list[str]) -> tuple[list[str], Extras]:
-    """A command line written for any version -> one for the installed version, and the rest."""
+    """Translate a command line for any version into one for the installed version, and extras."""
     args, extras = Argv(argv), Extras()
     ratio = args.value("warmup_ratio")
     if ratio is not None:
@@ -125,45 +129,55 @@ def fraction(name: str, text: str) -> float:
 
 
 def rename_strategy(args: Argv) -> None:
-    wanted = "eval_strategy" if "eval_strategy" in KNOWN else "evaluation_strategy"
+    supported_name = "eval_strategy" if "eval_strategy" in KNOWN else "evaluation_strategy"
     for name in ("eval_strategy", "evaluation_strategy"):
         value = args.value(name)
         if value is not None:
-            args.rest += [f"--{wanted}", value]
+            args.rest += [f"--{supported_name}", value]
 
 
 def cpu_flags(args: Argv) -> None:
-    """This recipe trains on CPUs; the flags that ask for it are accepted, not needed."""
-    for name, contrary in (("no_cuda", False), ("use_cpu", False)):
-        if args.flag(name) is contrary:
+    """Remove the flags that request training on CPUs, which is all that this recipe does.
+
+    Raises:
+        ArgumentError: if a flag requests other devices.
+    """
+    for name, invalid_value in (("no_cuda", False), ("use_cpu", False)):
+        if args.flag(name) is invalid_value:
             raise ArgumentError(f"--{name} false: this recipe trains on CPUs only.")
 
 
 def drop_unknown_flags(args: Argv) -> None:
     reasons = {"use_ipex": "PyTorch's own oneDNN kernels are used", "jit_mode_eval": "the model runs as it is"}
-    for name, instead in reasons.items():
-        given = args.flag(name)
-        if given and name in KNOWN:
+    for name, reason in reasons.items():
+        requested = args.flag(name)
+        if requested and name in KNOWN:
             args.rest.append(f"--{name}")
-        elif given:
-            note(f"--{name} is gone from this version of transformers; {instead}.")
+        elif requested:
+            note(f"--{name} is gone from this version of transformers; {reason}.")
 
 
 def choose_backend(args: Argv) -> None:
-    """A process group that exists decides; else gloo, or what the installed version offers."""
-    wanted = args.value("ddp_backend") or args.value("xpu_backend")
-    if wanted is None:
+    """Replace the requested backend by one that the installed version offers.
+
+    An existing process group takes precedence.
+
+    Raises:
+        ArgumentError: if the installed version does not offer the backend.
+    """
+    backend = args.value("ddp_backend") or args.value("xpu_backend")
+    if backend is None:
         return
     if dist.is_initialized():
-        if wanted != dist.get_backend():
-            note(f"--ddp_backend {wanted} is ignored: the ranks are already joined by {dist.get_backend()}.")
+        if backend != dist.get_backend():
+            note(f"--ddp_backend {backend} is ignored: the ranks are already joined by {dist.get_backend()}.")
         return
-    if wanted == "ccl" and "ccl" not in backend_choices():
+    if backend == "ccl" and "ccl" not in backend_choices():
         raise ArgumentError(
             "--ddp_backend ccl is gone from this version of transformers. Start "
             "the script with orch, which joins the ranks before transformers runs."
         )
-    args.rest += ["--ddp_backend", wanted]
+    args.rest += ["--ddp_backend", backend]
 
 
 def backend_choices() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The command line: the argument names of Hugging Face's run_qa.py, and a few more."""
+"""Parse the command line: the arguments of Hugging Face's run_qa.py, and a few more."""
 
 from __future__ import annotations
 
@@ -67,9 +67,13 @@ class Config:
 
 
 def parse_arguments(argv: list[str]) -> Config:
-    """-> Config. Raises ArgumentError for anything that can be seen before reading a file."""
-    rest, extras = translate(argv)
-    model, data, run, training = parse(rest, (ModelArguments, DataArguments, RunArguments, TrainingOptions))
+    """Parse and check the arguments, as far as is possible without reading a file.
+
+    Raises:
+        ArgumentError: if an argument is unknown or invalid.
+    """
+    arguments, extras = translate(argv)
+    model, data, run, training = parse(arguments, (ModelArguments, DataArguments, RunArguments, TrainingOptions))
     config = Config(model=model, data=data, run=run, training=training, extras=extras)
     check(config)
     return config
@@ -82,7 +86,7 @@ def check(config: Config) -> None:
 
 
 def requirements(config: Config) -> list[tuple[bool, str]]:
-    """(whether it is violated, the message) for each."""
+    """Return each requirement as whether it is violated, and the message."""
     model, data, training = config.model, config.data, config.training
     hub = data.dataset_name is not None
     return [

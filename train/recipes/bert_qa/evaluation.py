@@ -1,4 +1,4 @@
-"""Scores a model on questions that are shared out over the ranks."""
+"""Score a model on questions that are divided among the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ from squad import Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """What to evaluate on, and how. `batch_size` counts windows per rank."""
+    """The questions to evaluate on and the settings of the evaluation.
+
+    Attributes:
+        questions: the questions of all ranks.
+        tokenizer: the tokenizer of the model.
+        collate: makes a batch of windows.
+        search: how answers are searched.
+        max_length: the tokens of a window.
+        stride: the tokens that two neighbouring windows share.
+        batch_size: windows per rank.
+        bf16: whether the model runs under autocast.
+    """
 
     questions: Sequence[Question]
     tokenizer: Any
@@ -33,7 +44,14 @@ class Evaluator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """`predictions` only on rank 0; the figures on all ranks. `em` and `f1` in percent."""
+    """The result of an evaluation.
+
+    Attributes:
+        em: exact match in percent, the same on all ranks.
+        f1: F1 in percent, the same on all ranks.
+        questions_per_second: the speed over all ranks.
+        predictions: the answers in the order of the questions; empty except on rank 0.
+    """
 
     em: float
     f1: float
@@ -46,15 +64,22 @@ class Evaluation:
 
 
 def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
-    """Each rank answers its own questions; only the answers travel. `model` without DDP."""
+    """Evaluate a model on all ranks, each with its share of the questions.
+
+    Only the predicted answers are exchanged. The model must not be wrapped in DDP.
+    """
     began = time.perf_counter()
-    mine = evaluator.questions[ranks.rank() :: ranks.world_size()]
+    local_questions = evaluator.questions[ranks.rank() :: ranks.world_size()]
     with ranks.raise_together():
-        windows = make_windows(mine, evaluator.tokenizer, max_length=evaluator.max_length, stride=evaluator.stride)
+        windows = make_windows(
+            local_questions, evaluator.tokenizer, max_length=evaluator.max_length, stride=evaluator.stride
+        )
     with evaluating(model, bf16=evaluator.bf16):
         scored = score_windows(model, windows, evaluator, phase)
-    answered = [predict(question, scored.get(index, []), evaluator.search) for index, question in enumerate(mine)]
-    gathered = in_order(ranks.gather(answered))
+    predictions = [
+        predict(question, scored.get(index, []), evaluator.search) for index, question in enumerate(local_questions)
+    ]
+    gathered = in_order(ranks.gather(predictions))
     seconds = time.perf_counter() - began
     scores = ranks.from_main(main_scores(gathered, evaluator.questions))
     return Evaluation(
@@ -65,7 +90,7 @@ def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
 
 
 def in_order(parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
-    """Question i was answered by rank i % ranks; back to the order of the questions."""
+    """Return predictions in the order of the questions; rank i % ranks has predicted question i."""
     total = sum(len(part) for part in parts)
     return [parts[index % len(parts)][index // len(parts)] for index in range(total)]
 
@@ -78,7 +103,7 @@ def main_scores(predictions: Sequence[Prediction], questions: Sequence[Question]
 
 @contextlib.contextmanager
 def evaluating(model: Any, *, bf16: bool) -> Iterator[None]:
-    """No dropout, no gradients; the precision of training."""
+    """Switch off dropout and gradients within the context, with the precision of training."""
     was_training = model.training
     model.eval()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -87,7 +112,10 @@ def evaluating(model: Any, *, bf16: bool) -> Iterator[None]:
 
 
 def score_windows(model: Any, windows: Sequence[Window], evaluator: Evaluator, phase: str) -> dict[int, list[Scores]]:
-    """Question -> its scored windows. Windows of like length share a batch: less padding."""
+    """Return the scored windows of each question.
+
+    Windows of similar length share a batch, which reduces padding.
+    """
     ordered = sorted(windows, key=lambda window: len(window.input_ids))
     batches = range(0, len(ordered), evaluator.batch_size)
     progress = Progress(phase, len(batches))

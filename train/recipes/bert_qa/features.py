@@ -1,4 +1,4 @@
-"""Cuts questions with their contexts into overlapping windows that fit the model."""
+"""Cut questions with their contexts into overlapping windows that fit the model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from orch_training.errors import RecipeError
 from squad import Question
 
 Offset = tuple[int, int]
-CHUNK = 1000  # questions given to the tokenizer at once; bounds memory, not the result
+CHUNK = 1000  # questions per call of the tokenizer; limits memory and does not change the result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One input of the model: [CLS] question [SEP] part of the context [SEP].
+    """An input of the model: [CLS] question [SEP] part of the context [SEP].
 
-    `question` indexes the list of questions. `offsets` has, for a token of the context, the
-    characters (first, one past last) it covers there, else None. `start` and `end` are the tokens
-    of the first answer, both 0 ([CLS]) if the window does not hold the whole of it.
+    Attributes:
+        question: the index of the question.
+        input_ids: the tokens.
+        token_type_ids: the segment of each token, if the tokenizer returns segments.
+        offsets: for each token of the context, its first character and one past its last, else
+            None.
+        start: the first token of the first answer; 0 ([CLS]) unless the window has all of it.
+        end: the last token of the first answer; 0 ([CLS]) unless the window has all of it.
     """
 
     question: int
@@ -32,7 +37,17 @@ class Window:
 
 
 def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: int, stride: int) -> list[Window]:
-    """`stride`: how many tokens of context two neighbouring windows share."""
+    """Cut questions into windows.
+
+    Args:
+        questions: the questions with their contexts.
+        tokenizer: the tokenizer of the model.
+        max_length: the tokens of a window.
+        stride: the tokens of context that two neighbouring windows share.
+
+    Raises:
+        RecipeError: if a question leaves no room for context.
+    """
     windows: list[Window] = []
     for first in range(0, len(questions), CHUNK):
         chunk = questions[first : first + CHUNK]
@@ -52,7 +67,11 @@ def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: i
 
 
 def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int, stride: int) -> None:
-    """The tokenizer cannot cut a context if question and stride leave no room for it."""
+    """Check that each question leaves room for more context than the stride.
+
+    Raises:
+        RecipeError: if a question is too long for the tokenizer to cut its context.
+    """
     room = max_length - stride - tokenizer.num_special_tokens_to_add(pair=True)
     texts = [question.question.strip() for question in questions]
     for question, ids in zip(questions, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True):
@@ -69,14 +88,19 @@ def make_window(encoded: Any, row: int, question: Question, index: int) -> Windo
         tuple(offset) if part == 1 else None for offset, part in zip(encoded["offset_mapping"][row], parts, strict=True)
     ]
     start, end = answer_tokens(offsets, question)
-    kinds = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
+    segments = encoded["token_type_ids"][row] if "token_type_ids" in encoded else None
     return Window(
-        question=index, input_ids=encoded["input_ids"][row], token_type_ids=kinds, offsets=offsets, start=start, end=end
+        question=index,
+        input_ids=encoded["input_ids"][row],
+        token_type_ids=segments,
+        offsets=offsets,
+        start=start,
+        end=end,
     )
 
 
 def answer_tokens(offsets: Sequence[Offset | None], question: Question) -> tuple[int, int]:
-    """First and last token of the first answer; (0, 0) if it is not wholly inside."""
+    """Return the first and last token of the first answer, or (0, 0) unless all of it is inside."""
     if not question.answers:
         return 0, 0
     first = question.answers[0].start
@@ -88,10 +112,14 @@ def answer_tokens(offsets: Sequence[Offset | None], question: Question) -> tuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collator:
-    """Windows -> a batch of tensors, padded to `pad_to`, or to its longest window.
+    """A function that makes a padded batch of tensors from windows.
 
-    The length is a multiple of `multiple`: oneDNN builds and keeps kernels per shape, so that few
-    shapes save memory.
+    oneDNN builds and caches kernels per shape, so that fewer shapes need less memory.
+
+    Attributes:
+        pad_token_id: the token to pad with.
+        pad_to: the length of all batches, or None for that of the longest window.
+        multiple: the length is rounded up to a multiple of this number.
     """
 
     pad_token_id: int
@@ -106,9 +134,9 @@ class Collator:
             "start_positions": torch.tensor([window.start for window in windows]),
             "end_positions": torch.tensor([window.end for window in windows]),
         }
-        kinds = [window.token_type_ids for window in windows if window.token_type_ids is not None]
-        if kinds:
-            batch["token_type_ids"] = padded(kinds, length, 0)
+        segments = [window.token_type_ids for window in windows if window.token_type_ids is not None]
+        if segments:
+            batch["token_type_ids"] = padded(segments, length, 0)
         return batch
 
     def rounded(self, length: int) -> int:

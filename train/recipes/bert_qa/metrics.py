@@ -1,4 +1,4 @@
-"""Trainer tells the course of the training."""
+"""Report the progress of Trainer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Log at each checkpoint and at the end, so that a resumed run averages the same steps.
-        A run that is to make room writes a checkpoint and trains no further."""
+
+        A preempted run writes a checkpoint and stops training.
+        """
         if preemption.requested() and state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True
         if control.should_save or state.global_step >= state.max_steps:
@@ -29,7 +31,7 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if logs and "loss" in logs:  # the summary at the end has none
+        if logs and "loss" in logs:  # the summary at the end has no loss
             self.course.log(
                 state.global_step, epoch=state.epoch, loss=logs["loss"], learning_rate=logs["learning_rate"]
             )

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer, with whole checkpoints, a warm-up ratio and question-answering scores."""
+"""Extend Hugging Face's Trainer with atomic checkpoints, a warm-up ratio and SQuAD scores."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def loader_settings(args: Any) -> dict[str, Any]:
-    """Those of DataLoader that this version of transformers knows and that are set."""
+    """Return the settings for DataLoader that this version of transformers has and that are set."""
     names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-    found = {name: getattr(args, f"dataloader_{name}", None) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    settings = {name: getattr(args, f"dataloader_{name}", None) for name in names}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def random_states() -> dict[str, Any]:
-    """Of this rank, as numbers alone: what torch.load reads safely."""
-    kind, words, position, has_gauss, gauss = numpy.random.get_state()
+    """Return the random states of this rank as plain numbers, which torch.load reads safely."""
+    algorithm, keys, position, has_gauss, cached_gaussian = numpy.random.get_state()
     return {
         "python": random.getstate(),
-        "numpy": (kind, words.tolist(), position, has_gauss, gauss),
+        "numpy": (algorithm, keys.tolist(), position, has_gauss, cached_gaussian),
         "cpu": torch.random.get_rng_state(),
     }
 
@@ -79,23 +79,29 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         self.staging: Path | None = None
 
     def _get_train_sampler(self, *args: Any) -> Any:
-        """Trainer's own one, unless it is the random one."""
+        """Return the sampler of Trainer, but replace a random one by EpochSampler."""
         sampler = super()._get_train_sampler(*args)
         if not isinstance(sampler, RandomSampler):
             return sampler
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        own = EpochSampler(len(self.train_dataset), seed, self.grouping)
-        self.add_callback(EpochFollower(own))
-        return own
+        epoch_sampler = EpochSampler(len(self.train_dataset), seed, self.grouping)
+        self.add_callback(EpochFollower(epoch_sampler))
+        return epoch_sampler
 
     def get_train_dataloader(self) -> Any:
-        """This rank's part of each step. Orders of Trainer's own making, and last batches that are
-        not whole, are dealt out by Trainer, which can only do so for the ranks as planned."""
-        order, args = self._get_train_sampler(), self.args
-        if isinstance(order, EpochSampler | SequentialSampler) and args.dataloader_drop_last:
+        """Return a loader of this rank's share of each step.
+
+        Trainer divides the data itself if it uses another sampler, or if the last batch may be
+        incomplete, but only with the planned number of ranks.
+
+        Raises:
+            RecipeError: if Trainer cannot divide the data among the present ranks.
+        """
+        sampler, args = self._get_train_sampler(), self.args
+        if isinstance(sampler, EpochSampler | SequentialSampler) and args.dataloader_drop_last:
             return loader(
                 self.train_dataset,
-                Micros(order, self.dealing, ranks.rank()),
+                Micros(sampler, self.dealing, ranks.rank()),
                 self.data_collator,
                 **loader_settings(args),
             )
@@ -110,7 +116,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         return super().get_train_dataloader()
 
     def _wrap_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Accelerate wraps it after this; it has settings for that where there are other ranks."""
+        """Set the DDP options with which accelerate wraps the model later, if there are other ranks."""
         model = super()._wrap_model(*args, **kwargs)
         if settings := self.accelerator.ddp_handler:
             for name, value in IN_BUCKETS.items():
@@ -118,8 +124,8 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         return model
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
-        """Forward and backward of one micro batch; -> its part of the step's loss."""
-        if self.local_steps is None:  # the first one: Trainer has just wrapped the model
+        """Run a micro batch forward and backward and return its share of the step's loss."""
+        if self.local_steps is None:  # the first step: Trainer has just wrapped the model
             compress(model, self.compression)
             self.local_steps = LocalSteps(model, self.optimizer, self.local_sgd)
         if WEIGHT not in inputs:
@@ -132,16 +138,16 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         return loss.detach()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """--warmup_ratio in steps, which all versions know."""
+        """Create the schedule with --warmup_ratio in steps, which all versions support."""
         if self.warmup_ratio:
             self.args.warmup_steps = math.ceil(self.warmup_ratio * num_training_steps)
         return super().create_scheduler(num_training_steps, optimizer=optimizer)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any) -> Any:
-        """Mean cross entropy of start and end, over real tokens only.
+        """Return the mean cross entropy of start and end, over real tokens only.
 
-        The model's own loss counts padding as possible answers, so that it would depend on which
-        windows share a batch, and with that on the number of ranks.
+        The loss of the model itself counts padding as possible answers. It would depend on which
+        windows share a batch, and therefore on the number of ranks.
         """
         labels = [inputs.pop("start_positions"), inputs.pop("end_positions")]
         outputs = model(**inputs)
@@ -155,7 +161,11 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """For --eval_strategy: EM and F1 of the model as it is now."""
+        """Compute EM and F1 of the present model, for --eval_strategy.
+
+        Raises:
+            RecipeError: without --do_eval.
+        """
         if self.evaluator is None:
             raise RecipeError("evaluation needs --do_eval.", shared=True)
         self.agree()
@@ -166,11 +176,14 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         return metrics
 
     def _get_output_dir(self, trial: Any) -> str:
-        """Trainer writes its files below this folder."""
+        """Return the folder below which Trainer writes its files."""
         return str(self.staging or super()._get_output_dir(trial))
 
     def _save_checkpoint(self, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
-        """Staged by Trainer, then sealed and renamed. A failure on one rank ends all ranks."""
+        """Let Trainer stage a checkpoint, then seal and rename it.
+
+        A failure on one rank ends all ranks.
+        """
         step, output_dir = self.state.global_step, Path(self.args.output_dir)
         self.agree()
         Progress("save", self.state.max_steps).report(step, now=True)
@@ -179,7 +192,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
                 self._stage(staging, model, trial, *args, **kwargs)
             with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
-                # In the place of Trainer's, which cannot be read without running what it holds.
+                # Trainer's own file cannot be read safely: unpickling it may run code.
                 torch.save(random_states(), staging / name / rng_file())
                 copies.random_states(staging / name, rng_file(), owner=self.args.writes)
             with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
@@ -193,7 +206,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             self._clear(staging)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """On every file system: newer transformers give the weights to rank 0 alone."""
+        """Save the model on every file system; newer transformers save the weights on rank 0 only."""
         super()._save(output_dir, state_dict)
         folder = Path(output_dir or self.args.output_dir)
         if self.args.writes and not any((folder / name).is_file() for name in WEIGHTS):
@@ -202,7 +215,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             model.config.save_pretrained(folder)
 
     def _clear(self, staging: Path) -> None:
-        """After all ranks are done with it, and before any of them stages the next one."""
+        """Delete the staging folder; wait until it is deleted, before any rank stages the next one."""
         if self.args.writes:
             shutil.rmtree(staging, ignore_errors=True)
         ranks.gather(None)
@@ -215,22 +228,25 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             self.staging = None
 
     def _load_rng_state(self, path: str | None) -> None:
-        """Those that _save_checkpoint has written. Raises RecipeError for a file of Trainer's own
-        making, which holds more than numbers."""
+        """Restore the random states that _save_checkpoint has written.
+
+        Raises:
+            RecipeError: if Trainer itself has written the file, which has more than numbers.
+        """
         if path is None:
             return
         file = Path(path) / rng_file()
-        if not file.is_file():  # another world size; resume.report has said so
+        if not file.is_file():  # another world size, which resume.report has reported
             return
         set_random_states(read(file))
 
     def agree(self) -> None:
-        """The same weights on all ranks, where they may differ between two averages."""
+        """Average the weights over all ranks, because local steps let them differ."""
         if self.local_steps:
             self.local_steps.average_weights()
 
     def release(self) -> None:
-        """Drop the DDP wrapper; it must not outlive the process group."""
+        """Drop the DDP wrapper, which must not outlive the process group."""
         self.agree()
         self.model_wrapped = self.model
         self.accelerator.free_memory()

@@ -1,4 +1,4 @@
-"""The questions to train on and to evaluate, from files or from the hub."""
+"""Load the questions to train on and to evaluate, from files or from the hub."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def load(args: DataArguments, path: str | None, split: str) -> list[Question]:
     return hub_questions(args, split)
 
 
-def excluding(questions: Sequence[Question], others: Sequence[Question]) -> list[Question]:
-    ids = {question.id for question in others}
-    kept = [question for question in questions if question.id not in ids]
-    if left_out := len(questions) - len(kept):
-        note(f"{left_out} of {len(questions)} questions are left out of training: they are evaluated.")
-    if not kept:
+def excluding(questions: Sequence[Question], excluded: Sequence[Question]) -> list[Question]:
+    ids = {question.id for question in excluded}
+    remaining = [question for question in questions if question.id not in ids]
+    if excluded_count := len(questions) - len(remaining):
+        note(f"{excluded_count} of {len(questions)} questions are left out of training: they are evaluated.")
+    if not remaining:
         raise RecipeError("no questions are left to train on: all are in the validation file.")
-    return kept
+    return remaining
 
 
 def hub_questions(args: DataArguments, split: str) -> list[Question]:

@@ -1,7 +1,7 @@
-"""Trains and evaluates a BERT-type model on question answering, on one rank or on many.
+"""Train and evaluate a BERT-type model on question answering, on one or more ranks.
 
-The arguments are those of Hugging Face's run_qa.py. Under orch the ranks are joined before this
-script starts; under torchrun or alone it joins them itself.
+The arguments are those of Hugging Face's run_qa.py. With orch, the ranks have joined before this
+script starts; with torchrun or alone, the script joins them itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from questions import load_training, load_validation
 from squad import Question
 from transformers import AutoModelForQuestionAnswering, set_seed
 
-# Tokens. Against 1, a rank of MiniLM needs 2.0 GB instead of 2.6 after 100 steps, at equal speed.
+# Tokens. A rank of MiniLM needs 2.0 GB after 100 steps, and 2.6 GB with 1, at equal speed.
 LENGTH_MULTIPLE = 8
 
 
@@ -47,7 +47,7 @@ def main() -> int:
 
 def run(config: Config) -> None:
     # ranks
-    _ = config.training.device  # accelerate joins the ranks here, unless they are joined already
+    _ = config.training.device  # accelerate joins the ranks here unless they have joined already
     output_dir = Path(config.training.output_dir)
     config.training.writes = prepare_output(output_dir)
 
@@ -62,7 +62,7 @@ def run(config: Config) -> None:
     collate = Collator(
         pad_token_id=tokenizer.pad_token_id,
         pad_to=length if config.data.pad_to_max_length else None,
-        multiple=math.gcd(length, LENGTH_MULTIPLE),  # never over the model's positions
+        multiple=math.gcd(length, LENGTH_MULTIPLE),  # never more than the model's positions
     )
     evaluator = make_evaluator(config, validation, tokenizer, collate, length)
 
@@ -108,8 +108,12 @@ def check_enough(windows: int, batch: GlobalBatch) -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """`checkpoint`: the one to go on from, the same on all ranks. `dealing`: what each rank
-    computes of a step."""
+    """The point at which training starts.
+
+    Attributes:
+        checkpoint: the checkpoint to resume from, the same on all ranks.
+        dealing: how a step is divided among the ranks.
+    """
 
     checkpoint: Path | None
     dealing: Dealing
@@ -117,22 +121,22 @@ class Start:
 
 def starting_point(config: Config, output_dir: Path, windows: int) -> Start:
     training = config.training
-    wanted = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
-    found = start_from(wanted, output_dir, owner=training.writes)
+    requested = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
+    start_checkpoint = start_from(requested, output_dir, owner=training.writes)
     dealing = resume.divide_batch(
-        found, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
+        start_checkpoint, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
     if training.dataloader_drop_last:
         check_enough(windows, dealing.batch)
-    return Start(found, dealing)
+    return Start(start_checkpoint, dealing)
 
 
 def scores_before(model: Any, evaluator: Evaluator, output_dir: Path, start: Path | None) -> dict[str, float]:
-    """EM and F1 of the untrained model; a resumed run has them on file."""
+    """Return EM and F1 of the untrained model; a resumed run reads them from its file."""
     file = output_dir / "before.json"
-    known = ranks.from_main(checkpoint.read_json(file) if start else None)
-    if known is not None:
-        return dict(known)
+    recorded_scores = ranks.from_main(checkpoint.read_json(file) if start else None)
+    if recorded_scores is not None:
+        return dict(recorded_scores)
     scores = evaluate(model, evaluator, "evaluate before").scores
     ranks.note("before training: EM {em:.2f}, F1 {f1:.2f}".format(**scores))
     if ranks.is_main():
@@ -143,7 +147,7 @@ def scores_before(model: Any, evaluator: Evaluator, output_dir: Path, start: Pat
 def train_model(
     config: Config, model: Any, windows: Sequence[Window], evaluator: Evaluator, start: Start
 ) -> dict[str, Any]:
-    """Trains `model` in place; -> speed, steps and the last loss."""
+    """Train the model in place and return the speed, the steps and the last loss."""
     training = config.training
     training.gradient_accumulation_steps = start.dealing.micro_batches
     decisions.report_computation(
@@ -170,7 +174,7 @@ def train_model(
         local_sgd=config.run.local_sgd,
         lengths=[len(w.input_ids) for w in windows] if config.run.length_grouping else None,
     )
-    # Trainer seeds all ranks alike, and they would drop the same units for different examples.
+    # Trainer seeds all ranks equally: they would drop the same units for different examples.
     set_seed(training.seed + ranks.rank())
     trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
     steps = trainer.state.global_step

@@ -1,4 +1,4 @@
-"""Exact match and F1 as SQuAD defines them, by torchmetrics. Both in percent."""
+"""Compute exact match and F1 in percent as SQuAD defines them, with torchmetrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from squad import Question
 
 
 def score(predictions: Mapping[str, str], questions: Sequence[Question]) -> dict[str, float]:
-    """{"em": ..., "f1": ...} over all questions; every question needs a prediction."""
+    """Return `em` and `f1` over all questions, each of which needs a prediction."""
     from torchmetrics.functional.text import squad  # slow to import, and only rank 0 needs it
 
     predicted = [{"prediction_text": predictions[q.id], "id": q.id} for q in questions]
@@ -17,7 +17,7 @@ def score(predictions: Mapping[str, str], questions: Sequence[Question]) -> dict
 
 
 def target(question: Question) -> dict[str, object]:
-    """An unanswerable question is right if the empty text is predicted."""
-    texts = [answer.text for answer in question.answers] or [""]
-    starts = [answer.start for answer in question.answers] or [0]
+    """Return the expected answers; an unanswerable question expects the empty text."""
+    texts = [expected.text for expected in question.answers] or [""]
+    starts = [expected.start for expected in question.answers] or [0]
     return {"answers": {"text": texts, "answer_start": starts}, "id": question.id}

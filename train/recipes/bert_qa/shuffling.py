@@ -1,4 +1,4 @@
-"""Trainer tells the sampler which epoch it is."""
+"""Pass the epoch from Trainer to the sampler."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from transformers import TrainerCallback
 
 
 class EpochFollower(TrainerCallback):  # type: ignore[misc]
-    """How Trainer itself tells the epoch differs between versions."""
+    """A callback that sets the epoch; how Trainer itself does so differs between versions."""
 
     def __init__(self, sampler: EpochSampler) -> None:
         self.sampler = sampler
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.sampler.epoch = int(state.epoch or 0)  # whole also after the last step of an epoch
+        self.sampler.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch

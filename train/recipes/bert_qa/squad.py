@@ -1,6 +1,6 @@
-"""Reads question-answering data: nested SQuAD v1.1/v2 JSON, flat rows as JSON or JSON lines.
+"""Read question-answering data: nested SQuAD v1.1/v2 JSON, flat rows as JSON or JSON lines.
 
-Reading is strict: a wrong field is an error that names the file, the line and the field.
+Reading is strict: an invalid field is an error with the file, the line and the field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`start` counts characters of the context."""
+    """An answer that begins at character `start` of the context."""
 
     text: str
     start: int
@@ -42,7 +42,7 @@ class BadFieldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value and where it stands, so that an error can say so."""
+    """A JSON value with its path in the document, for error messages."""
 
     value: Any
     path: tuple[Step, ...] = ()
@@ -77,14 +77,22 @@ class Node:
             raise self.wrong("a whole number")
         return self.value
 
-    def wrong(self, wanted: str) -> BadFieldError:
+    def wrong(self, expected: str) -> BadFieldError:
         shown = json.dumps(self.value, ensure_ascii=False)
         shown = shown if len(shown) <= 40 else shown[:40] + "..."
-        return BadFieldError(self.path, f"must be {wanted}, found {shown}")
+        return BadFieldError(self.path, f"must be {expected}, found {shown}")
 
 
 def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
-    """All questions of a .json or .jsonl file. `unanswerable`: whether answers may be empty."""
+    """Read all questions of a .json or .jsonl file.
+
+    Args:
+        path: the file.
+        unanswerable: whether questions may have no answer.
+
+    Raises:
+        RecipeError: if the file cannot be read, or a field is invalid.
+    """
     text = read_text(path)
     if path.suffix == ".jsonl":
         located = list(located_rows(path, text, unanswerable))
@@ -108,7 +116,7 @@ def read_text(path: Path) -> str:
 
 
 def located_rows(path: Path, text: str, unanswerable: bool) -> Iterator[tuple[int, Question]]:
-    # not splitlines(): JSON texts may hold U+2028 and its kin
+    # splitlines() would also split at U+2028 and similar characters, which JSON texts may contain
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -131,7 +139,7 @@ def read_document(path: Path, text: str, unanswerable: bool) -> list[Question]:
 
 
 def document_questions(root: Node, unanswerable: bool) -> list[Question]:
-    """Nested articles or flat rows, under "data" or, for rows, as the document itself."""
+    """Return the questions of nested articles or flat rows below "data"; rows may be the document."""
     records = (root if isinstance(root.value, list) else root.get("data")).items()
     if not any(record.has("paragraphs") for record in records):
         return [flat_question(record, unanswerable) for record in records]
@@ -146,20 +154,20 @@ def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
 
 
 def nested_question(qa: Node, context: str, unanswerable: bool) -> Question:
-    answers = [
-        checked_answer(context, answer.get("text"), answer.get("answer_start")) for answer in qa.get("answers").items()
+    checked_answers = [
+        checked_answer(context, entry.get("text"), entry.get("answer_start")) for entry in qa.get("answers").items()
     ]
-    return made_question(qa, context, answers, unanswerable)
+    return made_question(qa, context, checked_answers, unanswerable)
 
 
 def flat_question(row: Node, unanswerable: bool) -> Question:
-    """A row as the `datasets` library has it: answers = {text: [...], answer_start: [...]}."""
+    """Read a row of the `datasets` library: answers = {text: [...], answer_start: [...]}."""
     context = row.get("context").filled_text()
     texts, starts = (row.get("answers").get(name).items() for name in ("text", "answer_start"))
     if len(texts) != len(starts):
         raise BadFieldError((*row.path, "answers"), f"has {len(texts)} texts but {len(starts)} answer_start values")
-    answers = [checked_answer(context, *pair) for pair in zip(texts, starts, strict=True)]
-    return made_question(row, context, answers, unanswerable)
+    checked_answers = [checked_answer(context, *entry) for entry in zip(texts, starts, strict=True)]
+    return made_question(row, context, checked_answers, unanswerable)
 
 
 def made_question(record: Node, context: str, answers: list[Answer], unanswerable: bool) -> Question:
@@ -176,20 +184,26 @@ def made_question(record: Node, context: str, answers: list[Answer], unanswerabl
 
 
 def checked_answer(context: str, text: Node, start: Node) -> Answer:
-    """A misplaced answer would silently become a wrong label."""
-    answer, at = text.filled_text(), start.number()
-    if at < 0 or context[at : at + len(answer)] != answer:
-        found = context[max(at, 0) : max(at, 0) + len(answer)]
-        raise BadFieldError(start.path, f"at {at} the context reads {found!r}, not {answer!r}")
-    return Answer(text=answer, start=at)
+    """Return an answer, which must occur in the context at its start.
+
+    A misplaced answer would silently become a wrong label.
+
+    Raises:
+        BadFieldError: if the context has another text there.
+    """
+    expected_text, position = text.filled_text(), start.number()
+    if position < 0 or context[position : position + len(expected_text)] != expected_text:
+        actual_text = context[max(position, 0) : max(position, 0) + len(expected_text)]
+        raise BadFieldError(start.path, f"at {position} the context reads {actual_text!r}, not {expected_text!r}")
+    return Answer(text=expected_text, start=position)
 
 
 def unique(path: Path, located: Iterable[tuple[int | None, Question]]) -> list[Question]:
     questions: dict[str, Question] = {}
     for line, question in located:
         if question.id in questions:
-            where = f"{path}, line {line}" if line else str(path)
-            raise RecipeError(f"{where}: the id {question.id!r} occurs twice.")
+            location = f"{path}, line {line}" if line else str(path)
+            raise RecipeError(f"{location}: the id {question.id!r} occurs twice.")
         questions[question.id] = question
     if not questions:
         raise RecipeError(f"{path} holds no questions.")
@@ -197,7 +211,7 @@ def unique(path: Path, located: Iterable[tuple[int | None, Question]]) -> list[Q
 
 
 def field_name(path: tuple[Step, ...]) -> str:
-    """("data", 0, "id") -> data[0].id"""
+    """Return a path such as ("data", 0, "id") as text: data[0].id."""
     name = ""
     for step in path:
         name += f"[{step}]" if isinstance(step, int) else f".{step}" if name else step
@@ -209,27 +223,28 @@ class _Located(dict):  # type: ignore[type-arg]
 
 
 def line_of(text: str, path: tuple[Step, ...]) -> int:
-    """The line on which the innermost object on the path begins (1 for the document).
+    """Return the line on which the innermost object on the path begins (1 for the document).
 
-    Parses a second time, in Python, noting where objects begin: slow, and only done for an error.
+    Parse the text a second time in Python to record where objects begin. This is slow and only
+    happens for an error message.
     """
     value: Any = _parse_located(text)
-    at = 0
+    position = 0
     for step in path:
-        at = getattr(value, "at", at)
+        position = getattr(value, "at", position)
         try:
             value = value[step]
-        except (KeyError, IndexError, TypeError):  # the missing field itself
+        except (KeyError, IndexError, TypeError):  # the field is missing
             break
-    at = getattr(value, "at", at)
-    return text.count("\n", 0, at) + 1
+    position = getattr(value, "at", position)
+    return text.count("\n", 0, position) + 1
 
 
 def _parse_located(text: str) -> Any:
     decoder = json.JSONDecoder()
 
-    def parse_object(state: tuple[str, int], *rest: Any) -> tuple[_Located, int]:
-        value, end = JSONObject(state, *rest)
+    def parse_object(state: tuple[str, int], *parser_arguments: Any) -> tuple[_Located, int]:
+        value, end = JSONObject(state, *parser_arguments)
         located = _Located(value)
         located.at = state[1] - 1
         return located, end

@@ -1,4 +1,4 @@
-"""Accuracy and F1 of a model on pairs that are shared out over the ranks. Both in percent."""
+"""Compute accuracy and F1 of a model, in percent, on pairs that are divided among the ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from pairs import Collator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """`batch_size` counts pairs per rank."""
+    """The pairs to evaluate on and the settings of the evaluation.
+
+    Attributes:
+        rows: the pairs as tokens.
+        collate: makes a batch of rows.
+        batch_size: pairs per rank.
+        bf16: whether the model runs under autocast.
+    """
 
     rows: Sequence[dict[str, Any]]
     collate: Collator
@@ -23,20 +30,20 @@ class Judge:
     bf16: bool
 
     def scores(self, model: Any, phase: str) -> tuple[dict[str, float], float]:
-        """-> the figures, and pairs per second, on all ranks. `model` without DDP."""
-        began = time.perf_counter()
-        mine = self.rows[ranks.rank() :: ranks.world_size()]
+        """Return the scores and the pairs per second; `model` must not be wrapped in DDP."""
+        start = time.perf_counter()
+        local_rows = self.rows[ranks.rank() :: ranks.world_size()]
         was_training = model.training
         model.eval()
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            judged = self.judge(model, mine, phase)
+            judged = self.judge(model, local_rows, phase)
         model.train(was_training)
-        gathered = [pair for part in ranks.gather(judged) for pair in part]
+        gathered = [labels for part in ranks.gather(judged) for labels in part]
         scores = ranks.from_main(score(gathered) if ranks.is_main() else None)
-        return dict(scores), len(self.rows) / (time.perf_counter() - began)
+        return dict(scores), len(self.rows) / (time.perf_counter() - start)
 
     def judge(self, model: Any, rows: Sequence[dict[str, Any]], phase: str) -> list[tuple[int, int]]:
-        """(predicted, expected) for each row; rows of like length share a batch."""
+        """Return the predicted and the expected label of each row; rows in a batch have similar lengths."""
         ordered = sorted(rows, key=lambda row: len(row["input_ids"]))
         starts = range(0, len(ordered), self.batch_size)
         progress = Progress(phase, len(starts))
@@ -51,7 +58,7 @@ class Judge:
 
 
 def score(judged: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """GLUE's figures for MRPC: F1 is that of label 1."""
+    """Return the scores that GLUE defines for MRPC; F1 is that of label 1."""
     # Slow to import, and only rank 0 needs it.
     from torchmetrics.functional.classification import binary_accuracy, binary_f1_score
 

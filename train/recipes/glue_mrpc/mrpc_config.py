@@ -1,4 +1,4 @@
-"""The command line."""
+"""Parse the command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ class Config:
 
 
 def parse_arguments(argv: list[str]) -> Config:
-    """Raises ArgumentError for anything that can be seen before reading a file."""
+    """Parse and check the arguments, as far as is possible without reading a file.
+
+    Raises:
+        ArgumentError: if an argument is unknown or invalid.
+    """
     model, data, loop = parse(argv, (ModelArguments, PairArguments, MrpcArguments))
     config = Config(model=model, data=data, loop=loop)
     check_requirements(requirements(config))

@@ -1,4 +1,4 @@
-"""Pairs of sentences with a label: from TSV files or from the hub, as text and as tokens."""
+"""Load and tokenize labelled pairs of sentences from TSV files or from the hub."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mrpc_config import PairArguments
 from orch_training.errors import RecipeError
 from orch_training.hub import hub_rows
 
-# Our columns, and those of the files that Microsoft and GLUE give out.
+# The columns of this recipe, and those of the files that Microsoft and GLUE distribute.
 COLUMNS = (("label", "sentence1", "sentence2"), ("Quality", "#1 String", "#2 String"))
-LENGTH_MULTIPLE = 16  # few different shapes need less memory
+LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """`label`: 1 if the second sentence says what the first one does, else 0."""
+    """Two sentences, with label 1 if they mean the same and 0 otherwise."""
 
     label: int
     sentence1: str
@@ -27,7 +27,7 @@ class Pair:
 
 
 def load_pairs(args: PairArguments, split: str) -> list[Pair]:
-    """`split`: train or validation."""
+    """Load the pairs of a split: `train` or `validation`."""
     if args.dataset_name:
         rows = hub_rows(args.dataset_name, args.dataset_config_name, split)
         return [pair_of(row, COLUMNS[0], f"{args.dataset_name} ({split})") for row in rows]
@@ -35,41 +35,53 @@ def load_pairs(args: PairArguments, split: str) -> list[Pair]:
 
 
 def read_tsv(path: Path) -> list[Pair]:
-    """Fields are not quoted: a quotation mark is part of its sentence, as in MRPC."""
+    """Read pairs from a TSV file without quoting.
+
+    A quotation mark is part of its sentence, as in MRPC.
+
+    Raises:
+        RecipeError: if the file cannot be read, or a line is invalid.
+    """
     try:
         header, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}.") from error
     names = header.split("\t")
-    columns = next((known for known in COLUMNS if set(known) <= set(names)), None)
+    columns = next((expected_columns for expected_columns in COLUMNS if set(expected_columns) <= set(names)), None)
     if columns is None:
         raise RecipeError(f"{path}, line 1: expected the columns {', '.join(COLUMNS[0])}.")
-    pairs = []
+    sentence_pairs = []
     for number, line in enumerate(lines, start=2):
         fields = line.split("\t")
         if len(fields) != len(names):
             raise RecipeError(f"{path}, line {number}: {len(fields)} fields, not {len(names)}.")
         row = dict(zip(names, fields, strict=True))
-        pairs.append(pair_of(row, columns, f"{path}, line {number}"))
-    if not pairs:
+        sentence_pairs.append(pair_of(row, columns, f"{path}, line {number}"))
+    if not sentence_pairs:
         raise RecipeError(f"{path} has no pairs.")
-    return pairs
+    return sentence_pairs
 
 
-def pair_of(row: Mapping[str, Any], columns: Sequence[str], where: str) -> Pair:
+def pair_of(row: Mapping[str, Any], columns: Sequence[str], location: str) -> Pair:
     label, first, second = (row.get(name) for name in columns)
     if str(label) not in ("0", "1"):
-        raise RecipeError(f"{where}: the label is {label!r}, not 0 or 1.")
+        raise RecipeError(f"{location}: the label is {label!r}, not 0 or 1.")
     if not first or not second:
-        raise RecipeError(f"{where}: a sentence is missing.")
+        raise RecipeError(f"{location}: a sentence is missing.")
     return Pair(label=int(str(label)), sentence1=str(first), sentence2=str(second))
 
 
-def tokenized(pairs: Sequence[Pair], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
     rows = tokenizer(
-        [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs], truncation=True, max_length=max_length
+        [sentence_pair.sentence1 for sentence_pair in sentence_pairs],
+        [sentence_pair.sentence2 for sentence_pair in sentence_pairs],
+        truncation=True,
+        max_length=max_length,
     )
-    return [{**{name: rows[name][index] for name in rows}, "labels": pair.label} for index, pair in enumerate(pairs)]
+    return [
+        {**{name: rows[name][index] for name in rows}, "labels": sentence_pair.label}
+        for index, sentence_pair in enumerate(sentence_pairs)
+    ]
 
 
 class Collator:

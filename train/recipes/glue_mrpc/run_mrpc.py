@@ -1,6 +1,6 @@
-"""Fine-tunes a model to tell whether two sentences say the same, on one rank or on many.
+"""Fine-tune a model to detect paraphrases, on one or more ranks.
 
-In the manner of accelerate's nlp_example: Accelerator, AdamW, a linear schedule with warm-up.
+Follows accelerate's nlp_example: Accelerator, AdamW, a linear schedule with warm-up.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def run(config: Config) -> None:
-    # ranks: those that are joined already, or accelerate joins them
+    # ranks: accelerate joins them here unless they have joined already
     loop, output_dir = config.loop, Path(config.loop.output_dir)
     ipex.configure(loop.use_ipex)
     loop.optim = optimizer_for(loop.optim, loop.use_ipex)
@@ -90,7 +90,7 @@ def run(config: Config) -> None:
 
 
 def load_rows(config: Config, tokenizer: Any, length: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What to train on and what to evaluate, as tokens."""
+    """Load the rows to train on and those to evaluate, as tokens."""
     train = load_pairs(config.data, "train") if config.loop.do_train else []
     validation = load_pairs(config.data, "validation") if config.loop.do_eval else []
     return (
@@ -100,12 +100,12 @@ def load_rows(config: Config, tokenizer: Any, length: int) -> tuple[list[dict[st
 
 
 def scores_before(model: Any, judge: Judge, output_dir: Path, resume: str | None) -> dict[str, float]:
-    """Of the untrained model; a run that goes on from a checkpoint has them on file."""
+    """Return the scores of the untrained model; a resumed run reads them from its file."""
     file = output_dir / "before.json"
-    goes_on = resume != "none" and file.is_file() and bool(checkpoint.list_checkpoints(output_dir))
-    known = ranks.from_main(checkpoint.read_json(file) if goes_on else None)
-    if known is not None:
-        return dict(known)
+    resumed = resume != "none" and file.is_file() and bool(checkpoint.list_checkpoints(output_dir))
+    recorded_scores = ranks.from_main(checkpoint.read_json(file) if resumed else None)
+    if recorded_scores is not None:
+        return dict(recorded_scores)
     scores, _ = judge.scores(model, "evaluate before")
     ranks.note("before training: accuracy {accuracy:.2f}, F1 {f1:.2f}".format(**scores))
     if ranks.is_main():
@@ -114,7 +114,7 @@ def scores_before(model: Any, judge: Judge, output_dir: Path, resume: str | None
 
 
 class Training:
-    """The loop, with what it needs to go on from any of its checkpoints."""
+    """The training loop and the state to resume it from any of its checkpoints."""
 
     def __init__(
         self,
@@ -136,12 +136,12 @@ class Training:
         grouping = Grouping(lengths, self.dealing.batch.size) if args.length_grouping else None
         self.order = EpochSampler(len(rows), args.seed, grouping)
         self.micros = Micros(self.order, self.dealing, ranks.rank())
-        # A generator of its own, or each epoch's start takes from what dropout takes from.
+        # With a separate generator, the start of an epoch does not change the dropout masks.
         self.loader = loader(rows, self.micros, collate, generator=torch.Generator())
         self.steps_per_epoch = self.micros.steps
         self.steps = args.max_steps or args.num_train_epochs * self.steps_per_epoch
         optimizer = adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay)
-        # Not prepared: accelerate would step it once per rank.
+        # The schedule is not prepared by accelerate, which would step it once per rank.
         self.schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_steps, self.steps)
         self.snapshots = Snapshots(
             output_dir=output_dir,
@@ -156,9 +156,9 @@ class Training:
         ipex.check()
 
     def run(self) -> dict[str, Any]:
-        """Trains the model in place; -> speed, steps and the last loss."""
+        """Train the model in place and return the speed, the steps and the last loss."""
         args = self.args
-        # All ranks would drop the same units for different pairs if they had the same seed.
+        # With equal seeds, all ranks would drop the same units for different pairs.
         set_seed(args.seed + ranks.rank())
         if self.start:
             self.snapshots.load(self.start)
@@ -173,7 +173,7 @@ class Training:
         return course.summary(step)
 
     def epoch(self, step: int, course: Course) -> int:
-        """What is left of an epoch; -> the step after it."""
+        """Train the remaining steps of an epoch and return the last step."""
         self.order.epoch, self.micros.first = divmod(step, self.steps_per_epoch)
         losses: list[float] = []
         for number, micro in enumerate(self.loader, start=1):
@@ -189,7 +189,7 @@ class Training:
         return step
 
     def learn(self, micro: dict[str, Any], *, last: bool) -> float:
-        """Gradients travel once per step, after its `last` micro batch."""
+        """Train on a micro batch; synchronize gradients and update after the `last` one of a step."""
         weight = micro.pop(WEIGHT)
         with contextlib.nullcontext() if last else self.accelerator.no_sync(self.model):
             loss = weighted(self.model(**micro).loss, weight)
@@ -202,13 +202,13 @@ class Training:
         return float(loss.detach())
 
     def after_step(self, step: int, losses: Sequence[float], course: Course) -> bool:
-        """Metrics and checkpoint where they are due; -> whether metrics were."""
-        rate = self.schedule.get_last_lr()[0]  # of the step that was made
+        """Log metrics and save a checkpoint if they are due; return whether metrics were logged."""
+        rate = self.schedule.get_last_lr()[0]  # of the completed step
         self.schedule.step()
         last = step >= self.steps
-        makes_room = preemption.requested() and not last
+        preempted = preemption.requested() and not last
         due = bool(self.args.save_steps) and (last or step % self.args.save_steps == 0)
-        saves = due or makes_room
+        saves = due or preempted
         epoch_ends = step % self.steps_per_epoch == 0
         logs = saves or last or epoch_ends or step % self.args.logging_steps == 0
         if logs:
@@ -219,7 +219,7 @@ class Training:
             self.local_steps.average_weights()
         if saves:
             self.snapshots.save(step, self.steps)
-        if makes_room:
+        if preempted:
             preemption.end(step)
         return logs
 
