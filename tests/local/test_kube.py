@@ -212,7 +212,7 @@ def test_a_refusal_is_reported_once_for_all_random_names_of_pods(api: Api, orch:
                 "message": quota,
             },
         )
-        assert watch.look() is None
+        assert watch.poll_job() is None
     assert watch.follower.items.qsize() == 2
 
 
@@ -275,7 +275,7 @@ def test_the_first_rank_that_failed_is_named_across_dropped_streams(api: Api, or
                 "phase": "Failed",
                 "containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}],
             },
-            "memory ran out (killed for memory (OOMKilled): the pod's limit is 8Gi)",
+            "memory ran out (killed because of its memory use (OOMKilled): the pod's limit is 8Gi)",
         ),
         (
             {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."},
@@ -286,7 +286,7 @@ def test_the_first_rank_that_failed_is_named_across_dropped_streams(api: Api, or
                 "phase": "Failed",
                 "conditions": [{"type": "DisruptionTarget", "status": "True", "message": "Preempted by another pod"}],
             },
-            "worker-0: taken away by the cluster: Preempted by another pod",
+            "worker-0: ended by the cluster: Preempted by another pod",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_a_token_that_expires_is_said_and_the_run_is_left_alone(
     api.fail("GET", "pytorchjobs", 401, 9999)
     with pytest.raises(ExecuteError, match="does not know you") as caught:
         list(watch.events())
-    assert "The run goes on" in caught.value.message
+    assert "The run continues" in caught.value.message
     assert "log in again" in caught.value.hint
     assert f"orch attach {run}" in caught.value.hint
     assert api.names("pytorchjobs") == [job]

@@ -68,11 +68,11 @@ def test_a_pod_without_a_node_is_no_fault_of_the_image(api: Api, monkeypatch: py
 
 
 def test_waiting_ends_also_if_the_reasons_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = itertools.cycle(["cannot be made: no space", "FailedCreatePodSandBox: no network"])
+    texts = itertools.cycle(["cannot be created: no space", "FailedCreatePodSandBox: no network"])
     monkeypatch.setattr(image_probe, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(image_probe, "PULL_SECONDS", 0.5)
     monkeypatch.setattr(
-        image_probe, "pod_state", lambda pod, events: PodState(pod="p", node="p", state="waiting", words=next(texts))
+        image_probe, "pod_state", lambda pod, events: PodState(pod="p", node="p", state="waiting", reason=next(texts))
     )
     cluster = SimpleNamespace(get=lambda path: {}, events_of=lambda name: [])
     finding = image_probe.await_pull(cluster, "pods/p", SETTINGS, lambda line: None)  # type: ignore[arg-type]

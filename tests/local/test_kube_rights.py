@@ -172,7 +172,7 @@ def test_a_job_without_a_workload_is_reported_unless_it_is_suspended(
     folder = tmp_path / "runs" / run
     monkeypatch.setattr(watch, "UNSEEN_SECONDS", -1.0)
     following = KubeWatch(store.load(folder).record, folder, print, client_of(api.url))
-    assert following.look() is None
+    assert following.poll_job() is None
     texts = [item.text for item in following.follower.items.queue]  # type: ignore[union-attr]
     assert any("queue team-a has no effect: Kueue has made no Workload" in one for one in texts) is reported
 

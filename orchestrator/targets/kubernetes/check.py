@@ -52,7 +52,7 @@ def check(
     yield from findings.kinds_findings(served, request.launcher)
     if request.launcher is None:
         yield findings.default_finding(served)
-    launchers = findings.in_question(served, request.launcher)
+    launchers = findings.relevant_launchers(served, request.launcher)
     needed = [
         *rights.RIGHTS,
         *(right for launcher in launchers for right in rights.rights_for(KINDS[launcher])),

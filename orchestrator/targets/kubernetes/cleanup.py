@@ -20,34 +20,37 @@ from orchestrator.targets.kubernetes.installed_kinds import serves
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.objects import STOPPED, await_gone, delete_objects, pods_of
-from orchestrator.targets.kubernetes.status import JobState, ended_at, node_of, pod_state, seconds
+from orchestrator.targets.kubernetes.status import JobState, created_at, ended_at, node_of, pod_state
 from orchestrator.targets.kubernetes.watch import KubeWatch
 
-TELL_SECONDS = 5.0
+MARK_SECONDS = 5.0
 
 
 def stop(watch: KubeWatch) -> CleanupReport:
-    """Delete the run's job and objects; what its pods have said is kept here first."""
+    """Copy the logs of a run's pods, then delete its job and its other objects.
+
+    Raises:
+        ExecuteError: if the job cannot be deleted.
+    """
     began = time.monotonic()
     cluster, run_id = watch.cluster, watch.record.run_id
-    missed = keep_what_was_said(watch)
-    found = [pod_state(pod) for pod in pods_of(cluster, run_id)]
-    pods = [pod.pod for pod in found]
-    with marked(watch.folder / STOPPED):  # whoever follows the run sees its pods end
-        tell_pods(watch, [pod.pod for pod in found if pod.state == "running"])
-        delete_objects(cluster, watch.at, run_id)
-    left = await_gone(cluster, run_id)
-    watch.finish_with(JobState(state="failed"))
+    errors = copy_logs(watch)
+    states = [pod_state(pod) for pod in pods_of(cluster, run_id)]
+    with marked(watch.folder / STOPPED):  # for commands that watch the run
+        mark_volume(watch, [pod.pod for pod in states if pod.state == "running"])
+        delete_objects(cluster, watch.location, run_id)
+    remaining = await_gone(cluster, run_id)
+    watch.write_outcome(JobState(state="failed"))
     return CleanupReport(
         run_id=run_id,
         seconds=round(time.monotonic() - began, 2),
-        nodes=tuple(node_cleanup(pod, left, missed.get(node_of(pod))) for pod in pods),
+        nodes=tuple(node_cleanup(state.pod, remaining, errors.get(state.node)) for state in states),
     )
 
 
 @contextmanager
 def marked(mark: Path) -> Iterator[None]:
-    """The mark stays only if all went well."""
+    """Create a file, and delete it again after an error."""
     mark.touch()
     try:
         yield
@@ -56,123 +59,131 @@ def marked(mark: Path) -> Iterator[None]:
         raise
 
 
-def tell_pods(watch: KubeWatch, running: list[str]) -> None:
-    """On the volume, so that no pod takes the kubelet's SIGTERM for one to make room: that would
-    only take longer."""
+def mark_volume(watch: KubeWatch, running: list[str]) -> None:
+    """Mark the run as stopped on its volume, as far as that is possible.
+
+    A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time.
+    """
     mark = f"{watch.record.run_dir}/{files.STOP}"
     for pod in running[:1]:
         remote = PodExec(watch.cluster, pod)
         with suppress(OrchError):
-            remote.capture(("touch", "--", mark), seconds=TELL_SECONDS)
+            remote.capture(("touch", "--", mark), seconds=MARK_SECONDS)
 
 
-def keep_what_was_said(watch: KubeWatch) -> dict[str, ExecuteError]:
-    """-> node -> why its log could not be kept. A run that was done stays done."""
+def copy_logs(watch: KubeWatch) -> dict[str, ExecuteError]:
+    """Copy the logs, and the outcome if the run is done; return the errors by node."""
     if (watch.folder / files.OUTCOME).exists():
         return {}
-    missed = watch.catch_up()
-    found = watch.look()
-    if found is not None and found.state == "done":
-        watch.finish_with(found)
-    return missed
+    errors = watch.catch_up()
+    state = watch.poll_job()
+    if state is not None and state.state == "done":
+        watch.write_outcome(state)
+    return errors
 
 
-def node_cleanup(pod: str, left: list[str], missed: ExecuteError | None) -> NodeCleanup:
-    there = pod in left
+def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> NodeCleanup:
+    remains = pod in remaining
     return NodeCleanup(
         node=node_of(pod),
-        state="left" if there else "clean",
-        ended=() if there else (f"pod {pod}",),
-        left=(f"pod {pod} is still ending",) if there else (),
+        state="left" if remains else "clean",
+        ended=() if remains else (f"pod {pod}",),
+        left=(f"pod {pod} is still ending",) if remains else (),
         segments=(),
-        problem=f"its log could not be kept: {missed.message}" if missed else "",
+        problem=f"its log could not be copied: {error.message}" if error else "",
     )
 
 
-NEW_SECONDS = 600.0  # younger ones may belong to a run that is just being started
+NEW_SECONDS = 600.0  # younger objects may belong to a run that is being started
 
 
 def clean(cluster: Kube, *, look: bool) -> CleanupReport:
-    """Delete them; with `look`, only tell of them. A run that has its job is never touched."""
+    """Delete leftovers, or only list them; keep everything of a run that has its job.
+
+    Leftovers are objects of runs whose job is gone, pods that read volumes, and expired jobs.
+    """
     began = time.monotonic()
-    found = list(leftovers(cluster))
+    objects = list(leftovers(cluster))
     if not look:
-        for one in found:
-            remove(cluster, one)
-    told = tuple(described(one) for one in found)
+        for leftover in objects:
+            remove(cluster, leftover)
+    descriptions = tuple(
+        f"{run_of(leftover)}: {leftover['kind']} {leftover['metadata']['name']}" for leftover in objects
+    )
     node = NodeCleanup(
         node=cluster.namespace,
-        state="left" if look and told else "clean",
-        ended=() if look else told,
-        left=told if look else (),
+        state="left" if look and descriptions else "clean",
+        ended=() if look else descriptions,
+        left=descriptions if look else (),
         segments=(),
         problem="",
     )
     return CleanupReport(run_id="", seconds=round(time.monotonic() - began, 2), nodes=(node,))
 
 
-def remove(cluster: Kube, one: Object) -> None:
-    cluster.delete(f"{cluster.path_of(one)}/{one['metadata']['name']}", one["metadata"]["uid"])
+def remove(cluster: Kube, leftover: Object) -> None:
+    metadata = leftover["metadata"]
+    cluster.delete(f"{cluster.path_of(leftover)}/{metadata['name']}", metadata["uid"])
 
 
 def remove_expired(cluster: Kube) -> None:
-    """Jobs whose time is over; whoever starts a run may not be allowed to, which is no error."""
+    """Delete jobs whose time to live has passed, as far as the user may."""
     for kind in KINDS.values():
         with contextlib.suppress(OrchError):
-            for one in filter(is_expired, jobs_of(cluster, kind)):
-                remove(cluster, one)
+            for job in filter(is_expired, jobs_of(cluster, kind)):
+                remove(cluster, job)
 
 
 def leftovers(cluster: Kube) -> Iterator[Object]:
-    """What a job owns goes with it by itself."""
+    """Yield all leftovers; Kubernetes itself deletes what a deleted job owns."""
     jobs = [job for kind in KINDS.values() for job in jobs_of(cluster, kind)]
     yield from filter(is_expired, jobs)
     living = {run_of(job) for job in jobs}
     for kind in ("Pod", "ConfigMap", "Service"):
-        for one in labelled(cluster, kind):
-            ended = kind == "Pod" and pod_state(one).state in ("done", "failed")
-            alone = run_of(one) not in living or ended
-            if alone and not one["metadata"].get("ownerReferences") and age(one) > NEW_SECONDS:
-                yield {**one, "kind": kind}
+        for item in labelled(cluster, kind):
+            has_ended = kind == "Pod" and pod_state(item).state in ("done", "failed")
+            is_unused = run_of(item) not in living or has_ended
+            if is_unused and not item["metadata"].get("ownerReferences") and age(item) > NEW_SECONDS:
+                yield {**item, "kind": kind}
 
 
 def labelled(cluster: Kube, kind: str) -> list[Object]:
     try:
         return cluster.objects(kind, names.selector())
     except Refused:
-        if kind == "Service":  # only runs with --launcher job have them, and need the right
+        if kind == "Service":  # only runs with --launcher job have services, and need the right
             return []
         raise
 
 
 def jobs_of(cluster: Kube, kind: Kind) -> list[Object]:
-    """All jobs of orch's of a kind in the namespace."""
+    """Return the jobs of a kind that orch has created in the namespace."""
     try:
         return cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())
-    except NotThere:  # this cluster does not have such jobs
+    except NotThere:  # the cluster has no such kind
         return []
     except Refused:
         if kind.launcher != "job" and serves(cluster, kind.launcher):
             raise
-        return []  # rights come before what there is; or whoever may not list them has none
+        return []  # the API checks rights before it reports that a kind is missing
 
 
 def is_expired(job: Object) -> bool:
-    """Whether it has ended, and its time to live after that is over."""
+    """Return whether a job has ended and its time to live has passed."""
     ttl = (job["metadata"].get("annotations") or {}).get(names.TTL, "")
     ended = ended_at(job)
     return ended is not None and str(ttl).isdecimal() and time.time() - ended >= int(ttl)
 
 
-def run_of(one: Object) -> str:
-    return str(one["metadata"]["labels"][names.RUN])
+def run_of(item: Object) -> str:
+    return str(item["metadata"]["labels"][names.RUN])
 
 
-def age(one: Object) -> float:
-    """Seconds since it was made."""
-    made = seconds(one["metadata"].get("creationTimestamp"))
-    return 0.0 if made is None else time.time() - made
+def describe(leftover: Object) -> str:
+    return f"{run_of(leftover)}: {leftover['kind']} {leftover['metadata']['name']}"
 
 
-def described(one: Object) -> str:
-    return f"{run_of(one)}: {one['kind']} {one['metadata']['name']}"
+def age(item: Object) -> float:
+    """Return the seconds since an object was created."""
+    created = created_at(item)
+    return 0.0 if created is None else time.time() - created

@@ -1,4 +1,4 @@
-"""Everything that is decided of a run on Kubernetes before its objects are written. Pure."""
+"""All decisions about a run on Kubernetes that are made before its objects are created."""
 
 from __future__ import annotations
 
@@ -23,34 +23,31 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 
 TORCHRUN_ONLY = ("pytorchjob", "job")
 ELASTIC = "pytorchjob"
-MOST_PODS = 5000
-MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # as --mpi says it -> as the operators do
+MAX_PODS = 5000
+MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # value of --mpi -> value of the operators' field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a request names, as read from files. `settings`: those of --set; `kube`: of the pods;
-    `installed`: what the cluster has, asked where the request leaves the launcher open; `patch`:
-    the user's changes to the objects."""
+    """The files that a request names, after they are read."""
 
     recipe: Recipe
     stack: Stack
     kube: KubeSettings
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    installed: Installed = field(default_factory=Installed)
-    patch: tuple[Operation, ...] = ()
+    settings: Mapping[str, Value] = field(default_factory=dict)  # of --set
+    installed: Installed = field(default_factory=Installed)  # queried unless the request has a launcher
+    patch: tuple[Operation, ...] = ()  # of --k8s-patch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A request with nothing left open. `mpi`: as the operators name it, None for torchrun;
-    `least`: with how few pods the run may go on."""
+    """A request with all decisions made."""
 
     kube: KubeSettings
     launcher: Choice[str]
-    mpi: str | None
+    mpi: str | None  # the operators' value, or None for torchrun
     layout: Choice[Layout]
-    least: int
+    min_nodes: int  # pods with which the run may continue
     stack: Choice[Stack]
     backend: Choice[Backend]
     precision: Choice[str]
@@ -59,7 +56,12 @@ class Resolved:
 
 
 def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
-    """Raises PlanError, RequestError."""
+    """Make all decisions about a request.
+
+    Raises:
+        PlanError: if the request cannot be fulfilled.
+        RequestError: if it is malformed.
+    """
     check_numbers(request)
     kube = with_flags(request, inputs.kube)
     kube.check()
@@ -73,7 +75,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         launcher=launcher,
         mpi=mpi,
         layout=layout,
-        least=least_nodes(inputs.recipe, request, kube, len(layout.value.nodes), name),
+        min_nodes=choose_min_nodes(inputs.recipe, request, kube, len(layout.value.nodes), name),
         stack=stack,
         backend=backend,
         precision=precision,
@@ -85,23 +87,29 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
 
 
 def check_numbers(request: TrainRequest) -> None:
-    """Raises PlanError for numbers that cannot be."""
-    if not (request.nodes or "").isdigit() or not 1 <= int(request.nodes or 0) <= MOST_PODS:
+    """Raise PlanError for numbers that are out of range."""
+    if not (request.nodes or "").isdigit() or not 1 <= int(request.nodes or 0) <= MAX_PODS:
         raise PlanError(
             f"--on k8s needs the number of pods: --nodes {request.nodes or 'is not given'}.",
-            hint="--nodes 4: four pods of --ppn ranks each.",
+            hint="Example: --nodes 4 starts four pods of --ppn ranks each.",
         )
     if min(request.stall_timeout, request.max_restarts) < 0:
-        raise PlanError("--stall-timeout and --max-restarts are 0 or more.")
+        raise PlanError(
+            f"--stall-timeout {request.stall_timeout} and --max-restarts {request.max_restarts} must be 0 or more."
+        )
 
 
 def with_flags(request: TrainRequest, kube: KubeSettings) -> KubeSettings:
-    """The settings, in which flags that all targets have win over the file. Raises PlanError."""
+    """Return the settings with the options of all targets, which override the file.
+
+    Raises:
+        PlanError: if an option is invalid or repeats a setting.
+    """
     if request.mpi is not None:
         if request.mpi not in MPI:
             raise PlanError(
-                f"--mpi {request.mpi}: pods have {' or '.join(MPI)}.",
-                hint="Images of `orch image build` have Intel MPI, or Open MPI.",
+                f"--mpi {request.mpi} is not available in pods.",
+                hint=f"Use {' or '.join(MPI)}; images of `orch image build` have one of them.",
             )
         check_once(request, "--mpi", "mpi")
         kube = replace(kube, mpi=MPI[request.mpi])
@@ -112,52 +120,60 @@ def with_flags(request: TrainRequest, kube: KubeSettings) -> KubeSettings:
 
 
 def check_once(request: TrainRequest, flag: str, name: str) -> None:
-    if any(pair.startswith(f"{name}=") for pair in request.options_of(KubeOptions).k8s):
-        raise PlanError(f"{flag} and --k8s {name} are the same.", hint="Leave one of them out.")
+    if any(assignment.startswith(f"{name}=") for assignment in request.options_of(KubeOptions).k8s):
+        raise PlanError(f"{flag} and --k8s {name} set the same value.", hint="Use only one of them.")
 
 
-def choose_launcher(asked: str | None, kube: KubeSettings, installed: Installed) -> tuple[Choice[str], str | None]:
-    """The kind of the job, and the MPI that starts its ranks, if it is one. Raises PlanError."""
-    if asked is not None and asked not in KINDS:
-        raise PlanError(f"--launcher {asked} does not run on Kubernetes.", hint=did_you_mean(asked, KINDS))
-    if kube.mpi and (asked is None or asked in TORCHRUN_ONLY):
-        which = f"of a {KINDS[asked].kind}" if asked else "unless --launcher is given"
+def choose_launcher(requested: str | None, kube: KubeSettings, installed: Installed) -> tuple[Choice[str], str | None]:
+    """Return the kind of the job, and the MPI that starts its ranks, or None for torchrun.
+
+    Raises:
+        PlanError: if they do not fit each other.
+    """
+    if requested is not None and requested not in KINDS:
+        raise PlanError(f"--launcher {requested} does not run on Kubernetes.", hint=did_you_mean(requested, KINDS))
+    if kube.mpi and (requested is None or requested in TORCHRUN_ONLY):
+        condition = f"of a {KINDS[requested].kind}" if requested else "unless --launcher is given"
         raise PlanError(
-            f"mpi {kube.mpi}: torchrun starts the ranks {which}.",
-            hint="--launcher mpijob has MPI; or leave --mpi (and mpi of orch-k8s.toml) out.",
+            f"mpi {kube.mpi} has no effect: torchrun starts the ranks {condition}.",
+            hint="Use --launcher mpijob, or remove --mpi (and mpi in orch-k8s.toml).",
         )
-    found = Choice(asked) if asked else default_kind(installed, elastic=kube.min_nodes is not None)
-    kind = KINDS[found.value]
-    mpi = kube.mpi or (MPI["intel"] if found.value == "mpijob" else None)
-    told = Decision(
+    choice = Choice(requested) if requested else default_kind(installed, elastic=kube.min_nodes is not None)
+    kind = KINDS[choice.value]
+    mpi = kube.mpi or (MPI["intel"] if choice.value == "mpijob" else None)
+    decision = Decision(
         topic="launcher",
         value=f"{kind.kind} {kind.group}/{kind.version}",
-        reason="; ".join([f"{mpi} MPI" if mpi else "torchrun", *(d.reason for d in found.decisions)]),
+        reason="; ".join([f"{mpi} MPI" if mpi else "torchrun", *(d.reason for d in choice.decisions)]),
     )
-    return Choice(found.value, (told,)), mpi
+    return Choice(choice.value, (decision,)), mpi
 
 
 def choose_stack(request: TrainRequest, inputs: Inputs, *, hydra: bool) -> tuple[Choice[Stack], Choice[Backend]]:
-    """Raises PlanError. Which of it the image has, only the pods will know."""
+    """Return the stack and the backend; the pods check whether the image has them.
+
+    Raises:
+        PlanError: if the recipe or the backend does not fit the stack.
+    """
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
     checks.check_script_arguments(request.script_args, inputs.stack)
-    chosen = launch.choose_backend(inputs.stack, (), request.backend, {})
-    backend = for_pods(chosen, hydra=hydra)
-    return checks.fit_stack(inputs.stack, chosen, ()), launch.explain_backend(backend)
+    backend = launch.choose_backend(inputs.stack, (), request.backend, {})
+    pod_backend = with_transport(backend, hydra=hydra)
+    return checks.fit_stack(inputs.stack, backend, ()), launch.explain_backend(pod_backend)
 
 
-def for_pods(backend: Backend, *, hydra: bool) -> Backend:
-    """Under torchrun and Open MPI there is no hydra: oneCCL talks over libfabric itself."""
+def with_transport(backend: Backend, *, hydra: bool) -> Backend:
+    """Return the backend with the transport of oneCCL, which uses libfabric itself without hydra."""
     if backend.name != "ccl":
         return backend
-    way = "mpi" if hydra else "ofi"
-    env = dict(backend.env) | dict(TRANSPORTS[way])
-    words = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[way]}"
-    return replace(backend, summary=words, env=tuple(env.items()))
+    transport = "mpi" if hydra else "ofi"
+    env = dict(backend.env) | dict(TRANSPORTS[transport])
+    summary = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[transport]}"
+    return replace(backend, summary=summary, env=tuple(env.items()))
 
 
 def pods_precision(recipe: Recipe, request: TrainRequest, resume: Resume | None) -> Choice[str]:
-    """Return the precision, with what pods without BF16 instructions will do."""
+    """Return the precision, and how pods without BF16 instructions handle it."""
     precision = choose_precision(recipe, (), request, resume)
     if precision.value != "bf16":
         return precision
@@ -169,41 +185,45 @@ def pods_precision(recipe: Recipe, request: TrainRequest, resume: Resume | None)
 
 
 def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> Choice[Layout]:
-    """Equal shares of each pod's CPUs; which CPUs these are, only the pod will know."""
+    """Return the layout, with an equal share of its pod's CPUs for each rank."""
     nodes, ppn = int(request.nodes or 1), 1 if request.ppn is None else request.ppn
     if ppn < 1 or (ppn > kube.cpus and not kube.share_cores):
         raise PlanError(
             f"--ppn {ppn}, but a pod has {plain(kube.cpus)} CPUs.",
-            hint=f"--k8s cpu={max(ppn, 1)} or more, or fewer ranks with --ppn. On a small test "
-            "cluster --k8s share_cores=true lets ranks share cores.",
+            hint=f"Use --k8s cpu={max(ppn, 1)} or more, or a smaller --ppn. On a small test "
+            "cluster, --k8s share_cores=true lets ranks share cores.",
         )
     word = "node" if launcher == "trainjob" else "worker"
     threads = max(1, int(kube.cpus // ppn))
     layout = uniform_layout(prefix=word, nodes=nodes, ppn=ppn, threads=threads)
-    return Choice(layout, tell_pods(layout, kube))
+    return Choice(layout, describe_pods(layout, kube))
 
 
-def least_nodes(recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int, name: str) -> int:
-    """How few pods an elastic run goes on with. Raises PlanError."""
+def choose_min_nodes(recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int, name: str) -> int:
+    """Return the number of pods with which an elastic run may continue.
+
+    Raises:
+        PlanError: if the run cannot continue with fewer pods.
+    """
     least = kube.min_nodes
     if least is None:
         return nodes
     if name != ELASTIC:
         raise PlanError(
-            f"min_nodes = {least}: only a PyTorchJob goes on with fewer pods.",
-            hint=f"Leave --min-nodes and min_nodes out, or --launcher {name}.",
+            f"min_nodes = {least}: only a PyTorchJob continues with fewer pods.",
+            hint=f"Remove --min-nodes and min_nodes, or --launcher {name}.",
         )
     if not 1 <= least <= nodes:
-        raise PlanError(f"min_nodes = {least}, but --nodes is {nodes}.", hint=f"It is 1 to {nodes}.")
+        raise PlanError(f"min_nodes = {least}, but --nodes is {nodes}.", hint=f"Use 1 to {nodes}.")
     if not (recipe.elastic or recipe.own_script):
         raise PlanError(
             f"min_nodes: recipe '{recipe.name}' needs all of its ranks.",
-            hint="Leave --min-nodes and min_nodes out; `elastic = true` in a recipe.toml of your "
-            "own says that it goes on with fewer.",
+            hint="Remove --min-nodes and min_nodes, or set `elastic = true` in your own recipe.toml "
+            "if the recipe can continue with fewer ranks.",
         )
     if not request.max_restarts:
         raise PlanError(
-            "min_nodes without --max-restarts: a run goes on with fewer pods by starting again.",
+            "min_nodes needs --max-restarts: a run continues with fewer pods by restarting.",
             hint="Add --max-restarts 1 or more.",
         )
     return least
@@ -215,18 +235,19 @@ def describe_cores(kube: KubeSettings, *, ppn: int) -> str:
         return "ranks share cores, which is slow"
     if kube.cpus.denominator == 1:
         return "guaranteed"
-    return "guaranteed, but no whole cores: they are never its own"
+    return "guaranteed, but not whole cores, which are never exclusive"
 
 
-def tell_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
+def describe_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
+    """Return the decisions about the pods, their image, volume and ranks."""
     size = f"{kube.cpu} CPUs, {kube.memory}"
-    why = describe_cores(kube, ppn=layout.places[0].local_world_size)
+    cores = describe_cores(kube, ppn=layout.places[0].local_world_size)
     labels = ", ".join([*(f"{key}={value}" for key, value in kube.node_selector.items()), *kube.node_affinity])
     return (
         Decision(
             topic="pods",
             value=f"{len(layout.nodes)}, each with {size}",
-            reason=f"{why}; on nodes with {labels}" if labels else why,
+            reason=f"{cores}; on nodes with {labels}" if labels else cores,
         ),
         Decision(topic="image", value=kube.image),
         Decision(
@@ -245,7 +266,12 @@ def tell_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
 def training_of(
     request: TrainRequest, inputs: Inputs, stack: Stack, backend: Backend, *, precision: str, layout: Layout
 ) -> Training:
-    """Raises PlanError, RequestError."""
+    """Return the training that each rank runs.
+
+    Raises:
+        PlanError: if the recipe does not support --ipex.
+        RequestError: if a setting is invalid.
+    """
     recipe = inputs.recipe
     if request.ipex:
         checks.check_ipex(recipe, stack, precision=precision, ranks=layout.world_size)

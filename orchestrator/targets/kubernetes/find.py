@@ -1,4 +1,4 @@
-"""Runs that a Kubernetes cluster knows, whoever started them."""
+"""Find and list the runs that a Kubernetes cluster has recorded, whoever started them."""
 
 from __future__ import annotations
 
@@ -28,83 +28,92 @@ from orchestrator.targets.kubernetes.trusted_record import trusted_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a namespace says: the records of its runs, oldest first; run id -> why its record is
-    shown, but not followed; those that cannot be read, in words."""
+class NamespaceRuns:
+    """The runs that a namespace has recorded."""
 
     cluster: Kube
-    records: tuple[RunRecord, ...]
-    unfollowed: Mapping[str, OrchError]
-    damaged: tuple[str, ...]
+    records: tuple[RunRecord, ...]  # oldest first
+    distrusted: Mapping[str, OrchError]  # by run id: why a run is listed but cannot be used
+    damaged: tuple[str, ...]  # problems of records that cannot be read
 
 
 def cluster_of(inventory: str) -> Kube:
-    """`k8s`, or `k8s:NAMESPACE`; else as orch-k8s.toml says."""
+    """Connect to the cluster of `k8s` or `k8s:NAMESPACE`, as orch-k8s.toml configures it."""
     settings = kube_settings(None, [])
     namespace = inventory.partition(":")[2] or settings.namespace
     return connect(settings.context, namespace)
 
 
-def ask_cluster(cluster: Kube) -> Asked:
-    """The runs of the namespace, as far as they can be read and followed."""
+def query_runs(cluster: Kube) -> NamespaceRuns:
+    """Read the records of a namespace, and check whether they can be trusted."""
     settings = replace(kube_settings(None, []), context=cluster.context, namespace=cluster.namespace)
-    found: list[RunRecord] = []
-    unfollowed: dict[str, OrchError] = {}
+    records: list[RunRecord] = []
+    distrusted: dict[str, OrchError] = {}
     damaged: list[str] = []
-    for one in cluster.objects("ConfigMap", names.selector()):
-        text = (one.get("data") or {}).get("run.json")
+    for config_map in cluster.objects("ConfigMap", names.selector()):
+        text = (config_map.get("data") or {}).get("run.json")
         if text is None:
             continue
         try:
             record = with_lists(values.loads(text, "run.json"))
         except ProtocolError as error:
-            damaged.append(f"{one['metadata']['name']}: {error}")
+            damaged.append(f"{config_map['metadata']['name']}: {error}")
             continue
         try:
-            record = trusted_record(record, settings, label=one["metadata"]["labels"][names.RUN])
+            record = trusted_record(record, settings, label=config_map["metadata"]["labels"][names.RUN])
         except OrchError as error:
-            unfollowed[record.run_id] = error
-        found.append(record)
-    ordered = sorted(found, key=lambda record: (record.created, record.run_id))
-    return Asked(cluster=cluster, records=tuple(ordered), unfollowed=unfollowed, damaged=tuple(damaged))
+            distrusted[record.run_id] = error
+        records.append(record)
+    ordered = sorted(records, key=lambda record: (record.created, record.run_id))
+    return NamespaceRuns(cluster=cluster, records=tuple(ordered), distrusted=distrusted, damaged=tuple(damaged))
 
 
-def find(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
-    """A run by its id, or `last`; -> its record, and its folder here. Raises OrchError."""
-    asked = ask_cluster(cluster_of(inventory))
-    known = {record.run_id: record for record in asked.records}
-    is_last = name == "last" and known
-    wanted = list(known)[-1] if is_last else store.match_id(name, list(known), f"in {inventory}")
-    if why := asked.unfollowed.get(wanted):
-        raise why
-    folder = base / wanted
+def find_run(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
+    """Return the record and the local folder of a run in a cluster.
+
+    Args:
+        base: the folder of all runs on this machine.
+        name: a run id, or `last` for the newest run.
+        inventory: `k8s` or `k8s:NAMESPACE`.
+
+    Raises:
+        OrchError: if there is no such run, or its record cannot be trusted.
+    """
+    recorded = query_runs(cluster_of(inventory))
+    records = {record.run_id: record for record in recorded.records}
+    is_last = name == "last" and records
+    run_id = list(records)[-1] if is_last else store.match_id(name, list(records), f"in {inventory}")
+    if error := recorded.distrusted.get(run_id):
+        raise error
+    folder = base / run_id
     if not (folder / PLAN).exists():
-        store.keep(known[wanted], folder)
-    with suppress(OrchError):  # one who may only look does not mend
-        adopt(asked.cluster, location_of(known[wanted]), wanted)
-    return known[wanted], folder
+        store.keep(records[run_id], folder)
+    with suppress(OrchError):  # users with read access cannot adopt objects
+        adopt(recorded.cluster, location_of(records[run_id]), run_id)
+    return records[run_id], folder
 
 
 def list_runs(inventory: str) -> Listed:
+    """Return the runs that a namespace has recorded, oldest first."""
     cluster = cluster_of(inventory)
-    asked = ask_cluster(cluster)
+    recorded = query_runs(cluster)
     rows = (
         row_of(
             record,
-            state="unknown" if record.run_id in asked.unfollowed else state_in(cluster, record),
+            state="unknown" if record.run_id in recorded.distrusted else state_in(cluster, record),
             nodes=(host.node for host in record.nodes),
             progress="",
             folder=record.run_dir,
         )
-        for record in asked.records
+        for record in recorded.records
     )
-    damaged = (f"a run is damaged and left out: {words}" for words in asked.damaged)
-    return Listed(rows=tuple(rows), warnings=(*damaged, *(one.message for one in asked.unfollowed.values())))
+    damaged = (f"skipped a damaged run: {problem}" for problem in recorded.damaged)
+    return Listed(rows=tuple(rows), warnings=(*damaged, *(error.message for error in recorded.distrusted.values())))
 
 
 def state_in(cluster: Kube, record: RunRecord) -> str:
-    at = location_of(record)
+    location = location_of(record)
     try:
-        return job_state(cluster.job(at.group, at.version, at.plural, at.job)).state
+        return job_state(cluster.job(location.group, location.version, location.plural, location.job)).state
     except NotThere:
         return "unknown"

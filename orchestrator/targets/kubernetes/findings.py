@@ -1,4 +1,4 @@
-"""What `orch k8s check` asks of a cluster, as values: pure but for the answers it is given."""
+"""The findings of `orch k8s check`, from the objects of the cluster's API."""
 
 from __future__ import annotations
 
@@ -15,69 +15,72 @@ from orchestrator.targets.kubernetes.rights import Right, describe_rules
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 Json = Mapping[str, Any]
-# As Node Feature Discovery labels nodes.
+# Labels that Node Feature Discovery puts on nodes.
 BF16_LABELS = ("feature.node.kubernetes.io/cpu-cpuid.AVX512BF16", "feature.node.kubernetes.io/cpu-cpuid.AMXBF16")
-ROLE = "`orch k8s role | kubectl apply -f -`, by an administrator, makes a Role; bind it to you."
+ROLE = "An administrator creates the Role with `orch k8s role | kubectl apply -f -`, and binds it to you."
 
 PROGRESS_EVENTS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`state`: ok, miss (runs will fail), absent (and not needed), or unknown. `cure`: what to do
-    about a miss."""
+    """The result of one check."""
 
     topic: str
-    state: str
-    words: str
-    cure: str = ""
+    state: str  # ok, miss (runs will fail), absent (and not needed) or unknown
+    words: str  # what was found
+    cure: str = ""  # what to do about it
 
     def describe(self) -> str:
         line = f"{PROGRESS_EVENTS[self.state]}  {self.topic}: {self.words}"
         return f"{line}\n      cure: {self.cure}" if self.cure else line
 
 
-def in_question(served: Mapping[str, tuple[str, ...]], wanted: str | None) -> list[str]:
-    """The launchers that a user will take. Every cluster has plain Jobs; they are asked for, or
-    are what is left."""
-    kubeflow = [one for one in KINDS if one != "job" and served.get(one)]
-    return [wanted] if wanted else kubeflow or ["job"]
+def relevant_launchers(served: Mapping[str, tuple[str, ...]], requested: str | None) -> list[str]:
+    """Return the launchers to check: the requested one, else Kubeflow's, else plain Jobs."""
+    kubeflow = [launcher for launcher in KINDS if launcher != "job" and served.get(launcher)]
+    return [requested] if requested else kubeflow or ["job"]
 
 
-def kinds_findings(served: Mapping[str, tuple[str, ...]], wanted: str | None) -> list[Finding]:
-    """`served`: launcher -> the versions of its group that serve its resource, or none."""
-    found = []
+def kinds_findings(served: Mapping[str, tuple[str, ...]], requested: str | None) -> list[Finding]:
+    """Return which kinds of jobs the cluster has.
+
+    Args:
+        served: by launcher, the API versions that serve its kind.
+        requested: the launcher that the user will take, or None.
+    """
+    result = []
     for launcher, kind in KINDS.items():
         versions = served.get(launcher, ())
-        here = kind.version in versions
-        needed = wanted == launcher or (wanted is None and not any(served.values()))
-        other = f" only {', '.join(versions)}" if versions else " not installed"
-        found.append(
+        is_served = kind.version in versions
+        needed = requested == launcher or (requested is None and not any(served.values()))
+        problem = f" only {', '.join(versions)}" if versions else " not installed"
+        result.append(
             Finding(
                 topic=kind.kind,
-                state="ok" if here else "miss" if needed else "absent",
-                words=f"{kind.group}/{kind.version}" + ("" if here else f":{other}"),
-                cure="" if here else f"{kind.comes_with} brings it.",
+                state="ok" if is_served else "miss" if needed else "absent",
+                words=f"{kind.group}/{kind.version}" + ("" if is_served else f":{problem}"),
+                cure="" if is_served else f"Install {kind.comes_with}.",
             )
         )
-    return found
+    return result
 
 
 def default_finding(served: Mapping[str, tuple[str, ...]]) -> Finding:
-    """Which kind a run becomes without --launcher, and why."""
-    here = tuple(name for name in PREFERRED if KINDS[name].version in served.get(name, ()))
+    """Return which kind a run becomes without --launcher, and why."""
+    available = tuple(name for name in PREFERRED if KINDS[name].version in served.get(name, ()))
     try:
-        found = default_kind(Installed(launchers=here))
+        choice = default_kind(Installed(launchers=available))
     except PlanError as error:
         return Finding(topic="default", state="miss", words=error.message, cure=error.hint)
-    (told,) = found.decisions
-    return Finding(topic="default", state="ok", words=f"--launcher {found.value}: {told.reason}")
+    (decision,) = choice.decisions
+    return Finding(topic="default", state="ok", words=f"--launcher {choice.value}: {decision.reason}")
 
 
 def rights_finding(denied: Iterable[Right], namespace: str) -> Finding:
     missing = list(denied)
     if not missing:
-        return Finding(topic="rights", state="ok", words="all that orch needs")
+        return Finding(topic="rights", state="ok", words="all that orch needs are granted")
     return Finding(
         topic="rights",
         state="miss",
@@ -104,7 +107,7 @@ def describe_rights(rights: Iterable[Right]) -> str:
 
 
 def claim_unseen(error: OrchError) -> Finding:
-    """One may not look, or the API does not answer."""
+    """Return that the claim cannot be read."""
     return Finding(topic="volume", state="unknown", words=error.message, cure=error.hint)
 
 
@@ -113,53 +116,54 @@ def namespace_finding(error: OrchError) -> Finding:
 
 
 def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Finding:
-    """`claim`: None if there is none of this name."""
-    init = "`orch k8s init --apply` makes one; storage_class names a class that has ReadWriteMany."
+    """Return whether the claim can be used by so many pods; None means that it does not exist."""
+    init = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
     if claim is None:
         return Finding(topic="volume", state="miss", words=f"no claim {settings.claim}", cure=init)
     phase = claim.get("status", {}).get("phase", "Pending")
     modes = claim.get("spec", {}).get("accessModes") or []
     if phase != "Bound":
-        words = f"claim {settings.claim} is {phase}"
+        message = f"claim {settings.claim} is {phase}"
         cure = (
-            "A class with WaitForFirstConsumer binds it with the first pod; else `kubectl describe "
-            f"pvc {settings.claim}` says what it waits for."
+            "A class with WaitForFirstConsumer binds it with the first pod. Otherwise `kubectl describe "
+            f"pvc {settings.claim}` shows what it waits for."
         )
-        return Finding(topic="volume", state="miss", words=words, cure=cure)
+        return Finding(topic="volume", state="miss", words=message, cure=cure)
     if pods > 1 and "ReadWriteMany" not in modes:
-        words = f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
-        return Finding(topic="volume", state="miss", words=words, cure=init)
+        message = f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
+        return Finding(topic="volume", state="miss", words=message, cure=init)
     return Finding(topic="volume", state="ok", words=f"claim {settings.claim} is bound")
 
 
 def nodes_finding(nodes: list[Json] | None, settings: KubeSettings, pods: int) -> Finding:
-    """Whether so many pods find room; `nodes`: None where one may not look."""
+    """Return whether so many pods fit; `nodes` is None if they may not be listed."""
     if nodes is None:
         return Finding(topic="nodes", state="unknown", words="they may not be listed")
     fitting = [node for node in nodes if fits(node, settings)]
     room = sum(room_on(node, settings) for node in fitting)
     size = f"{settings.cpu} CPUs and {settings.memory}"
-    words = f"{len(fitting)} of {len(nodes)} nodes can take pods of {size}, {room} such pods in all"
+    capacity = f"{len(fitting)} of {len(nodes)} nodes can take pods of {size}, {room} such pods in all"
     if room >= pods:
-        return Finding(topic="nodes", state="ok", words=f"{words}, if nothing else runs there")
+        return Finding(topic="nodes", state="ok", words=f"{capacity}, if nothing else runs there")
     largest = max((cpus_of(node) for node in nodes), default=Fraction(0))
     return Finding(
         topic="nodes",
         state="miss",
-        words=f"{words}; the run needs {pods}",
-        cure=f"Smaller pods (--k8s cpu=..., the largest node has {plain(largest)} CPUs to give), "
-        "fewer of them, or other nodes (node_selector, node_affinity, tolerations).",
+        words=f"{capacity}; the run needs {pods}",
+        cure=f"Request smaller pods (--k8s cpu=..., the largest node has {plain(largest)} allocatable CPUs), "
+        "fewer pods, or other nodes (node_selector, node_affinity, tolerations).",
     )
 
 
 def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
+    """Return which of the fitting nodes have BF16 instructions, by their labels."""
     fitting = [node for node in nodes or () if fits(node, settings)]
     able = [node for node in fitting if any(label in labels(node) for label in BF16_LABELS)]
     if not able:
         return Finding(
             topic="BF16",
             state="unknown",
-            words="no label tells which nodes have instructions",
+            words="no label shows which nodes have BF16 instructions",
             cure="Node Feature Discovery labels nodes; each pod checks for itself in any case.",
         )
     if len(able) == len(fitting):
@@ -168,7 +172,7 @@ def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
         topic="BF16",
         state="absent",
         words=f"on {len(able)} of {len(fitting)} nodes that fit; a run with a pod on another node trains in fp32",
-        cure=f"--k8s node_selector.{BF16_LABELS[0]}=true keeps its pods on nodes that have them.",
+        cure=f"--k8s node_selector.{BF16_LABELS[0]}=true selects nodes with these instructions.",
     )
 
 
@@ -177,31 +181,32 @@ def labels(node: Json) -> Mapping[str, str]:
 
 
 def fits(node: Json, settings: KubeSettings) -> bool:
-    """Whether a pod may run there at all, and is small enough."""
+    """Return whether a pod may run on a node, and is small enough for it."""
     if node.get("spec", {}).get("unschedulable"):
         return False
-    tolerated = [pod_settings.toleration(one) for one in settings.tolerations]
+    tolerated = [pod_settings.toleration(text) for text in settings.tolerations]
     for taint in node.get("spec", {}).get("taints") or ():
         if taint["effect"] in ("NoSchedule", "NoExecute") and not pod_settings.tolerates(tolerated, taint):
             return False
-    own = labels(node)
-    chosen = all(own.get(key) == value for key, value in settings.node_selector.items())
-    wanted = all(pod_settings.holds(pod_settings.expression(one), own) for one in settings.node_affinity)
-    return chosen and wanted and room_on(node, settings) > 0
+    node_labels = labels(node)
+    is_selected = all(node_labels.get(key) == value for key, value in settings.node_selector.items())
+    conditions = map(pod_settings.expression, settings.node_affinity)
+    is_allowed = all(pod_settings.holds(condition, node_labels) for condition in conditions)
+    return is_selected and is_allowed and room_on(node, settings) > 0
 
 
 def room_on(node: Json, settings: KubeSettings) -> int:
-    memory = given(node, "memory") // amount(settings.memory, "memory")
+    memory = allocatable(node, "memory") // amount(settings.memory, "memory")
     return int(min(cpus_of(node) // settings.cpus, memory))
 
 
 def cpus_of(node: Json) -> Fraction:
-    return given(node, "cpu")
+    return allocatable(node, "cpu")
 
 
-def given(node: Json, what: str) -> Fraction:
-    """What the node has for pods; 0 where it does not say."""
+def allocatable(node: Json, resource: str) -> Fraction:
+    """Return how much of a resource a node has for pods, or 0 if it does not report that."""
     try:
-        return amount(str(node.get("status", {}).get("allocatable", {}).get(what, "")), what)
+        return amount(str(node.get("status", {}).get("allocatable", {}).get(resource, "")), resource)
     except PlanError:
         return Fraction(0)

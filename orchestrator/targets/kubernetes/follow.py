@@ -1,4 +1,4 @@
-"""A run's pods, followed beside: their changes and their logs, into one queue."""
+"""Background threads that put the changes and the logs of a run's pods into one queue."""
 
 from __future__ import annotations
 
@@ -23,28 +23,25 @@ RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLine:
-    """A line of a pod's log. `pod`: its uid; `position`: how far the log is read with it."""
+    """A line of a pod's log."""
 
-    pod: str
-    position: Position
+    pod: str  # uid
+    position: Position  # behind this line
     text: str
 
 
 class Follower:
-    """`items` gets what is new: events of the cluster's, lines of pods, and what ended it all.
-
-    `read_to`: pod's uid -> how far its log has been read. `pods`: uid -> its newest state.
-    """
+    """The threads that follow a run's pods: one for their changes, and one for each log."""
 
     def __init__(self, cluster: Kube, selector: str) -> None:
         self.cluster = cluster
         self.selector = selector
-        self.read_to: dict[str, Position] = {}
-        self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()
-        self.pods: dict[str, PodState] = {}
+        self.read_to: dict[str, Position] = {}  # by uid
+        self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()  # an error ends it
+        self.pods: dict[str, PodState] = {}  # the newest state, by uid
         self.readers: dict[str, threading.Thread] = {}
-        self.deleted: set[str] = set()  # a pod of the same name may follow: its log is not theirs
-        self.said: dict[str, str] = {}
+        self.deleted: set[str] = set()  # their logs are gone; a new pod may have the same name
+        self.reported: dict[str, str] = {}
         self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
         self.ended = threading.Event()
 
@@ -54,28 +51,34 @@ class Follower:
     def reading(self) -> bool:
         return any(reader.is_alive() for reader in self.readers.values())
 
-    def tell_once(self, about: str, words: str, *, same: str = "") -> None:
-        """Report a message unless the last one about this is the same, or has the same `same`."""
-        identity = same or words
-        if words and self.said.get(about) != identity:
-            self.said[about] = identity
-            self.messages[about] = words
-            self.items.put(of_now(NodeNews(text=words)))
+    def report_once(self, about: str, message: str, *, same: str = "") -> None:
+        """Report a message unless it repeats the last one about this.
+
+        Args:
+            about: the uid of a pod, or another subject.
+            message: reported only if it is not empty.
+            same: what identifies repetitions, if that is not the message itself.
+        """
+        identity = same or message
+        if message and self.reported.get(about) != identity:
+            self.reported[about] = identity
+            self.messages[about] = message
+            self.items.put(with_current_time(NodeNews(text=message)))
 
     def reasons_to_wait(self) -> str:
-        """Return what the cluster has last reported about pods that wait, and about the job."""
-        pods = [pod for pod in self.pods.values() if pod.state == "waiting" and pod.words]
+        """Return the newest messages of the cluster about waiting pods and about the job."""
+        pods = [pod for pod in self.pods.values() if pod.state == "waiting" and pod.reason]
         about_job = (self.messages.get(about) for about in ("job", "pods", "queue"))
-        reasons = [*(f"{pod.node}: {pod.words}" for pod in pods), *filter(None, about_job)]
+        reasons = [*(f"{pod.node}: {pod.reason}" for pod in pods), *filter(None, about_job)]
         return "; ".join(reasons) or "the cluster gives no reason"
 
     def watch(self) -> None:
-        """Every change of the run's pods, until the end; watches that end are begun anew."""
+        """Handle the changes of the run's pods until the end, and renew watches that expire."""
         refusals = RefusalTimer()
         while not self.ended.is_set():
             try:
                 for change, pod in self.cluster.watch_pods(self.selector):
-                    self.see(change, pod)
+                    self.handle_change(change, pod)
                     if self.ended.is_set():
                         return
             except (Expired, ConnectionLost, NotThere):
@@ -86,21 +89,21 @@ class Follower:
                     return
                 self.ended.wait(RETRY_SECONDS)
 
-    def see(self, change: str, pod: dict[str, Any]) -> None:
+    def handle_change(self, change: str, pod: dict[str, Any]) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         if name.endswith(READER_SUFFIX):
             return
         if change == "DELETED":
             self.deleted.add(uid)
-            gone = self.pods.get(uid)
-            ended = gone is None or gone.state not in ("waiting", "running")
-            if gone and not ended and not gone.lost and not self.ended.is_set():
-                self.tell_once(uid, f"{gone.node}: {DELETED}")
+            state = self.pods.get(uid)
+            is_active = state is not None and state.state in ("waiting", "running")
+            if state and is_active and not state.lost and not self.ended.is_set():
+                self.report_once(uid, f"{state.node}: {DELETED}")
             return
         state = pod_state(pod, self.pod_events(pod))
         before, self.pods[uid] = self.pods.get(uid), state
-        if state.words and not (before and is_same(before.words, state.words)):
-            self.tell_once(uid, f"{state.node}: {state.words}")
+        if state.reason and not (before and is_repeated(before.reason, state.reason)):
+            self.report_once(uid, f"{state.node}: {state.reason}")
         alive = self.readers.get(uid)
         if state.started and (alive is None or (not alive.is_alive() and state.state == "running")):
             reader = threading.Thread(target=self.keep_reading, args=(uid, name), daemon=True)
@@ -108,7 +111,7 @@ class Follower:
             reader.start()
 
     def pod_events(self, pod: dict[str, Any]) -> list[dict[str, Any]]:
-        """Only for pods that wait, and only where one may read them."""
+        """Return the events of a waiting pod, or none if the user may not list events."""
         if pod.get("status", {}).get("phase", "Pending") != "Pending":
             return []
         try:
@@ -117,7 +120,7 @@ class Follower:
             return []
 
     def keep_reading(self, uid: str, pod: str) -> None:
-        """A pod's log for as long as it runs, also where a stream ends before it does."""
+        """Read the log of a pod while it runs, and reopen streams that end earlier."""
         refusals = RefusalTimer()
         while not self.ended.is_set() and uid not in self.deleted:
             running = self.pods[uid].state == "running"
@@ -136,7 +139,13 @@ class Follower:
             self.ended.wait(RETRY_SECONDS)
 
     def read(self, uid: str, pod: str, *, follow: bool) -> None:
-        """A pod's log from where it was read to. Raises ConnectionLost, Refused and NotThere."""
+        """Put the lines of a pod's log into the queue, from the last position on.
+
+        Raises:
+            ConnectionLost: if the stream breaks.
+            Refused: if the user may not read logs.
+            NotThere: if the pod is gone.
+        """
         reader = Reader(self.read_to.get(uid, Position()))
         try:
             for line in self.cluster.log(pod, follow=follow, since=reader.since):
@@ -146,15 +155,17 @@ class Follower:
                     self.items.put(ReadLine(pod=uid, position=reader.position, text=text))
         except (ConnectionLost, Refused, NotThere):
             raise
-        except ExecuteError:  # it has no log yet
+        except ExecuteError:  # the container has no log yet
             pass
 
 
-def is_same(before: str, now: str) -> bool:
-    """Whether it is the same trouble: the kubelet tells of an image with and without its cause, in
-    turn."""
+def is_repeated(before: str, now: str) -> bool:
+    """Return whether a pod has the same problem as before.
+
+    The kubelet reports that an image cannot be pulled alternately with and without the cause.
+    """
     return bool(before) and (before.startswith(now) or now == before)
 
 
-def of_now(event: Event) -> Event:
+def with_current_time(event: Event) -> Event:
     return replace(event, time=round(time.time(), 3))

@@ -1,4 +1,4 @@
-"""Whether the image of a run can be pulled and has orch's programs: a pod tries it."""
+"""Check with a pod whether an image can be pulled and has orch's programs."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ TROUBLES = (
     Trouble(
         message_part="cannot be pulled",
         seconds=0.0,
-        cure="Is the name right, and does the registry let the nodes in? pull_secrets names "
+        cure="Check the name, and whether the nodes may pull from the registry. pull_secrets names "
         "secrets of type kubernetes.io/dockerconfigjson.",
     ),
     Trouble(
         message_part="FailedCreatePodSandBox",
         seconds=30.0,
         cure="The image was not tried: the node's container runtime or pod network does not work. "
-        "`kubectl describe node` and its administrator; node_selector chooses other nodes.",
+        "`kubectl describe node` shows it to the administrator; node_selector selects other nodes.",
     ),
     Trouble(
-        message_part="cannot be made",
+        message_part="cannot be created",
         seconds=10.0,
         cure="The image was not tried: the node cannot create the container.",
     ),
     Trouble(
         message_part="waits for a node",
         seconds=PULL_SECONDS,
-        cure="The image was not tried: no node takes the pod. node_selector, node_affinity and "
-        "tolerations choose nodes.",
+        cure="The image was not tried: no node accepts the pod. node_selector, node_affinity and "
+        "tolerations select nodes.",
     ),
 )
 NOT_STARTED = Trouble(
@@ -67,10 +67,10 @@ NOT_STARTED = Trouble(
 def image(cluster: Kube, settings: KubeSettings, notify: Tell, *, pull: bool) -> Finding:
     """Check that nodes can pull the image, with a pod that does nothing."""
     if not settings.image:
-        cure = "`orch image build` makes one; image in orch-k8s.toml names it."
-        return Finding(topic="image", state="miss", words="none is given", cure=cure)
+        cure = "Build one with `orch image build`, and set image in orch-k8s.toml."
+        return Finding(topic="image", state="miss", words="no image is given", cure=cure)
     if not pull:
-        cure = "Without --no-pull a pod tries it."
+        cure = "Without --no-pull, a pod tries to pull it."
         return Finding(topic="image", state="unknown", words=settings.image, cure=cure)
     with ending_at_sigterm():
         return pulled(cluster, settings, notify)
@@ -78,17 +78,17 @@ def image(cluster: Kube, settings: KubeSettings, notify: Tell, *, pull: bool) ->
 
 def pulled(cluster: Kube, settings: KubeSettings, notify: Tell) -> Finding:
     path = f"{cluster.core_path('Pod')}/{PROBE}"
-    made: Object | None = None
+    pod: Object | None = None
     try:
         remove(cluster, path)
-        made = cluster.applied(probe_pod(settings))
+        pod = cluster.applied(probe_pod(settings))
         return await_pull(cluster, path, settings, notify)
     except OrchError as error:
         return Finding(topic="image", state="unknown", words=error.message, cure=error.hint)
     finally:
-        if made is not None:
-            with contextlib.suppress(OrchError):  # that one may not, the check of rights tells
-                cluster.delete(path, made["metadata"]["uid"])
+        if pod is not None:
+            with contextlib.suppress(OrchError):  # the check of rights reports a missing right
+                cluster.delete(path, pod["metadata"]["uid"])
 
 
 def probe_pod(settings: KubeSettings) -> Object:
@@ -133,17 +133,17 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Tell) -
             return Finding(topic="image", state="ok", words=f"{settings.image} has orch's programs")
         if state.state in ("failed", "done"):
             program = f"{settings.root}/train/node.py"
-            words = f"{settings.image} can be pulled, but {program} {state.words}"
-            cure = "`orch image build` makes an image that has it; root names another folder."
-            return Finding(topic="image", state="miss", words=words, cure=cure)
-        if (seen := trouble_of(state.words)) != trouble:
-            trouble, since = seen, time.monotonic()
+            message = f"{settings.image} can be pulled, but {program} {state.reason}"
+            cure = "`orch image build` builds an image with it; root sets another folder."
+            return Finding(topic="image", state="miss", words=message, cure=cure)
+        if (new := trouble_of(state.reason)) != trouble:
+            trouble, since = new, time.monotonic()
         now = time.monotonic()
         if now - since >= trouble.seconds or now - began >= PULL_SECONDS:  # reasons may alternate
-            words = state.words or "the pod did not start in time"
-            return Finding(topic="image", state="miss", words=words, cure=trouble.cure)
-        if state.words and state.words != reported:
-            reported = state.words
+            message = state.reason or "the pod did not start in time"
+            return Finding(topic="image", state="miss", words=message, cure=trouble.cure)
+        if state.reason and state.reason != reported:
+            reported = state.reason
             notify(f"image: {reported}; waiting up to {trouble.seconds:.0f} s")
         if not reported and now - began >= SILENT_SECONDS:
             reported = f"the pod with {settings.image} has not started yet"
@@ -151,8 +151,8 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Tell) -
         time.sleep(POLL_SECONDS)
 
 
-def trouble_of(words: str) -> Trouble:
-    return next((trouble for trouble in TROUBLES if trouble.message_part in words), NOT_STARTED)
+def trouble_of(message: str) -> Trouble:
+    return next((trouble for trouble in TROUBLES if trouble.message_part in message), NOT_STARTED)
 
 
 def remove(cluster: Kube, path: str) -> None:
@@ -166,5 +166,5 @@ def remove(cluster: Kube, path: str) -> None:
                 return
             time.sleep(POLL_SECONDS)
             pod = cluster.get(path)
-    except OrchError:  # none there, or no right to it: the check says that elsewhere
+    except OrchError:  # there is none, or the check of rights reports the missing right
         pass

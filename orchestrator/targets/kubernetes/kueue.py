@@ -1,4 +1,4 @@
-"""Kueue, which lets jobs wait for quota: its queues, and what it says of a suspended job."""
+"""Kueue, which suspends jobs until there is quota: its queues, and why a job is suspended."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import condition
 
 GROUP = "kueue.x-k8s.io"
-JOB_UID = "kueue.x-k8s.io/job-uid"  # Kueue's label on the Workload that stands for a job
-ENABLE = "Its administrator adds the kind to integrations.frameworks of Kueue's configuration; or --launcher job."
-NO_QUEUES = "`kubectl get localqueues` lists those of a namespace; its administrator makes them."
-AGAIN = "it goes on from its newest checkpoint when there is quota again"
+JOB_UID = "kueue.x-k8s.io/job-uid"  # Kueue's label on the Workload of a job
+ENABLE = (
+    "Ask the administrator to add the kind to integrations.frameworks of Kueue's configuration, or use --launcher job."
+)
+NO_QUEUES = "`kubectl get localqueues` lists the queues of a namespace. Its administrator creates them."
+RESUMES = "it resumes from its newest checkpoint when there is quota again"
 
 
 def why_suspended(cluster: Kube, job: Object) -> str:
-    """In words; empty where Kueue has nothing to do with it, or one may not ask."""
+    """Return why Kueue suspends a job, or "" if it does not or the user may not read that."""
     queue = (job["metadata"].get("labels") or {}).get(QUEUE)
     if queue is None:
         return ""
@@ -33,7 +35,7 @@ def why_suspended(cluster: Kube, job: Object) -> str:
         workloads = workloads_of(cluster, job)
     except OrchError:
         return ""
-    return words(workloads[-1], cluster_queue(cluster, queue)) if workloads else ""
+    return describe_workload(workloads[-1], cluster_queue(cluster, queue)) if workloads else ""
 
 
 def workloads_of(cluster: Kube, job: Object) -> list[Object]:
@@ -76,7 +78,8 @@ def check_queue(cluster: Kube, queue: str) -> None:
         kueue_version = version(cluster)
     except NotThere:
         raise RequestError(
-            f"--k8s queue={queue}: the cluster has no Kueue.", hint="Leave it out, or ask its administrator for Kueue."
+            f"--k8s queue={queue}: the cluster has no Kueue.",
+            hint="Leave the queue out, or ask the administrator to install Kueue.",
         ) from None
     except OrchError:  # without the right, Kueue reports it on the Workload
         return
@@ -110,18 +113,18 @@ def queue_finding(cluster: Kube, settings: KubeSettings, launchers: Iterable[str
         return Finding(topic="queue", state="miss", words=error.message, cure=error.hint)
     except OrchError as error:
         return Finding(topic="queue", state="unknown", words=error.message, cure=error.hint)
-    if inactive := condition(local.get("status") or {}, "Active", wanted="False"):
-        words = f"LocalQueue {queue} is inactive: {inactive.get('message')}"
-        return Finding(topic="queue", state="miss", words=words, cure="Its administrator knows why.")
+    if inactive := condition(local.get("status") or {}, "Active", value="False"):
+        message = f"LocalQueue {queue} is inactive: {inactive.get('message')}"
+        return Finding(topic="queue", state="miss", words=message, cure="Ask its administrator.")
     managed = {launcher: is_managed(cluster, settings, launcher) for launcher in launchers}
     ignored = [KINDS[launcher].kind for launcher, managed_ in managed.items() if managed_ is False]
     if ignored:
-        words = f"Kueue does not manage {', '.join(ignored)}: such runs start without quota"
-        return Finding(topic="queue", state="miss", words=words, cure=ENABLE)
+        message = f"Kueue does not manage {', '.join(ignored)}: such runs start without quota"
+        return Finding(topic="queue", state="miss", words=message, cure=ENABLE)
     untried = [KINDS[launcher].kind for launcher, managed_ in managed.items() if managed_ is None]
     if untried:
-        words = f"LocalQueue {queue} exists; whether Kueue manages {', '.join(untried)} is unknown"
-        return Finding(topic="queue", state="unknown", words=words)
+        message = f"LocalQueue {queue} exists; whether Kueue manages {', '.join(untried)} is unknown"
+        return Finding(topic="queue", state="unknown", words=message)
     kinds = ", ".join(KINDS[launcher].kind for launcher in managed)
     return Finding(topic="queue", state="ok", words=f"LocalQueue {queue} exists, and Kueue manages {kinds}")
 
@@ -142,25 +145,26 @@ def is_managed(cluster: Kube, settings: KubeSettings, launcher: str) -> bool | N
 
 
 def is_suspended(job: Object) -> bool:
-    """Return whether the job must not start pods yet, in any kind's way to say so."""
+    """Return whether a job of any kind must not start pods yet."""
     spec = job.get("spec") or {}
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
 def cluster_queue(cluster: Kube, queue: str) -> str:
-    """The ClusterQueue behind a LocalQueue; the name of that one where it may not be asked."""
+    """Return the ClusterQueue of a LocalQueue, or the LocalQueue if it cannot be read."""
     try:
-        there = cluster.job(GROUP, version(cluster), "localqueues", queue)
-        return f"ClusterQueue {there['spec']['clusterQueue']}"
+        local = cluster.job(GROUP, version(cluster), "localqueues", queue)
+        return f"ClusterQueue {local['spec']['clusterQueue']}"
     except (OrchError, KeyError):
         return f"queue {queue}"
 
 
-def words(workload: Mapping[str, Any], where: str) -> str:
+def describe_workload(workload: Mapping[str, Any], queue: str) -> str:
+    """Return what a Workload waits for, or why it was evicted."""
     status = workload.get("status") or {}
     if evicted := condition(status, "Evicted"):
-        why = evicted.get("message") or evicted.get("reason")
-        return f"suspended by Kueue ({evicted.get('reason')}): {why}; {AGAIN}"
-    if waits := condition(status, "QuotaReserved", wanted="False"):
-        return f"waits for quota in {where}: {waits.get('message') or waits.get('reason')}"
-    return f"waits for quota in {where}"
+        message = evicted.get("message") or evicted.get("reason")
+        return f"suspended by Kueue ({evicted.get('reason')}): {message}; {RESUMES}"
+    if waiting := condition(status, "QuotaReserved", value="False"):
+        return f"waits for quota in {queue}: {waiting.get('message') or waiting.get('reason')}"
+    return f"waits for quota in {queue}"

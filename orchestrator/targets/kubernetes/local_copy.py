@@ -22,7 +22,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import ConfinedFolder, write_whole
 from orchestrator.runs import store
 from orchestrator.runs.state_files import read_json, write_json
-from orchestrator.targets.kubernetes.follow import ReadLine, of_now
+from orchestrator.targets.kubernetes.follow import ReadLine, with_current_time
 from orchestrator.targets.kubernetes.log_lines import Position, parse
 from orchestrator.targets.kubernetes.objects import STOPPED
 from orchestrator.targets.kubernetes.outcome import nodes_of, outcome
@@ -38,15 +38,19 @@ class CopyState:
 
 
 class RewrittenLines:
-    """The lines of each file behind the saved size, each of which is expected once more."""
+    """The lines of each file behind its saved size, which the API sends once more.
+
+    A command appends lines as they come and saves its positions afterwards. If it is killed in
+    between, the next command requests these lines again.
+    """
 
     def __init__(self, folder: ConfinedFolder, sizes: dict[str, int]) -> None:
         self.folder = folder
         self.sizes = sizes
         self.expected: dict[str, Counter[bytes]] = {}
 
-    def take(self, name: str, line: bytes) -> bool:
-        """Return whether the file has this line already, and expect it no longer."""
+    def is_repeated(self, name: str, line: bytes) -> bool:
+        """Return whether the file already has this line, and do not expect it again."""
         expected = self.expected.get(name)
         if expected is None:
             expected = self.expected[name] = self.read(name)
@@ -54,24 +58,24 @@ class RewrittenLines:
             expected[line] -= 1
             return True
         if files.rank_of(name.rpartition("/")[2]) is not None:
-            expected.clear()  # a rank's lines come in their order: this one is new
+            expected.clear()  # a rank's lines are in order, so this one and all later ones are new
         return False
 
     def read(self, name: str) -> Counter[bytes]:
-        """Return the lines behind the saved size; a line that was not written whole is removed."""
+        """Return the lines behind the saved size; remove a line that was not written completely."""
         try:
             with self.folder.open(name, os.O_RDWR) as file:
                 start = self.sizes.get(name, 0)
                 file.seek(start)
-                whole, newline, torn = file.read().rpartition(b"\n")
+                complete, newline, torn = file.read().rpartition(b"\n")
                 if torn:
-                    file.truncate(start + len(whole) + len(newline))
+                    file.truncate(start + len(complete) + len(newline))
         except FileNotFoundError:
             return Counter()
-        return Counter(whole.split(b"\n")) if newline else Counter()
+        return Counter(complete.split(b"\n")) if newline else Counter()
 
     def saved_sizes(self) -> dict[str, int]:
-        """Return the sizes to save: a file of which lines are still expected keeps its size."""
+        """Return the sizes to save: keep that of a file with lines that are still expected."""
         settled = [name for name, lines in self.expected.items() if not lines.total()]
         return self.sizes | {name: self.folder.size(name) for name in settled}
 
@@ -81,20 +85,23 @@ LOCK = "kube.lock"
 
 
 class RunCopy:
-    """What the pods have said, as the files of a run of so many ranks. `positions`: pod -> how far
-    it is copied."""
+    """The files of a run's local folder that are copied from the logs of its pods."""
 
     def __init__(self, folder: Path, *, ranks: int) -> None:
         self.folder = folder
         self.ranks = ranks
         self.files = ConfinedFolder(folder)
-        self.positions: dict[str, Position] = {}
+        self.positions: dict[str, Position] = {}  # by uid of the pod
         self.rewritten = RewrittenLines(self.files, {})
         self.lock: IO[bytes] | None = None
         self.began = time.time()
 
-    def hold(self) -> bool:
-        """Whether this command is the one that writes; it goes on from where the last one was."""
+    def acquire(self) -> bool:
+        """Lock the folder for this command, and continue where the last one has stopped.
+
+        Returns:
+            False if another command holds the lock.
+        """
         if self.lock is not None:
             return True
         lock = (self.folder / LOCK).open("wb")
@@ -112,23 +119,23 @@ class RunCopy:
         return True
 
     def release(self) -> None:
-        self.keep_positions()
+        self.save_positions()
         if self.lock is not None:
             self.lock.close()
             self.lock = None
 
-    def keep_positions(self) -> None:
+    def save_positions(self) -> None:
         if self.lock is None:
             return
         state = CopyState(pods=self.positions, sizes=self.rewritten.saved_sizes())
         write_json(self.folder / POSITIONS, asdict(state))
 
     def write(self, line: ReadLine) -> Event | None:
-        """Copy a line of a pod's log; -> the event that it is, unless it was copied before."""
-        found = parse(line.text, ranks=self.ranks)
-        written = isinstance(found.event, Heartbeat) or self.append(found.file, found.text)
+        """Copy a line of a pod's log, and return its event unless it was copied before."""
+        parsed = parse(line.text, ranks=self.ranks)
+        written = isinstance(parsed.event, Heartbeat) or self.append(parsed.file, parsed.text)
         self.positions[line.pod] = line.position
-        return found.event if written else None
+        return parsed.event if written else None
 
     def add_event(self, event: Event) -> None:
         self.append(files.EVENTS, render(event).decode().rstrip("\n"))
@@ -141,45 +148,45 @@ class RunCopy:
         """
         line = text.encode(errors="replace")
         try:
-            if self.rewritten.take(name, line):
+            if self.rewritten.is_repeated(name, line):
                 return False
             self.files.append(name, line + b"\n")
             return True
         except OSError as error:
             raise ExecuteError(
                 f"{self.folder / name} cannot be written: {error.strerror}.",
-                hint="Links in a run's folder are not followed.",
+                hint="orch does not follow links in a run's folder. Check the free space and the permissions.",
             ) from None
 
     def finish(self, job: JobState, pods: Iterable[PodState]) -> Event:
-        """Write the outcome, if nobody has; -> the event that says so."""
+        """Write the outcome unless it is known, and return the event about it."""
         run = store.load(self.folder)
         if run.outcome is not None:
-            return of_now(Finished(state=run.outcome.state))
+            return with_current_time(Finished(state=run.outcome.state))
         events = [event for event in run.events() if not isinstance(event, UnreadableEvent)]
-        relocate(run, events)
-        began = min((one.time for one in events if one.time), default=self.began)
-        last = max((one.time for one in events), default=0.0)  # the cluster tells whole seconds
+        record_ranks(run, events)
+        began = min((event.time for event in events if event.time), default=self.began)
+        last = max((event.time for event in events), default=0.0)  # the cluster reports whole seconds
         ended = max(job.ended, last) if job.ended else time.time()
         ending = outcome(events, pods, job, began=began, now=ended)
         if job.state == FAILED and (self.folder / STOPPED).exists():
             ending = replace(ending, state=STOPPED_STATE, first_failure=None, problem=None, nodes={})
-        event = replace(of_now(Finished(state=ending.state)), time=round(ended, 3))
+        event = replace(with_current_time(Finished(state=ending.state)), time=round(ended, 3))
         self.add_event(event)
         write_whole(self.folder / files.OUTCOME, outcomes.render(ending))
-        self.keep_positions()
+        self.save_positions()
         return event
 
 
-def relocate(run: store.Run, events: Iterable[Event]) -> None:
-    """torchrun chooses which pod has which rank: plan.json says it as it was."""
-    told = nodes_of(events)
-    layout = tuple(replace(place, node=told.get(place.rank, place.node)) for place in run.record.layout)
+def record_ranks(run: store.Run, events: Iterable[Event]) -> None:
+    """Write into plan.json in which pod each rank ran, which torchrun chooses."""
+    nodes = nodes_of(events)
+    layout = tuple(replace(rank, node=nodes.get(rank.rank, rank.node)) for rank in run.record.layout)
     store.keep(replace(run.record, layout=layout), run.folder, run.origin)
 
 
 def read_state(folder: Path) -> CopyState:
-    """Return how far the run is copied; all logs are read anew if that cannot be read."""
+    """Return how far the run is copied, or the beginning if that cannot be read."""
     try:
         return values.read(CopyState, read_json(folder / POSITIONS), POSITIONS)
     except ProtocolError:

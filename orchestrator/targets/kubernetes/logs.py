@@ -1,4 +1,4 @@
-"""`orch logs` on Kubernetes: the ranks' lines out of the pods' logs."""
+"""Read the lines of ranks from the logs of pods (`orch logs`)."""
 
 from __future__ import annotations
 
@@ -19,34 +19,42 @@ from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, KubeWatch
 
 
 def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-    """Lines rank by rank; with `follow` as the pods give them. Kept in the run's folder, too.
+    """Yield the lines of a run rank by rank, and copy them into its local folder.
 
-    Raises RequestError for a rank that the run does not have, and at the end ExecuteError if a pod
-    or the API did not answer.
+    Args:
+        watch: the run.
+        rank: yield only its lines, or those of all ranks.
+        follow: yield lines as they come, until the run has ended.
+
+    Raises:
+        RequestError: if the run has no such rank.
+        ExecuteError: at the end, if a pod or the API did not respond.
     """
     folder = watch.folder
     asked_for(store.load(folder), rank)
     sizes: dict[Path, int] = {}
-    missed: list[tuple[str, OrchError]] = []
+    errors: list[tuple[str, OrchError]] = []
     if follow:
-        for _ in moments(watch):
+        for _ in wait_for_lines(watch):
             yield from new_lines(folder, sizes, rank)
     elif not (folder / files.OUTCOME).exists():
         try:
-            missed += watch.catch_up().items()
-            missed += from_volume(watch).items()
+            errors += watch.catch_up().items()
+            errors += copy_from_volume(watch).items()
         except OrchError as error:
-            missed.append(("the cluster", error))
+            errors.append(("the cluster", error))
     yield from new_lines(folder, sizes, rank)
-    for of, why in missed[:1]:
-        raise ExecuteError(f"Lines may be missing: {of}: {why.message}", hint=why.hint)
+    for source, problem in errors[:1]:
+        raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
     if not sizes and rank is None:
-        check_silence(store.load(folder))
+        check_has_lines(store.load(folder))
 
 
-def moments(watch: KubeWatch) -> Iterator[object]:
-    """Whenever there may be new lines, until the run has ended: who watches it in this process
-    already brings them."""
+def wait_for_lines(watch: KubeWatch) -> Iterator[object]:
+    """Yield whenever there may be new lines, until the run has ended.
+
+    If another thread of this process watches the run, that thread copies the lines.
+    """
     if not watch.watched:
         yield from watch.events()
     while watch.watched:
@@ -54,62 +62,54 @@ def moments(watch: KubeWatch) -> Iterator[object]:
         time.sleep(FOLLOW_SECONDS)
 
 
-def from_volume(watch: KubeWatch) -> dict[str, OrchError]:
-    """If the run has ended and pods of it are gone: the logs that they have left on the volume.
+def copy_from_volume(watch: KubeWatch) -> dict[str, OrchError]:
+    """Copy logs from the volume if the run has ended and some of its pods are gone.
 
-    -> why they could not be had.
+    Returns:
+        the error, by its source, if the volume cannot be read.
     """
-    ended = watch.look()
-    if ended is None or not watch.hold():
+    ended = watch.poll_job()
+    if ended is None or not watch.acquire():
         return {}
     nodes = {pod.node for pod in watch.follower.pods.values()}
-    gone = [host.node for host in watch.record.nodes if host.node not in nodes]
+    missing = [host.node for host in watch.record.nodes if host.node not in nodes]
     try:
-        if gone:
-            bring_ranks(watch)
+        if missing:
+            remote, local = f"{watch.record.run_dir}/{files.RANKS}", watch.folder.absolute() / files.RANKS
+            with reader(watch.cluster, watch.record) as pod:
+                collect(pod, remote, local, only=("rank-*",), listener=FetchListener())
     except OrchError as error:
         return {"the volume": error}
-    watch.finish_with(ended)
+    watch.write_outcome(ended)
     return {}
 
 
-def bring_ranks(watch: KubeWatch) -> None:
-    """Raises ExecuteError."""
-    there, here = f"{watch.record.run_dir}/{files.RANKS}", watch.folder.absolute() / files.RANKS
-    with reader(watch.cluster, watch.record) as pod:
-        collect(pod, there, here, only=("rank-*",), listener=FetchListener())
-
-
-def check_silence(run: store.Run) -> None:
-    """Raises ExecuteError for a run that has failed, and of which there is no line."""
+def check_has_lines(run: store.Run) -> None:
+    """Raise ExecuteError if a run has failed without any line."""
     if run.outcome is not None and run.outcome.state == FAILED:
         raise ExecuteError(
-            f"{run.id} has failed, and its ranks have said nothing: {run.outcome.problem or ''}",
-            hint="`orch runs show` tells what is known of it.",
+            f"{run.id} has failed, and its ranks have printed nothing: {run.outcome.problem or ''}",
+            hint="`orch runs show` shows its events.",
         )
 
 
 def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None) -> Iterator[LogLine]:
-    """Lines of the logs here that have not been given yet."""
-    nodes = places(folder)
-    paths = {number(path): path for path in folder.glob("ranks/rank-*.log")}
-    for of, path in sorted((of, path) for of, path in paths.items() if of is not None):
-        if rank is not None and of != rank:
+    """Yield the lines of the local logs that have not been yielded yet."""
+    nodes = rank_nodes(folder)
+    paths = {files.rank_of(path.name): path for path in folder.glob("ranks/rank-*.log")}
+    for number, path in sorted((number, path) for number, path in paths.items() if number is not None):
+        if rank is not None and number != rank:
             continue
         with path.open("rb") as file:
             file.seek(sizes.get(path, 0))
-            *whole, _ = file.read().split(b"\n")
-        sizes[path] = sizes.get(path, 0) + sum(len(line) + 1 for line in whole)
-        for line in whole:
-            yield LogLine(rank=of, node=nodes.get(of, "?"), text=line.decode(errors="replace"))
+            *lines, _ = file.read().split(b"\n")
+        sizes[path] = sizes.get(path, 0) + sum(len(line) + 1 for line in lines)
+        for line in lines:
+            yield LogLine(rank=number, node=nodes.get(number, "?"), text=line.decode(errors="replace"))
 
 
-def number(path: Path) -> int | None:
-    return files.rank_of(path.name)
-
-
-def places(folder: Path) -> dict[int, str]:
-    """Rank -> the pod that it said it runs in, else the planned one."""
+def rank_nodes(folder: Path) -> dict[int, str]:
+    """Return the pod of each rank, as reported or else as planned."""
     run = store.load(folder)
-    planned = {place.rank: place.node for place in run.record.layout}
+    planned = {rank.rank: rank.node for rank in run.record.layout}
     return planned | nodes_of(run.events())

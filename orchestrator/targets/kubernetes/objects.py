@@ -1,4 +1,4 @@
-"""The objects of a run in the cluster: which are its own, and how they are deleted."""
+"""The objects of a run in a cluster: find, own and delete them."""
 
 from __future__ import annotations
 
@@ -13,100 +13,106 @@ from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.run_record import JobLocation
 
-GONE_SECONDS = 150.0  # a pod has 120 s to end
+GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
 RUNTIMES = "trainingruntimes"
-OWNING = f"{names.MANAGER}-owner"  # a field manager: what `orch` applies is all that it wants
-STOPPED = "stop"  # a file of the run's folder: `orch stop` has deleted the job
+OWNING = f"{names.MANAGER}-owner"  # a field manager of its own: applying as `orch` would remove other fields
+STOPPED = "stop"  # a file of the run's local folder, which `orch stop` creates
 
 
 def pods_of(cluster: Kube, run_id: str) -> list[Object]:
     return cluster.objects("Pod", names.selector(run_id))
 
 
-def delete_objects(cluster: Kube, at: JobLocation, run_id: str) -> None:
-    """The job first, then the rest. Raises ExecuteError where an object of the job's name is not
-    the run's."""
-    delete_job(cluster, at, run_id)
-    delete_rest(cluster, at, run_id)
+def delete_objects(cluster: Kube, location: JobLocation, run_id: str) -> None:
+    """Delete the job of a run, then its other objects.
+
+    Raises:
+        ExecuteError: if an object with the job's name does not belong to the run.
+    """
+    delete_job(cluster, location, run_id)
+    delete_rest(cluster, location, run_id)
 
 
-def delete_job(cluster: Kube, at: JobLocation, run_id: str) -> None:
-    path = f"/apis/{at.group}/{at.version}/namespaces/{cluster.namespace}/{at.plural}"
+def delete_job(cluster: Kube, location: JobLocation, run_id: str) -> None:
+    path = f"/apis/{location.group}/{location.version}/namespaces/{cluster.namespace}/{location.plural}"
     try:
-        job = cluster.job(at.group, at.version, at.plural, at.job)
-        check_ours(job, run_id)
-        cluster.delete(f"{path}/{at.job}", job["metadata"]["uid"])
+        job = cluster.job(location.group, location.version, location.plural, location.job)
+        check_labels(job, run_id)
+        cluster.delete(f"{path}/{location.job}", job["metadata"]["uid"])
     except NotThere:
         pass
 
 
-def delete_rest(cluster: Kube, at: JobLocation, run_id: str) -> None:
-    """What has its run id: pods that read, the files, the runtime. The runtime is last: whoever has
-    no right to it has none of them, but may have the files of one that was not made."""
+def delete_rest(cluster: Kube, location: JobLocation, run_id: str) -> None:
+    """Delete what is labelled with a run id: reader pods, the ConfigMap, the service, the runtime.
+
+    The runtime is the last: a user without rights to runtimes cannot have created one, but may have
+    created the ConfigMap.
+    """
     selector = names.selector(run_id)
-    for kind in ("Pod", "ConfigMap", *(["Service"] if at.launcher == "job" else [])):
-        for one in cluster.objects(kind, selector):
-            if kind == "Pod" and one["metadata"].get("ownerReferences"):
-                continue  # the job's own end with it, in their order
-            remove_ours(cluster, cluster.core_path(kind), one, run_id)
-    if at.launcher == "trainjob":
-        base = f"/apis/{at.group}/{at.version}/namespaces/{cluster.namespace}/{RUNTIMES}"
-        for one in cluster.list_custom(at.group, at.version, RUNTIMES, selector):
-            remove_ours(cluster, base, one, run_id)
+    for kind in ("Pod", "ConfigMap", *(["Service"] if location.launcher == "job" else [])):
+        for item in cluster.objects(kind, selector):
+            if kind == "Pod" and item["metadata"].get("ownerReferences"):
+                continue  # Kubernetes deletes the pods of the job
+            delete_checked(cluster, cluster.core_path(kind), item, run_id)
+    if location.launcher == "trainjob":
+        base = f"/apis/{location.group}/{location.version}/namespaces/{cluster.namespace}/{RUNTIMES}"
+        for runtime in cluster.list_custom(location.group, location.version, RUNTIMES, selector):
+            delete_checked(cluster, base, runtime, run_id)
 
 
-def give_owner(cluster: Kube, at: JobLocation, others: Iterable[Object]) -> None:
-    """The job owns the other objects of its run: they go when it goes."""
-    made = cluster.job(at.group, at.version, at.plural, at.job)
+def give_owner(cluster: Kube, location: JobLocation, objects: Iterable[Object]) -> None:
+    """Make the job the owner of other objects, so that Kubernetes deletes them with it."""
+    job = cluster.job(location.group, location.version, location.plural, location.job)
     owner = {
-        "apiVersion": f"{at.group}/{at.version}",
-        "kind": KINDS[at.launcher].kind,
-        "name": at.job,
-        "uid": made["metadata"]["uid"],
+        "apiVersion": f"{location.group}/{location.version}",
+        "kind": KINDS[location.launcher].kind,
+        "name": location.job,
+        "uid": job["metadata"]["uid"],
     }
-    for other in others:
-        named = {"name": other["metadata"]["name"], "ownerReferences": [owner]}
-        owned = {"apiVersion": other["apiVersion"], "kind": other["kind"], "metadata": named}
+    for item in objects:
+        metadata = {"name": item["metadata"]["name"], "ownerReferences": [owner]}
+        owned = {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": metadata}
         cluster.applied(owned, manager=OWNING)
 
 
-def adopt(cluster: Kube, at: JobLocation, run_id: str) -> None:
-    """What somebody has made with kubectl is no job's, and would outlive its own."""
+def adopt(cluster: Kube, location: JobLocation, run_id: str) -> None:
+    """Let the job own objects that were created with kubectl, which would outlive it."""
     selector = names.selector(run_id)
-    found = [{**one, "apiVersion": "v1", "kind": "ConfigMap"} for one in cluster.objects("ConfigMap", selector)]
-    if at.launcher == "job":
+    objects = [{**item, "apiVersion": "v1", "kind": "ConfigMap"} for item in cluster.objects("ConfigMap", selector)]
+    if location.launcher == "job":
         services = cluster.objects("Service", selector)
-        found += [{**one, "apiVersion": "v1", "kind": "Service"} for one in services]
-    if at.launcher == "trainjob":
-        api = {"apiVersion": f"{at.group}/{at.version}", "kind": "TrainingRuntime"}
-        runtimes = cluster.list_custom(at.group, at.version, RUNTIMES, selector)
-        found += [{**one, **api} for one in runtimes]
-    alone = [one for one in found if not one["metadata"].get("ownerReferences")]
-    if alone:
-        give_owner(cluster, at, alone)
+        objects += [{**item, "apiVersion": "v1", "kind": "Service"} for item in services]
+    if location.launcher == "trainjob":
+        api = {"apiVersion": f"{location.group}/{location.version}", "kind": "TrainingRuntime"}
+        runtimes = cluster.list_custom(location.group, location.version, RUNTIMES, selector)
+        objects += [{**item, **api} for item in runtimes]
+    unowned = [item for item in objects if not item["metadata"].get("ownerReferences")]
+    if unowned:
+        give_owner(cluster, location, unowned)
 
 
-def remove_ours(cluster: Kube, base: str, one: Object, run_id: str) -> None:
-    check_ours(one, run_id)
-    cluster.delete(f"{base}/{one['metadata']['name']}", one["metadata"]["uid"])
+def delete_checked(cluster: Kube, base: str, item: Object, run_id: str) -> None:
+    check_labels(item, run_id)
+    cluster.delete(f"{base}/{item['metadata']['name']}", item["metadata"]["uid"])
 
 
-def check_ours(one: Object, run_id: str) -> None:
-    """Raises ExecuteError for an object without our label and this run's id."""
-    labels = one["metadata"].get("labels") or {}
+def check_labels(item: Object, run_id: str) -> None:
+    """Raise ExecuteError if an object does not have the labels of a run."""
+    labels = item["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in names.labels(run_id).items()):
         raise ExecuteError(
-            f"{one['metadata']['name']} does not have the labels of run {run_id}; it is left alone.",
-            hint="Somebody else has made or changed it: `kubectl delete` removes it, if you know what it is.",
+            f"{item['metadata']['name']} does not have the labels of run {run_id}, and was not deleted.",
+            hint="Somebody else has created or changed it. If you know what it is, delete it with `kubectl delete`.",
         )
 
 
 def await_gone(cluster: Kube, run_id: str) -> list[str]:
-    """Pods that are still there after a while."""
+    """Return the pods of a run that still exist after the time in which pods must end."""
     deadline = time.monotonic() + GONE_SECONDS
     while True:
-        left = [pod["metadata"]["name"] for pod in pods_of(cluster, run_id)]
-        if not left or time.monotonic() > deadline:
-            return left
+        remaining = [pod["metadata"]["name"] for pod in pods_of(cluster, run_id)]
+        if not remaining or time.monotonic() > deadline:
+            return remaining
         time.sleep(POLL_SECONDS)

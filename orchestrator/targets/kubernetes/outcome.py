@@ -1,4 +1,4 @@
-"""Events and states of pods -> how a run ended. Pure."""
+"""The outcome of a run, from its events and the states of its pods."""
 
 from __future__ import annotations
 
@@ -10,65 +10,75 @@ from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
 from orchestrator.targets.kubernetes.status import BEING_DELETED, DELETED, JobState, PodState
 
-SIGTERM_CODE = 128 + 15  # of a program that a shell has started
-CONSEQUENCES = ("exited with", DELETED, BEING_DELETED)  # of pods: something else was the cause
+SIGTERM_CODE = 128 + 15  # exit code of a shell whose program SIGTERM has ended
+CONSEQUENCES = ("exited with", DELETED, BEING_DELETED)  # reasons of pods that do not explain a failure
 
 
 def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *, began: float, now: float) -> Outcome:
-    """How a run ended: the supervisor's own word where there is one (MPI)."""
-    told, known = list(events), list(pods)
-    own = [one.outcome for one in told if isinstance(one, OutcomeReported) and one.outcome]
-    if own and not (job.gone and own[-1].state == FAILED and not own[-1].first_failure):
-        return own[-1]
+    """Return how a run ended: as its supervisor reported, if it has one (MPI).
+
+    Args:
+        events: all events of the run.
+        pods: the newest states of its pods.
+        job: the last state of its job.
+        began: seconds since 1970.
+        now: seconds since 1970.
+    """
+    all_events, all_pods = list(events), list(pods)
+    reported = [event.outcome for event in all_events if isinstance(event, OutcomeReported) and event.outcome]
+    if reported and not (job.gone and reported[-1].state == FAILED and not reported[-1].first_failure):
+        return reported[-1]
     state = DONE if job.state == "done" else FAILED
-    failure = first_failure(told, known) if state == FAILED else None
+    failure = first_failure(all_events, all_pods) if state == FAILED else None
     if failure and job.gone and (failure.signal == "SIGTERM" or failure.code == SIGTERM_CODE):
-        failure = None  # the deletion of the job has ended it
-    room = made_room(told) if state == FAILED and failure is None else None
-    preempted = bool(room) and not job.gone
-    reason = None if state == DONE or preempted else problem(told, known, job, failure)
+        failure = None  # caused by the deletion of the job
+    preemption = describe_preemption(all_events) if state == FAILED and failure is None else None
+    preempted = bool(preemption) and not job.gone
+    reason = None if state == DONE or preempted else problem(all_events, all_pods, job, failure)
     return Outcome(
         state=PREEMPTED if preempted else state,
         first_failure=failure,
-        problem="; ".join(filter(None, [reason, room])) or None,
+        problem="; ".join(filter(None, [reason, preemption])) or None,
         launcher_code=None,
-        attempts=1 + restarts(told),
+        attempts=1 + restarts(all_events),
         started=began,
         ended=now,
     )
 
 
-def made_room(events: Sequence[Event]) -> str | None:
-    """Of a last attempt whose ranks have ended to make room: from where it goes on."""
+def describe_preemption(events: Sequence[Event]) -> str | None:
+    """Return from where a run resumes whose last attempt was preempted, or None."""
     attempt = events[last_start(events) :]
-    if not any(isinstance(one, Exited) and one.preempted for one in attempt):
+    if not any(isinstance(event, Exited) and event.preempted for event in attempt):
         return None
-    steps = [one.step for one in attempt if isinstance(one, Preempted)]
+    steps = [event.step for event in attempt if isinstance(event, Preempted)]
     return f"checkpoint at step {max(steps)}" if steps else "the ranks ended for it"
 
 
 def restarts(events: Sequence[Event]) -> int:
-    """How often rank 0 was started again."""
-    return max(0, sum(1 for one in events if isinstance(one, Started) and one.rank == 0) - 1)
+    """Return how often rank 0 was restarted."""
+    return max(0, sum(1 for event in events if isinstance(event, Started) and event.rank == 0) - 1)
 
 
 def first_failure(events: Sequence[Event], pods: Sequence[PodState]) -> Failure | None:
-    """The rank that failed first; those that only lost a peer come after those that did not. The
-    pods' logs come as they are read, so the events' own times give their order."""
+    """Return the rank that failed first, and prefer ranks that did not just lose a peer.
+
+    The pods' logs are read in any order, so the events are ordered by their own times.
+    """
     attempt = events[last_start(events) :]
-    killed = {one.rank: one for one in killed_for_memory(attempt, pods)}
-    own = (one for one in attempt if not (isinstance(one, Exited) and one.rank in killed))
-    told = sorted([*own, *killed.values()], key=lambda event: event.time)
-    return failures.first_failure(failures.rank_ends(told), nodes_of(attempt))
+    killed = {event.rank: event for event in out_of_memory_ends(attempt, pods)}
+    others = (event for event in attempt if not (isinstance(event, Exited) and event.rank in killed))
+    ordered = sorted([*others, *killed.values()], key=lambda event: event.time)
+    return failures.first_failure(failures.rank_ends(ordered), nodes_of(attempt))
 
 
 def nodes_of(events: Iterable[Event]) -> dict[int, str]:
-    """Rank -> its pod, as it was started there."""
-    return {one.rank: one.node for one in events if isinstance(one, Started) and one.node}
+    """Return the pod in which each rank was started."""
+    return {event.rank: event.node for event in events if isinstance(event, Started) and event.node}
 
 
-def killed_for_memory(events: Iterable[Event], pods: Iterable[PodState]) -> Iterator[Event]:
-    """The ends of ranks whose pod was killed: nobody was left to report them."""
+def out_of_memory_ends(events: Iterable[Event], pods: Iterable[PodState]) -> Iterator[Event]:
+    """Yield the ends of ranks whose pod was killed, which no process has reported."""
     killed = {pod.node: pod for pod in pods if pod.oom}
     for event in events:
         if isinstance(event, Started) and event.node in killed:
@@ -78,35 +88,35 @@ def killed_for_memory(events: Iterable[Event], pods: Iterable[PodState]) -> Iter
                 node=event.node,
                 code=137,
                 signal="SIGKILL",
-                oom=killed[event.node].words,
+                oom=killed[event.node].reason,
             )
 
 
 def last_start(events: Sequence[Event]) -> int:
-    """Where the last attempt begins: at the last time that a rank was started again."""
-    seen: set[int] = set()
+    """Return the index of the first event of the last attempt, which begins with a restart."""
+    ranks: set[int] = set()
     begin = 0
-    for at, event in enumerate(events):
+    for index, event in enumerate(events):
         if not isinstance(event, Started):
             continue
-        if event.rank in seen:
-            begin, seen = at, set()
-        seen.add(event.rank)
+        if event.rank in ranks:
+            begin, ranks = index, set()
+        ranks.add(event.rank)
     return begin
 
 
 def problem(events: Sequence[Event], pods: Sequence[PodState], job: JobState, failure: Failure | None) -> str | None:
-    """What happened, where no rank says it: a pod refused, was evicted, never started."""
-    if refused := [one.text for one in events if isinstance(one, Refused)]:
+    """Return a problem that no rank reports: a pod refused to start, was evicted or never started."""
+    if refused := [event.text for event in events if isinstance(event, Refused)]:
         return "; ".join(dict.fromkeys(refused))
-    if stalled := [one.text for one in events if isinstance(one, Stalled)]:
+    if stalled := [event.text for event in events if isinstance(event, Stalled)]:
         return "; ".join(stalled)
     ended_pods = [pod for pod in pods if pod.state == "failed" or pod.lost]
-    oom = failure.oom if failure else None  # the failure says so already
-    causes = [pod for pod in ended_pods if not pod.words.startswith(CONSEQUENCES) and pod.words != oom]
+    oom = failure.oom if failure else None  # already in the failure
+    causes = [pod for pod in ended_pods if not pod.reason.startswith(CONSEQUENCES) and pod.reason != oom]
     if failure and not causes:
         return None
     if job.gone and not causes:
-        return job.words
-    words = [f"{pod.node}: {pod.words}" for pod in causes or ended_pods]
-    return "; ".join(words) or job.words or "the job failed"
+        return job.reason
+    reasons = [f"{pod.node}: {pod.reason}" for pod in causes or ended_pods]
+    return "; ".join(reasons) or job.reason or "the job failed"

@@ -1,7 +1,7 @@
-"""`--k8s-patch FILE`: a user's own changes to a run's objects, by JSON Patch (RFC 6902). Pure.
+"""Apply a user's JSON Patch (RFC 6902) to the objects of a run (`--k8s-patch FILE`).
 
-The file is a list of operations, each with the `kind` of the object that it changes. A path that is
-not there is an error, as the RFC has it; so is a change of what orch needs to follow the run.
+The file is a list of operations, each with the `kind` of the object that it changes. A missing path
+is an error, as in the RFC, and so is a change of fields that orch needs to watch the run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from orchestrator.model.decision import Decision
 from orchestrator.planning.manifest import Object
 
 Operation = Mapping[str, Any]
-# How orch finds a run's objects and reads what its pods say.
-OURS = ("apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.labels")
-OF_CONTAINERS = ("command", "args")
-# What says how many pods and ranks there are, and how they find each other.
-WHOLE = (
+# Fields by which orch finds a run's objects.
+REQUIRED_PATHS = ("apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.labels")
+CONTAINER_FIELDS = ("command", "args")
+# Fields that set the numbers of pods and ranks, and how they find each other.
+REQUIRED_FIELDS = (
     "completionMode",
     "completions",
     "parallelism",
@@ -32,35 +32,43 @@ WHOLE = (
     "clusterIP",
     "selector",
 )
-HINT = "Settings (--k8s KEY=VALUE) change what orch has to know of."
+HINT = "Use settings (--k8s KEY=VALUE) to change these fields."
 
 
 def patched(objects: tuple[Object, ...], operations: Sequence[Operation]) -> tuple[Object, ...]:
-    """The objects as the user wants them. Raises PlanError."""
-    found = list(objects)
-    kinds = [one["kind"] for one in objects]
+    """Return the objects with the operations applied.
+
+    Raises:
+        PlanError: if an operation is malformed or changes a field that orch needs.
+    """
+    result = list(objects)
+    kinds = [item["kind"] for item in objects]
     for operation in operations:
         kind = str(operation.get("kind"))
         if kind == "ConfigMap" or kind not in kinds:
-            others = ", ".join(one for one in kinds if one != "ConfigMap")
+            allowed = ", ".join(name for name in kinds if name != "ConfigMap")
             raise PlanError(
-                f"--k8s-patch: kind {kind}: this run has {others}.",
-                hint="One of these is `kind` in each operation of the file.",
+                f"--k8s-patch: kind {kind} cannot be changed: this run has {allowed}.",
+                hint="Set `kind` to one of these in each operation of the file.",
             )
-        at = kinds.index(kind)
-        found[at] = changed(found[at], {k: v for k, v in operation.items() if k != "kind"})
-    return tuple(found)
+        index = kinds.index(kind)
+        result[index] = apply_operation(result[index], {k: v for k, v in operation.items() if k != "kind"})
+    return tuple(result)
 
 
-def tell_patch(operations: Sequence[Operation]) -> tuple[Decision, ...]:
-    """No manifest is other than orch makes it without a word."""
+def describe_patch(operations: Sequence[Operation]) -> tuple[Decision, ...]:
+    """Return a decision for each change of an object."""
     return tuple(
-        Decision(topic="patch", value=f"{one.get('op')} {one.get('path')} of {one.get('kind')}", reason="--k8s-patch")
-        for one in operations
+        Decision(
+            topic="patch",
+            value=f"{operation.get('op')} {operation.get('path')} of {operation.get('kind')}",
+            reason="--k8s-patch",
+        )
+        for operation in operations
     )
 
 
-def changed(before: Object, operation: Operation) -> Object:
+def apply_operation(before: Object, operation: Operation) -> Object:
     try:
         import jsonpatch
         import jsonpointer
@@ -69,58 +77,58 @@ def changed(before: Object, operation: Operation) -> Object:
             "--k8s-patch needs the package `jsonpatch`, which is not installed.",
             hint="pip install 'jsonpatch>=1.33,<2'",
         ) from None
-    where = f"{operation.get('op')} {operation.get('path')} of {before['kind']}"
+    description = f"{operation.get('op')} {operation.get('path')} of {before['kind']}"
     try:
         after: Object = jsonpatch.apply_patch(before, [operation])
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
         raise PlanError(
-            f"--k8s-patch: {where}: {error}.",
-            hint="`--dry-run -o yaml` shows the objects; `add` makes what is not there.",
+            f"--k8s-patch: {description}: {error}.",
+            hint="`--dry-run -o yaml` shows the objects. Use `add` for missing fields.",
         ) from None
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
         raise PlanError(
-            f"--k8s-patch: {where} is no operation: {error}.",
+            f"--k8s-patch: {description} is not a valid operation: {error}.",
             hint="- {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
         ) from None
-    if not isinstance(after, dict) or (lost := needed(before) - needed(after)):
+    if not isinstance(after, dict) or (lost := required_values(before) - required_values(after)):
         names = ", ".join(sorted(path for path, _ in lost)) if isinstance(after, dict) else "all"
-        raise PlanError(f"--k8s-patch: {where} changes {names}, which orch needs.", hint=HINT)
+        raise PlanError(f"--k8s-patch: {description} changes {names}, which orch needs.", hint=HINT)
     return after
 
 
-def needed(made: Any, path: str = "") -> set[tuple[str, str]]:
-    """(path, value) of what must stay; more than that may come."""
-    found: set[tuple[str, str]] = set()
-    if isinstance(made, list):
-        for one in made:
-            name = one.get("name", "") if isinstance(one, dict) else ""
-            found |= needed(one, f"{path}[{name}]")
-    elif isinstance(made, dict):
-        for key, value in made.items():
-            found |= kept(value, f"{path}.{key}".lstrip("."))
-    return found
+def required_values(value: Any, path: str = "") -> set[tuple[str, str]]:
+    """Return the path and the value of each field that must not change."""
+    result: set[tuple[str, str]] = set()
+    if isinstance(value, list):
+        for item in value:
+            name = item.get("name", "") if isinstance(item, dict) else ""
+            result |= required_values(item, f"{path}[{name}]")
+    elif isinstance(value, dict):
+        for key, field in value.items():
+            result |= required_in_field(field, f"{path}.{key}".lstrip("."))
+    return result
 
 
-def kept(value: Any, path: str) -> set[tuple[str, str]]:
-    """Of one field: the whole of it, its parts, or what is below."""
+def required_in_field(value: Any, path: str) -> set[tuple[str, str]]:
+    """Return what must not change in a field: all of it, its named entries, or fields below it."""
     last = path.rpartition(".")[2]
     if path.endswith("metadata.labels") and isinstance(value, dict):
         return {(f"{path}[{name}]", str(text)) for name, text in value.items()}
-    in_containers = last in OF_CONTAINERS and "containers[" in path
-    if path in OURS or in_containers or last in WHOLE:
+    in_containers = last in CONTAINER_FIELDS and "containers[" in path
+    if path in REQUIRED_PATHS or in_containers or last in REQUIRED_FIELDS:
         return {(path, str(value))}
     if last in ("env", "volumes", "volumeMounts", "containers") and isinstance(value, list):
-        return ours_of(value, path)
-    return needed(value, path)
+        return required_entries(value, path)
+    return required_values(value, path)
 
 
-def ours_of(value: list[Any], path: str) -> set[tuple[str, str]]:
-    """Entries by their name, wherever they stand: volumes, mounts and variables that orch made."""
-    found: set[tuple[str, str]] = set()
-    for one in value:
-        name = one.get("name", "") if isinstance(one, dict) else ""
+def required_entries(entries: list[Any], path: str) -> set[tuple[str, str]]:
+    """Return the volumes, mounts and variables that orch has added, by their names."""
+    result: set[tuple[str, str]] = set()
+    for entry in entries:
+        name = entry.get("name", "") if isinstance(entry, dict) else ""
         if path.endswith("containers"):
-            found |= {(f"{path}[{name}]", "")} | needed(one, f"{path}[{name}]")
+            result |= {(f"{path}[{name}]", "")} | required_values(entry, f"{path}[{name}]")
         elif name.startswith(("orch-", "PET_", "ORCH_")):
-            found.add((f"{path}[{name}]", str(one)))
-    return found
+            result.add((f"{path}[{name}]", str(entry)))
+    return result

@@ -1,4 +1,4 @@
-"""TrainRequest -> Plan of a run on Kubernetes. Pure."""
+"""Plan a run on Kubernetes: its decisions, and the objects to create."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import Files, KubeJob, config_map
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.options import KubeOptions
-from orchestrator.targets.kubernetes.patch import patched, tell_patch
+from orchestrator.targets.kubernetes.patch import describe_patch, patched
 from orchestrator.targets.kubernetes.run_record import JobLocation
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
@@ -40,30 +40,34 @@ CONFIG_SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeSite:
-    """A new run. `contents`: files of this machine that the run needs and the image does not have,
-    path -> content."""
+    """A new run on this machine."""
 
     run_id: str
     train_here: str
     started_by: str
     created: float
-    contents: Mapping[str, bytes]
+    contents: Mapping[str, bytes]  # by path: the files that the image does not have
 
 
 def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Resume | None = None) -> Plan:
-    """Decide how to run a request. Raises PlanError, RequestError."""
-    chosen = resolve(request, inputs, resume)
-    training, home = chosen.training, home_of(site.run_id, chosen, request)
+    """Return the plan of a request.
+
+    Raises:
+        PlanError: if the request cannot be fulfilled.
+        RequestError: if it is malformed.
+    """
+    resolved = resolve(request, inputs, resume)
+    training, home = resolved.training, home_of(site.run_id, resolved, request)
     output = choose_output(training.recipe, home.run_dir, resume)
-    files = Files.of(site.contents, training.recipe, site.train_here, chosen.kube)
+    files = Files.of(site.contents, training.recipe, site.train_here, resolved.kube)
     script = script_command(request, training, files.paths_of(training.recipe, training.settings), output.value)
-    key = key_of(request, chosen)
+    key = key_of(request, resolved)
     decisions = (
         Decision(topic="run", value=site.run_id),
-        *all_decisions(chosen.stack, chosen.layout, chosen.launcher),
-        *tell_elastic(request, chosen),
-        *all_decisions(chosen.backend, chosen.precision, chosen.preload, output),
-        *tell_patch(inputs.patch),
+        *all_decisions(resolved.stack, resolved.layout, resolved.launcher),
+        *describe_elastic(request, resolved),
+        *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
+        *describe_patch(inputs.patch),
     )
     home = replace(home, output_dir=output.value)
     plan = Plan(
@@ -71,68 +75,69 @@ def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Res
         origin=origin_of(request, training, {}),
         steps=(),
     )
-    job = job_of(request, plan, chosen, script=script, files=files)
-    *others, made = (config_map(job), *KINDS[chosen.launcher.value].launch(job))
-    objects = patched((*others, in_queue(made, chosen.kube.queue)), inputs.patch)
-    return replace(plan, steps=(ApplyObjects(objects=objects),))
+    job = job_of(request, plan, resolved, script=script, files=files)
+    *objects, job_object = (config_map(job), *KINDS[resolved.launcher.value].launch(job))
+    patched_objects = patched((*objects, in_queue(job_object, resolved.kube.queue)), inputs.patch)
+    return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
 
 
 def in_queue(job: Object, queue: str | None) -> Object:
-    """Kueue looks at the job itself, whatever its kind, and suspends it until there is quota."""
+    """Return the job with the label of its queue, for which Kueue suspends it until there is quota."""
     if queue is None:
         return job
     labels = {**job["metadata"]["labels"], names.QUEUE: queue}
     return {**job, "metadata": {**job["metadata"], "labels": labels}}
 
 
-def job_of(request: TrainRequest, plan: Plan, chosen: Resolved, *, script: tuple[str, ...], files: Files) -> KubeJob:
+def job_of(request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tuple[str, ...], files: Files) -> KubeJob:
     layout = plan.layout
     return KubeJob(
         run_id=plan.run.run_id,
-        settings=chosen.kube,
+        settings=resolved.kube,
         nodes=len(layout.nodes),
         ppn=layout.places[0].local_world_size,
-        min_nodes=chosen.least,
+        min_nodes=resolved.min_nodes,
         threads=layout.places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
-        config=pod_config(request, plan, chosen),
+        config=pod_config(request, plan, resolved),
         record=run_records.without_lists(plan.run),
-        files=files.carried(chosen.kube),
+        files=files.carried(resolved.kube),
     )
 
 
-def tell_elastic(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
-    """Only a run that may go on with fewer pods has something to say of it."""
-    fewer = chosen.least < len(chosen.layout.value.nodes)
-    return explain_restarts(request.max_restarts if fewer else 0, chosen.training.recipe, chosen.least)
+def describe_elastic(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
+    """Return the decision about restarts of a run that may continue with fewer pods."""
+    fewer = resolved.min_nodes < len(resolved.layout.value.nodes)
+    return explain_restarts(request.max_restarts if fewer else 0, resolved.training.recipe, resolved.min_nodes)
 
 
-def key_of(request: TrainRequest, chosen: Resolved) -> str:
-    kube = chosen.kube
+def key_of(request: TrainRequest, resolved: Resolved) -> str:
+    kube = resolved.kube
     return request_key(
         request,
-        chosen.training,
+        resolved.training,
         hosts=("k8s", kube.context or "", kube.namespace or "", kube.claim),
-        names=(chosen.launcher.value, request.nodes or ""),
+        names=(resolved.launcher.value, request.nodes or ""),
     )
 
 
-def home_of(run_id: str, chosen: Resolved, request: TrainRequest) -> Home:
-    kube = chosen.kube
-    at = location(run_id, chosen.launcher.value, kube)
+def home_of(run_id: str, resolved: Resolved, request: TrainRequest) -> Home:
+    kube = resolved.kube
+    job_location = location(run_id, resolved.launcher.value, kube)
     wait_limit = request.options_of(KubeOptions).wait_limit
     return Home(
-        nodes=tuple(RunNode(node=node) for node in chosen.layout.value.nodes),
+        nodes=tuple(RunNode(node=node) for node in resolved.layout.value.nodes),
         run_dir=f"{kube.mount}/runs/{run_id}",
         train=f"{kube.root}/train",
         python=kube.python,
         target="kubernetes",
-        location=values.record(replace(at, wait_limit=wait_limit)),
+        location=values.record(replace(job_location, wait_limit=wait_limit)),
     )
 
 
 def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
+    """Return the location of a new run in the cluster of the settings."""
     kind = KINDS[launcher]
     return JobLocation(
         context=settings.context,
@@ -153,15 +158,15 @@ def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
     )
 
 
-def pod_config(request: TrainRequest, plan: Plan, chosen: Resolved) -> dict[str, Any]:
-    """pod.json: what a pod needs to know, once, for all pods."""
-    kube, backend, first = chosen.kube, chosen.backend.value, plan.layout.places[0]
-    precision = run_precision(chosen.training, plan.run.output_dir)
+def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[str, Any]:
+    """Return the content of pod.json, which all pods of the run read."""
+    kube, backend, first = resolved.kube, resolved.backend.value, plan.layout.places[0]
+    precision = run_precision(resolved.training, plan.run.output_dir)
     return {
         "schema": CONFIG_SCHEMA,
         "run_id": plan.run.run_id,
         "run_dir": plan.run.run_dir,
-        "mpi": chosen.mpi,
+        "mpi": resolved.mpi,
         "pods": len(plan.layout.nodes),
         "word": first.node.rpartition("-")[0],
         "ppn": first.local_world_size,
@@ -170,8 +175,8 @@ def pod_config(request: TrainRequest, plan: Plan, chosen: Resolved) -> dict[str,
         "backend": backend.name,
         "backend_module": backend.module,
         "timeout_seconds": TIMEOUT_SECONDS,
-        "env": {**ALWAYS, **dict(backend.env), **defaults(chosen.training.recipe.environment)},
-        "preload": list(chosen.stack.value.preload),
+        "env": {**ALWAYS, **dict(backend.env), **defaults(resolved.training.recipe.environment)},
+        "preload": list(resolved.stack.value.preload),
         "stack": plan.origin.stack,
         "needs_bf16": plan.run.precision == "bf16" and not request.allow_slow_bf16,
         "stall_timeout": request.stall_timeout,

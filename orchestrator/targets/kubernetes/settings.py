@@ -1,4 +1,4 @@
-"""What a cluster of Kubernetes is to orch: the image, the size of a pod, the storage."""
+"""The settings of runs on Kubernetes: the image, the size of a pod, the storage."""
 
 from __future__ import annotations
 
@@ -13,50 +13,43 @@ from orchestrator.targets.kubernetes.manifests.quantity import amount
 FILES = "/etc/orch"  # where a run's ConfigMap is mounted
 SECRETS = "/etc/orch-secrets"
 TOKEN = "HF_TOKEN"
-LABELS = "`kubectl get nodes --show-labels` prints those that there are."
+LABELS = "`kubectl get nodes --show-labels` lists the labels of your nodes."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeSettings:
-    """`context` and `namespace`: None takes those of the kubeconfig.
-
-    `cpu`, `memory`, `shm`: of each pod with ranks, quantities. `claim`: a PersistentVolumeClaim
-    that all pods can write, mounted at `mount`. `root`: the folder of train/ in the image.
-    `min_nodes`: an elastic run goes on with so many. `mpi`: Intel or OpenMPI. `ttl`: seconds.
-    `queue`: of Kueue. `spread`, `pack`: labels of nodes that pods shall differ in, or share.
-    `node_affinity`, `tolerations`, `volumes`, `env`, `secret_env`: as manifests/wishes.py has them.
-    """
+    """The settings of orch-k8s.toml and of --k8s KEY=VALUE."""
 
     image: str = ""
-    context: str | None = None
-    namespace: str | None = None
-    cpu: str = "4"
+    context: str | None = None  # of the kubeconfig; None for its current context
+    namespace: str | None = None  # None for that of the context
+    cpu: str = "4"  # quantity, of each pod with ranks
     memory: str = "8Gi"
-    shm: str = "1Gi"
-    launcher_cpu: str = "1"
+    shm: str = "1Gi"  # /dev/shm
+    launcher_cpu: str = "1"  # of the pod that runs mpirun
     launcher_memory: str = "1Gi"
-    claim: str = "orch"
-    mount: str = "/orch"
-    storage: str = "50Gi"
+    claim: str = "orch"  # a PersistentVolumeClaim that all pods can write to
+    mount: str = "/orch"  # its path in the pods
+    storage: str = "50Gi"  # size of the claim that `orch k8s init` creates
     storage_class: str | None = None
-    root: str = "/opt/orch"
+    root: str = "/opt/orch"  # the folder of train/ in the image
     python: str = "python3"
     files: str = FILES
     user: str = "mpiuser"
     uid: int = 1000
     ssh_port: int = 2222
-    mpi: str | None = None
-    min_nodes: int | None = None
-    ttl: int = 86400
+    mpi: str | None = None  # Intel or OpenMPI
+    min_nodes: int | None = None  # pods with which an elastic run continues
+    ttl: int = 86400  # seconds
     token_secret: str = "orch-hf"
     pull_secrets: tuple[str, ...] = ()
     service_account: str | None = None
     priority_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    queue: str | None = None
-    spread: str | None = None
-    pack: str | None = None
-    node_affinity: tuple[str, ...] = ()
+    queue: str | None = None  # a LocalQueue of Kueue
+    spread: str | None = None  # label of nodes in which the pods differ
+    pack: str | None = None  # label of nodes that all pods share
+    node_affinity: tuple[str, ...] = ()  # this and the following fields: see manifests/pod_settings.py
     tolerations: tuple[str, ...] = ()
     runtime_class: str | None = None
     volumes: tuple[str, ...] = ()
@@ -73,25 +66,26 @@ class KubeSettings:
         return f"/home/{self.user}/.ssh"
 
     def check(self) -> None:
-        """Raises PlanError for the first value that Kubernetes would refuse."""
+        """Raise PlanError for the first value that Kubernetes would refuse."""
         for name in ("cpu", "memory", "shm", "launcher_cpu", "launcher_memory", "storage"):
             amount(getattr(self, name), name)
         if not self.image or any(letter.isspace() for letter in self.image):
             raise PlanError(
-                "No image is given for the pods."
-                if not self.image
-                else f"image = {self.image!r} is no name of an image.",
-                hint="`--k8s image=registry.example/orch:current`, or image in orch-k8s.toml; "
-                "`orch image build` makes one.",
+                f"image = {self.image!r} is not a valid image name."
+                if self.image
+                else "No image is given for the pods.",
+                hint="Add `--k8s image=registry.example/orch:current`, or set image in orch-k8s.toml. "
+                "`orch image build` builds one.",
             )
         self.check_names()
         if self.mpi not in (None, "Intel", "OpenMPI"):
-            raise PlanError(f"mpi = {self.mpi!r}.", hint="It is Intel or OpenMPI.")
+            raise PlanError(f"mpi = {self.mpi!r} is unknown.", hint="Set mpi to Intel or OpenMPI.")
         if self.ttl < 0 or self.uid < 1:
-            raise PlanError("ttl is 0 or more seconds, and uid is not root's.")
+            raise PlanError(f"ttl = {self.ttl} and uid = {self.uid}: ttl is 0 or more seconds, and uid is not root's.")
 
     def check_names(self) -> None:
-        given = {
+        """Raise PlanError for the first invalid name, label or path."""
+        object_names = {
             "namespace": self.namespace,
             "claim": self.claim,
             "token_secret": self.token_secret,
@@ -102,24 +96,25 @@ class KubeSettings:
             "runtime_class": self.runtime_class,
             **{f"pull_secrets[{i}]": name for i, name in enumerate(self.pull_secrets)},
         }
-        for what, name in given.items():
+        for field_name, name in object_names.items():
             if name is not None and not names.is_subdomain(name):
                 raise PlanError(
-                    f"{what} = {name!r} is no name of Kubernetes'.",
-                    hint="Lower case letters, digits and dashes, as RFC 1123 has it.",
+                    f"{field_name} = {name!r} is not a valid Kubernetes name.",
+                    hint="Use lower-case letters, digits and dashes (RFC 1123).",
                 )
         for key, value in self.node_selector.items():
             if not names.is_label_key(key) or not names.is_label_value(value):
-                raise PlanError(f"node_selector: {key}={value} is no label.", hint=LABELS)
-        for what, label in (("spread", self.spread), ("pack", self.pack)):
+                raise PlanError(f"node_selector: {key}={value} is not a valid label.", hint=LABELS)
+        for field_name, label in (("spread", self.spread), ("pack", self.pack)):
             if label is not None and not names.is_label_key(label):
-                raise PlanError(f"{what} = {label!r} is no label of nodes.", hint=LABELS)
+                raise PlanError(f"{field_name} = {label!r} is not a valid label key.", hint=LABELS)
         if self.spread and self.spread == self.pack:
             raise PlanError(
-                f"spread and pack are both {self.pack}: pods cannot do both.", hint="Leave one of the two out."
+                f"spread and pack are both {self.pack}, which excludes each other.", hint="Set only one of them."
             )
-        for what, path in (("mount", self.mount), ("root", self.root), ("files", self.files)):
+        for field_name, path in (("mount", self.mount), ("root", self.root), ("files", self.files)):
             if not path.startswith("/") or ":" in path or ".." in path.split("/"):
                 raise PlanError(
-                    f"{what} = {path!r} is no absolute path.", hint="It begins with /, and has no colon and no `..`."
+                    f"{field_name} = {path!r} is not an absolute path.",
+                    hint="Use a path that begins with / and contains no colon and no `..`.",
                 )

@@ -1,4 +1,4 @@
-"""A run on Kubernetes begins: its objects are made."""
+"""Start a run on Kubernetes: create its objects."""
 
 from __future__ import annotations
 
@@ -23,9 +23,13 @@ from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 
 
 def start(plan: Plan, folder: Path) -> RunRecord:
-    """Make the run's objects; -> its record. It lives on without this program."""
-    cluster = connect(plan.run.location["context"], namespace_asked(plan))
-    plan = seen(plan, cluster)
+    """Create the objects of a run, which does not need this process any longer; return its record.
+
+    Raises:
+        OrchError: if an object cannot be created; those that were created are deleted.
+    """
+    cluster = connect(plan.run.location["context"], requested_namespace(plan))
+    plan = with_cluster(plan, cluster)
     if queue := queue_of(plan):
         check_queue(cluster, queue)
     record = plan.run
@@ -34,45 +38,47 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     try:
         execute(plan, {}, cluster)
     except OrchError:
-        (folder / PLAN).unlink()  # nothing was started; what was made has our label
+        (folder / PLAN).unlink()  # nothing was started
         folder.rmdir()
-        remove_made(cluster, record)
+        delete_created(cluster, record)
         raise
     own_by_job(cluster, plan, location_of(record))
     return record
 
 
-def seen(plan: Plan, cluster: Kube) -> Plan:
-    """Where it really is: the kubeconfig's current context may be another one tomorrow."""
-    here = {"namespace": cluster.namespace, "context": cluster.context}
-    run = replace(plan.run, location={**plan.run.location, **here})
+def with_cluster(plan: Plan, cluster: Kube) -> Plan:
+    """Return the plan with the actual context and namespace.
+
+    The current context of the kubeconfig may be another one when the next command runs.
+    """
+    actual = {"namespace": cluster.namespace, "context": cluster.context}
+    run = replace(plan.run, location={**plan.run.location, **actual})
     return replace(plan, run=run)
 
 
 def queue_of(plan: Plan) -> str | None:
-    """Return the queue of Kueue that the job is for."""
+    """Return the queue of Kueue in which the job waits."""
     (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
     queue: str | None = step.objects[-1]["metadata"].get("labels", {}).get(QUEUE)
     return queue
 
 
-def namespace_asked(plan: Plan) -> str | None:
-    """None where the kubeconfig's own was meant."""
+def requested_namespace(plan: Plan) -> str | None:
+    """Return the namespace of the settings, or None for that of the kubeconfig."""
     (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
-    found: str | None = step.objects[0]["metadata"].get("namespace")
-    return found
+    namespace: str | None = step.objects[0]["metadata"].get("namespace")
+    return namespace
 
 
-def own_by_job(cluster: Kube, plan: Plan, at: JobLocation) -> None:
-    """The run's other objects go when its job goes, also by its time to live."""
+def own_by_job(cluster: Kube, plan: Plan, location: JobLocation) -> None:
+    """Let the job own the other objects of its run: its time to live ends theirs."""
     (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
-    *others, _ = step.objects
-    give_owner(cluster, at, others)
+    *owned, _ = step.objects
+    give_owner(cluster, location, owned)
 
 
-def remove_made(cluster: Kube, record: RunRecord) -> None:
-    """What was made before something failed; a job that cannot be asked for is no reason to leave
-    the rest."""
+def delete_created(cluster: Kube, record: RunRecord) -> None:
+    """Delete what was created before a failure, the other objects also if the job cannot be deleted."""
     for delete in (delete_job, delete_rest):
-        with suppress(OrchError):  # the first error is the one to tell
+        with suppress(OrchError):  # start() raises the first error
             delete(cluster, location_of(record), record.run_id)

@@ -1,4 +1,4 @@
-"""What the API says of a run's pods and job, in the users' words. Pure."""
+"""The states of a run's pods and its job, as read from the API's objects."""
 
 from __future__ import annotations
 
@@ -23,33 +23,39 @@ CONTAINER_EVENTS = ("Pulling", "Pulled", "Created", "Started")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """`state`: waiting, running, done or failed; `words`: why, in one line. `oom`: killed for
-    memory. `started`: its container has something to say. `lost`: its node does not respond, or
-    the pod is being deleted, although it has not ended."""
+    """The state of a pod, and the reason for it."""
 
     pod: str
-    node: str
-    state: str
-    words: str = ""
-    oom: bool = False
-    code: int | None = None
-    started: bool = False
-    lost: bool = False
+    node: str  # of the run's layout
+    state: str  # waiting, running, done or failed
+    reason: str = ""  # one line
+    oom: bool = False  # killed because it exceeded its memory limit
+    code: int | None = None  # exit code
+    started: bool = False  # its container has a log
+    lost: bool = False  # has not ended, but its node does not respond or it is being deleted
 
 
 def node_of(pod: str) -> str:
-    """orch-x-worker-3, orch-x-launcher-abcde, orch-x-node-0-3-abcde as the plan names them."""
+    """Return the name that the plan has for a pod.
+
+    Pods are called orch-x-worker-3, orch-x-launcher-abcde or orch-x-node-0-3-abcde.
+    """
     if match := re.search(r"-(worker-\d+|launcher)(?:-(?:0-0-)?[a-z0-9]+)?$", pod):
         return match.group(1)
     if match := re.search(r"-(node|launcher)-0-(\d+)(?:-[a-z0-9]{5})?$", pod):
         return f"node-{match.group(2)}" if match.group(1) == "node" else "launcher"
     if match := re.fullmatch(r"orch-.+-(\d+)-[a-z0-9]{5}", pod):
-        return f"worker-{match.group(1)}"  # of an Indexed Job
+        return f"worker-{match.group(1)}"  # a pod of an Indexed Job
     return pod
 
 
 def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
-    """`events`: those of this pod, oldest first."""
+    """Return the state of a pod.
+
+    Args:
+        pod: the object from the API.
+        events: the events about this pod, oldest first.
+    """
     name, status = pod["metadata"]["name"], pod.get("status", {})
     phase = status.get("phase", "Pending")
     containers = status.get("containerStatuses") or [{}]
@@ -64,9 +70,9 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     unreachable = is_node_lost(status)
     if loss := describe_loss(pod, unreachable=unreachable):
         readable = running and not unreachable  # its log comes from the kubelet
-        return make(state="running" if readable else "waiting", words=loss, started=running or unreachable, lost=True)
-    if waiting := waiting_words(pod, state, tuple(events)):
-        return make(state="waiting", words=waiting, started=bool(last_end(containers[0])))
+        return make(state="running" if readable else "waiting", reason=loss, started=running or unreachable, lost=True)
+    if waiting := reason_to_wait(pod, state, tuple(events)):
+        return make(state="waiting", reason=waiting, started=bool(last_end(containers[0])))
     return make(state="running" if running else "waiting", started=running)
 
 
@@ -79,7 +85,7 @@ def is_node_lost(status: Json) -> bool:
     """
     if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
         return True
-    not_ready = condition(status, "Ready", wanted="False")
+    not_ready = condition(status, "Ready", value="False")
     return bool(not_ready and condition(status, "ContainersReady"))
 
 
@@ -99,7 +105,7 @@ def describe_loss(pod: Json, *, unreachable: bool) -> str:
 
 
 class Maker:
-    """PodStates of one pod."""
+    """A factory of states of one pod."""
 
     def __init__(self, pod: str, node: str) -> None:
         self.pod = pod
@@ -115,33 +121,37 @@ def last_end(container: Json) -> Json | None:
 
 
 def failed(make: Maker, pod: Json, ended: Json | None) -> PodState:
+    """Return the state of a failed pod, with the most specific reason that the API has."""
     status = pod.get("status", {})
-    reason, message = status.get("reason", ""), status.get("message", "")
     code = ended.get("exitCode") if ended else None
+    oom = bool(ended and ended.get("reason") == "OOMKilled" and status.get("reason") != "Evicted")
+    return make(
+        state="failed", reason=failure_reason(pod, status, ended, oom=oom), oom=oom, code=code, started=bool(ended)
+    )
+
+
+def failure_reason(pod: Json, status: Json, ended: Json | None, *, oom: bool) -> str:
+    reason, message = status.get("reason", ""), status.get("message", "")
     if reason == "Evicted":
-        return make(state="failed", words=f"evicted: {message}", code=code, started=bool(ended))
-    if ended and ended.get("reason") == "OOMKilled":
-        words = f"killed for memory (OOMKilled): the pod's limit is {memory_limit(pod)}"
-        return make(state="failed", words=words, oom=True, code=code, started=True)
+        return f"evicted: {message}"
+    if oom:
+        return f"killed because of its memory use (OOMKilled): the pod's limit is {memory_limit(pod)}"
     if disrupted := condition(status, "DisruptionTarget"):
-        words = f"taken away by the cluster: {disrupted.get('message') or disrupted.get('reason')}"
-        return make(state="failed", words=words, code=code, started=bool(ended))
+        return f"ended by the cluster: {disrupted.get('message') or disrupted.get('reason')}"
     if reason:
-        words = f"{reason}: {message}".rstrip(": ")
-        return make(state="failed", words=words, code=code, started=bool(ended))
+        return f"{reason}: {message}".rstrip(": ")
     if pod["metadata"].get("deletionTimestamp"):
-        return make(state="failed", words=DELETED, code=code, started=bool(ended))
-    words = exit_words(ended) if ended else "failed without a word"
-    return make(state="failed", words=words, code=code, started=bool(ended))
+        return DELETED
+    return describe_exit(ended) if ended else "failed without a reason"
 
 
-def exit_words(ended: Json) -> str:
-    """With what the runtime has to say: of a command that is not there, for one."""
+def describe_exit(ended: Json) -> str:
+    """Return the exit code, and the container runtime's message, for example about a missing program."""
     reason, message = ended.get("reason", ""), str(ended.get("message") or "").strip()
-    words = f"exited with code {ended.get('exitCode')}"
+    text = f"exited with code {ended.get('exitCode')}"
     if reason not in ("", "Error", "Completed"):
-        words = f"{words} ({reason})"
-    return f"{words}: {' '.join(message.split())}" if message else words
+        text = f"{text} ({reason})"
+    return f"{text}: {' '.join(message.split())}" if message else text
 
 
 def memory_limit(pod: Json) -> str:
@@ -150,21 +160,21 @@ def memory_limit(pod: Json) -> str:
     return str(limits.get("memory", "not set"))
 
 
-def waiting_words(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
-    """Why a pod does not run yet; empty if it does, or is merely being started."""
-    scheduled = condition(pod.get("status", {}), "PodScheduled", wanted="False")
-    if scheduled:
-        return f"waits for a node: {scheduled.get('message') or scheduled.get('reason')}"
+def reason_to_wait(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
+    """Return why a pod does not run yet, or an empty string if it runs or is starting normally."""
+    unscheduled = condition(pod.get("status", {}), "PodScheduled", value="False")
+    if unscheduled:
+        return f"waits for a node: {unscheduled.get('message') or unscheduled.get('reason')}"
     waiting = state.get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in PULL:
         image = pod.get("spec", {}).get("containers", [{}])[0].get("image", "")
-        told = message if reason != "ImagePullBackOff" else ""
-        return f"its image {image} cannot be pulled" + (f": {told}" if told else "")
+        cause = message if reason != "ImagePullBackOff" else ""
+        return f"its image {image} cannot be pulled" + (f": {cause}" if cause else "")
     if reason in CONFIG:
-        return f"its container cannot be made: {message or reason}"
+        return f"its container cannot be created: {message or reason}"
     if reason == "CrashLoopBackOff":
-        return f"starts again and again: {message or reason}"
+        return f"restarts repeatedly: {message or reason}"
     if state.get("running") is not None:
         return ""
     failure = current_failure(pod, events)
@@ -190,50 +200,52 @@ def current_failure(pod: Json, events: tuple[Json, ...]) -> Json | None:
     return failure
 
 
-def condition(status: Json, kind: str, wanted: str = "True") -> Json | None:
-    for one in status.get("conditions") or ():
-        if one.get("type") == kind and one.get("status") == wanted:
-            return dict(one)
+def condition(status: Json, kind: str, value: str = "True") -> Json | None:
+    """Return the condition of this type if it has this value."""
+    for entry in status.get("conditions") or ():
+        if entry.get("type") == kind and entry.get("status") == value:
+            return dict(entry)
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """`state`: running, suspended, done or failed; `words`: the operator's, if it failed; `ended`:
-    when it was done or failed, by the cluster's clock; `gone`: the cluster has no such job."""
+    """The state of a run's job."""
 
-    state: str
-    words: str = ""
-    ended: float | None = None
-    gone: bool = False
+    state: str  # running, suspended, done or failed
+    reason: str = ""  # of a failure, as the operator reports it
+    ended: float | None = None  # by the cluster's clock, in seconds since 1970
+    gone: bool = False  # the cluster has no such job
 
 
 def job_state(job: Json) -> JobState:
+    """Return the state of a job by its conditions."""
     status = job.get("status", {})
     if any(condition(status, kind) for kind in DONE):
         return JobState(state="done", ended=ended_at(job))
-    if found := condition(status, "Failed"):
-        words = str(found.get("message") or found.get("reason"))
-        return JobState(state="failed", words=words, ended=ended_at(job))
+    if failed := condition(status, "Failed"):
+        reason = str(failed.get("message") or failed.get("reason"))
+        return JobState(state="failed", reason=reason, ended=ended_at(job))
     if condition(status, "Suspended"):
-        return JobState(state="suspended", words="suspended: a queue holds it back, or somebody")
+        return JobState(state="suspended", reason="suspended by a queue or by a user")
     return JobState(state="running")
 
 
 def ended_at(job: Json) -> float | None:
-    """When it was done or failed, in seconds since 1970; None if it was not, or does not say."""
+    """Return when a job was done or failed, in seconds since 1970, or None if that is unknown."""
     status = job.get("status", {})
-    found = next((one for kind in (*DONE, "Failed") if (one := condition(status, kind))), None)
-    return seconds((found or {}).get("lastTransitionTime"))
+    conditions = (condition(status, kind) for kind in (*DONE, "Failed"))
+    last = next(filter(None, conditions), {})
+    return seconds(last.get("lastTransitionTime"))
 
 
-def made_at(job: Json) -> float | None:
-    """When the cluster made it, in seconds since 1970."""
+def created_at(job: Json) -> float | None:
+    """Return when the cluster created an object, in seconds since 1970."""
     return seconds(job["metadata"].get("creationTimestamp"))
 
 
 def seconds(stamp: str | None) -> float | None:
-    """2026-01-01T12:00:00Z, as seconds since 1970."""
+    """Convert 2026-01-01T12:00:00Z to seconds since 1970."""
     if not stamp:
         return None
     try:
@@ -242,6 +254,6 @@ def seconds(stamp: str | None) -> float | None:
         return None
 
 
-def unseen(job: Json) -> bool:
-    """Whether no operator has taken the job up: it has no status at all."""
+def has_no_operator(job: Json) -> bool:
+    """Return whether no operator has accepted the job: it has no status at all."""
     return not job.get("status")

@@ -83,7 +83,7 @@ class KubeTarget:
         return KubeHandle(record, folder)
 
     def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
-        return KubeHandle(*find.find(base, name, where))
+        return KubeHandle(*find.find_run(base, name, where))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(

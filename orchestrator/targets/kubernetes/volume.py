@@ -1,4 +1,4 @@
-"""The volume of a run on Kubernetes, read through a small pod that is made for it."""
+"""Read the volume of a run on Kubernetes through a small pod that is created for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.api.exec import PodExec
 from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
-from orchestrator.targets.kubernetes.objects import check_ours
+from orchestrator.targets.kubernetes.objects import check_labels
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import pod_state
 
@@ -31,20 +31,24 @@ POLL_SECONDS = 0.5
 
 @contextmanager
 def reader(cluster: Kube, record: RunRecord) -> Iterator[PodExec]:
-    """A place to read from; its pod is deleted afterwards. Raises ExecuteError."""
+    """Create a pod that mounts the volume of a run, and delete it afterwards.
+
+    Raises:
+        ExecuteError: if the pod does not start.
+    """
     location = location_of(record)
     if not location.image:
         raise ExecuteError(
-            "No image is known for the pod that reads the volume.",
-            hint="image in orch-k8s.toml; that in a run's record may be anybody's.",
+            "No image is given for the pod that reads the volume.",
+            hint="Set image in orch-k8s.toml. The image in a run's record is not used, because others can write it.",
         )
-    made = reader_pod(location, record.run_id)
-    name = made["metadata"]["name"]
+    pod = reader_pod(location, record.run_id)
+    name = pod["metadata"]["name"]
     path = f"{cluster.core_path('Pod')}/{name}"
-    forget_ended(cluster, path, record.run_id)
+    delete_ended(cluster, path, record.run_id)
     with ending_at_sigterm():
         try:
-            cluster.apply(made)
+            cluster.apply(pod)
             await_running(cluster, path)
             yield PodExec(cluster, name)
         finally:
@@ -53,9 +57,9 @@ def reader(cluster: Kube, record: RunRecord) -> Iterator[PodExec]:
 
 @contextmanager
 def ending_at_sigterm() -> Iterator[None]:
-    """SIGTERM ends this program in order, so that its pod goes with it."""
+    """Turn SIGTERM into an ordinary exit, so that the pod is deleted."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only there signals are dealt with
+        yield  # only the main thread can handle signals
         return
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
@@ -64,9 +68,8 @@ def ending_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def forget_ended(cluster: Kube, path: str, run_id: str) -> None:
-    """A reader of before whose hour is over, or that is being deleted, would never run again: it
-    is waited for until it is gone."""
+def delete_ended(cluster: Kube, path: str, run_id: str) -> None:
+    """Delete a leftover reader pod that has ended or is terminating, and wait until it is gone."""
     deadline = time.monotonic() + END_SECONDS
     try:
         while is_ending(cluster.get(path)):
@@ -74,8 +77,8 @@ def forget_ended(cluster: Kube, path: str, run_id: str) -> None:
             if time.monotonic() > deadline:
                 name = path.rpartition("/")[2]
                 raise ExecuteError(
-                    "The last pod that read the volume does not end.",
-                    hint=f"`kubectl describe pod {name}` tells why; then try again.",
+                    "The previous pod that reads the volume does not terminate.",
+                    hint=f"`kubectl describe pod {name}` shows why. Then try again.",
                 )
             time.sleep(POLL_SECONDS)
     except NotThere:
@@ -91,14 +94,14 @@ def await_running(cluster: Kube, path: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         pod = cluster.get(path)
-        found = pod_state(pod, cluster.events_of(pod["metadata"]["name"]))
-        if found.state == "running":
+        state = pod_state(pod, cluster.events_of(pod["metadata"]["name"]))
+        if state.state == "running":
             return
-        ended = found.state in ("failed", "done") or "cannot be pulled" in found.words
-        if ended or time.monotonic() > deadline:
+        has_ended = state.state in ("failed", "done") or "cannot be pulled" in state.reason
+        if has_ended or time.monotonic() > deadline:
             raise ExecuteError(
-                f"The pod that reads the volume did not start: {found.words}.",
-                hint="`orch k8s check` looks at the image, the claim and the room that there is.",
+                f"The pod that reads the volume did not start: {state.reason}.",
+                hint="`orch k8s check` checks the image, the claim and the free resources.",
             )
         time.sleep(POLL_SECONDS)
 
@@ -106,16 +109,21 @@ def await_running(cluster: Kube, path: str) -> None:
 def delete(cluster: Kube, path: str, run_id: str) -> None:
     try:
         pod = cluster.get(path)
-        check_ours(pod, run_id)
+        check_labels(pod, run_id)
         cluster.delete(path, pod["metadata"]["uid"])
     except NotThere:
         pass
 
 
-def fetch(cluster: Kube, record: RunRecord, folder: Path, wanted: Wanted, listener: FetchListener) -> Collected:
-    """Raises RequestError for another node than there is, ExecuteError for what fails."""
-    if wanted.node:
-        raise RequestError("--node is for nodes behind SSH: all pods share one volume.", hint="Leave --node out.")
-    target = wanted.to or folder.absolute() / "output"
+def fetch(cluster: Kube, record: RunRecord, folder: Path, request: Wanted, listener: FetchListener) -> Collected:
+    """Copy files of a run from its volume to this machine.
+
+    Raises:
+        RequestError: if a node is named.
+        ExecuteError: if files cannot be read.
+    """
+    if request.node:
+        raise RequestError("--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out.")
+    target = request.to or folder.absolute() / "output"
     with reader(cluster, record) as pod:
-        return collect(pod, wanted.source, target, only=wanted.only, listener=listener)
+        return collect(pod, request.source, target, only=request.only, listener=listener)

@@ -1,4 +1,4 @@
-"""A run on Kubernetes that is being watched; it lives on without that."""
+"""Watch a run on Kubernetes, which does not depend on being watched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.targets.kubernetes import admission
 from orchestrator.targets.kubernetes.api import retry
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
-from orchestrator.targets.kubernetes.follow import Follower, of_now
+from orchestrator.targets.kubernetes.follow import Follower, with_current_time
 from orchestrator.targets.kubernetes.kueue import describe_unmanaged, why_suspended
 from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.manifests import names
@@ -32,27 +32,30 @@ from orchestrator.targets.kubernetes.status import (
     BEING_DELETED,
     DELETED,
     JobState,
+    created_at,
+    has_no_operator,
     job_state,
-    made_at,
     pod_state,
-    unseen,
 )
 
 POLL_SECONDS = 2.0
-GIVE_UP_SECONDS = 300.0
+GIVE_UP_SECONDS = 300.0  # without a response of the API
 DRAIN_SECONDS = 20.0
-UNSEEN_SECONDS = 20.0
+UNSEEN_SECONDS = 20.0  # until an operator has normally accepted a job
 FOLLOW_SECONDS = 0.5
 
 
 class KubeWatch:
-    """Follows a run's pods into its folder here. `tell` gets what is to be said of the cluster."""
+    """A run that this process watches: it copies the logs of its pods into a local folder.
 
-    def __init__(self, record: RunRecord, folder: Path, tell: Tell, cluster: Kube) -> None:
+    `notify` is called with messages about the cluster.
+    """
+
+    def __init__(self, record: RunRecord, folder: Path, notify: Tell, cluster: Kube) -> None:
         self.record = record
-        self.at = location_of(record)
+        self.location = location_of(record)
         self.folder = folder
-        self.tell = tell
+        self.notify = notify
         self.cluster = cluster
         self.selector = names.selector(record.run_id)
         self.copy = RunCopy(folder, ranks=len(record.layout))
@@ -61,108 +64,124 @@ class KubeWatch:
         self.lost_since: float | None = None
         self.queue_checked = False
         self.ranks_started = False
-        self.job_made: float | None = None
-        self.watched = False  # by somebody of this process, who writes what comes into the folder
+        self.job_created: float | None = None
+        self.watched = False  # a thread of this process copies the logs
 
     def started(self) -> None:
-        """The API has the job: nothing more is needed."""
+        """Raise an error unless the API has the job, which is all that a start needs."""
         self.job()
 
     def job(self) -> dict[str, Any]:
-        return self.cluster.job(self.at.group, self.at.version, self.at.plural, self.at.job)
+        location = self.location
+        return self.cluster.job(location.group, location.version, location.plural, location.job)
 
-    def hold(self) -> bool:
-        """Of several commands that watch a run, one follows the pods: whether it is this one."""
-        if not self.copy.hold():
+    def acquire(self) -> bool:
+        """Return whether this command is the one that copies the logs of the run."""
+        if not self.copy.acquire():
             return False
         self.follower.read_to.update(self.copy.positions)
         return True
 
     def leave(self) -> None:
-        """Follow the pods no more."""
+        """Stop following the pods."""
         self.follower.ended.set()
         self.copy.release()
 
     # Following.
 
     def events(self) -> Iterator[Event]:
-        """Events of the run, from its beginning until it has ended. Raises ExecuteError."""
+        """Yield the events of the run, from its beginning until it has ended.
+
+        Raises:
+            ExecuteError: if the run cannot be watched any longer.
+        """
         self.watched = True
         try:
-            yield from self.followed()
+            yield from self.copied_events()
         except OrchError as error:
             raise ExecuteError(
-                f"{error.message} The run goes on, and is not followed any more.",
-                hint=f"{error.hint} `orch attach {self.record.run_id}` follows it again.".lstrip(),
+                f"{error.message} The run continues, but is not watched any longer.",
+                hint=f"{error.hint} `orch attach {self.record.run_id}` watches it again.".lstrip(),
             ) from None
         finally:
             self.watched = False
 
-    def followed(self) -> Iterator[Event]:
-        told = 0
+    def copied_events(self) -> Iterator[Event]:
+        """Yield events that another command copies until it ends, then those of the pods."""
+        reported = 0
         while True:
-            held = self.hold()
+            acquired = self.acquire()
             run = store.load(self.folder)
             events = run.events()
-            yield from events[told:]
-            told = len(events)
+            yield from events[reported:]
+            reported = len(events)
             self.ranks_started = any(isinstance(event, Started) for event in events)
             if run.outcome is not None:
                 return
-            if held:
+            if acquired:
                 break
             time.sleep(FOLLOW_SECONDS)
-            yield of_now(Heartbeat())
-        if not told:
+            yield with_current_time(Heartbeat())
+        if not reported:
             self.follower.items.put(self.launched())
         self.follower.begin()
-        state, looked = None, time.monotonic()
+        state, polled = None, time.monotonic()
         while state is None:
-            yield from self.take_items(FOLLOW_SECONDS)
-            yield of_now(Heartbeat())  # who follows the logs looks again
-            if time.monotonic() - looked > POLL_SECONDS:
-                state, looked = self.look() or self.end_late_start(), time.monotonic()
+            yield from self.copy_items(FOLLOW_SECONDS)
+            yield with_current_time(Heartbeat())  # makes the reader of the logs look again
+            if time.monotonic() - polled > POLL_SECONDS:
+                state, polled = self.poll_job() or self.end_late_start(), time.monotonic()
         yield from self.drain()
-        yield self.finish_with(state)
+        yield self.write_outcome(state)
 
     def launched(self) -> Event:
-        """When the cluster made the job: who watches may have come later."""
+        """Return the event of the start, with the time at which the cluster created the job."""
         nodes = tuple(host.node for host in self.record.nodes)
-        event = of_now(Launched(ranks=len(self.record.layout), nodes=nodes))
+        event = with_current_time(Launched(ranks=len(self.record.layout), nodes=nodes))
         try:
-            made = made_at(self.job())
-        except OrchError:  # that is told where the job is looked at
-            made = None
-        return replace(event, time=made) if made else event
+            created = created_at(self.job())
+        except OrchError:  # poll_job() reports it
+            created = None
+        return replace(event, time=created) if created else event
 
-    def look(self) -> JobState | None:
-        """How the job ended, or None while it has not. Raises ExecuteError."""
+    def poll_job(self) -> JobState | None:
+        """Return how the job ended, or None while it has not, and report what it waits for.
+
+        Raises:
+            ExecuteError: if the API has not responded for too long.
+        """
         try:
             job = self.job()
         except NotThere:
-            words = f"the job {self.at.job} is gone: somebody deleted it, or its time was over"
-            return JobState(state="failed", words=words, gone=True)
+            reason = f"the job {self.location.job} is gone: it was deleted, or its time limit has passed"
+            return JobState(state="failed", reason=reason, gone=True)
         except (ConnectionLost, Refused) as error:
-            self.note_loss(error)
+            self.handle_loss(error)
             return None
         if self.lost_since is not None:
-            self.tell(f"the API answers again after {time.monotonic() - self.lost_since:.0f} s")
+            self.notify(f"the API responds again after {time.monotonic() - self.lost_since:.0f} s")
             self.lost_since = None
-        self.job_made = made_at(job)
-        found = job_state(job)
-        there = len(self.follower.pods)
-        if there < len(self.record.nodes) and (words := admission.refusal_of(self.cluster, self.at.job)):
-            which = "some of its pods" if there else "its pods"
-            self.follower.tell_once("pods", f"{which} are not admitted: {words}", same=admission.without_pod(words))
-        elif unseen(job) and time.time() - self.began > UNSEEN_SECONDS:
-            words = f"no operator has taken up {self.at.job}: is it running?"
-            self.follower.tell_once("job", f"{words} `orch k8s check` looks")
-        if time.time() - self.began > UNSEEN_SECONDS and not self.queue_checked:
+        self.job_created = created_at(job)
+        state = job_state(job)
+        self.report_admission(job)
+        if state.state == "suspended":
+            self.follower.report_once("job", why_suspended(self.cluster, job) or state.reason)
+        return state if state.state in ("done", "failed") else None
+
+    def report_admission(self, job: dict[str, Any]) -> None:
+        """Report pods that are not admitted, and a job that no operator or queue manages."""
+        pods = len(self.follower.pods)
+        is_late = time.time() - self.began > UNSEEN_SECONDS
+        if pods < len(self.record.nodes) and (refusal := admission.refusal_of(self.cluster, self.location.job)):
+            subject = "some of its pods" if pods else "its pods"
+            message = f"{subject} are not admitted: {refusal}"
+            self.follower.report_once("pods", message, same=admission.without_pod(refusal))
+        elif has_no_operator(job) and is_late:
+            message = f"no operator has accepted {self.location.job}. Is it running? `orch k8s check` shows it."
+            self.follower.report_once("job", message)
+        if is_late and not self.queue_checked:
             self.queue_checked = True
-            self.follower.tell_once("queue", describe_unmanaged(self.cluster, job))
-        if found.state == "suspended":
-            self.follower.tell_once("job", why_suspended(self.cluster, job) or found.words)
-        return found if found.state in ("done", "failed") else None
+            self.follower.report_once("queue", describe_unmanaged(self.cluster, job))
 
     def end_late_start(self) -> JobState | None:
         """Delete the run's objects if its ranks have not started within its wait limit.
@@ -170,47 +189,48 @@ class KubeWatch:
         Raises:
             ExecuteError: if they cannot be deleted.
         """
-        limit = self.at.wait_limit
-        if limit is None or self.ranks_started or self.job_made is None:
+        limit = self.location.wait_limit
+        if limit is None or self.ranks_started or self.job_created is None:
             return None
-        if time.time() - self.job_made <= limit:
+        if time.time() - self.job_created <= limit:
             return None
         reasons = self.follower.reasons_to_wait()
         self.follower.ended.set()  # do not report the deletion of its pods
-        delete_objects(self.cluster, self.at, self.record.run_id)
+        delete_objects(self.cluster, self.location, self.record.run_id)
         message = f"its ranks have not started within {limit} s (--wait-limit): {reasons}"
-        return JobState(state="failed", words=message, gone=True)
+        return JobState(state="failed", reason=message, gone=True)
 
-    def note_loss(self, error: ExecuteError) -> None:
+    def handle_loss(self, error: ExecuteError) -> None:
+        """Report that the API does not respond, and raise the error if that lasts too long."""
         now = time.monotonic()
         if self.lost_since is None:
             self.lost_since = now
-            self.tell(f"{error.message} The run goes on; asking again.")
+            self.notify(f"{error.message} The run continues; retrying.")
         limit = retry.REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
         if now - self.lost_since > limit:
             raise error
 
-    def take_items(self, seconds: float) -> Iterator[Event]:
-        """What has come from the cluster, written down; its events."""
+    def copy_items(self, seconds: float) -> Iterator[Event]:
+        """Copy what the follower receives within a time, and yield its events."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - time.monotonic()) > 0:
             try:
-                item = self.follower.items.get(timeout=left)
+                item = self.follower.items.get(timeout=remaining)
             except queue.Empty:
                 break
             if isinstance(item, OrchError):
                 raise item
             if isinstance(item, Event):
-                if not self.of_the_stop(item):
+                if not self.is_caused_by_stop(item):
                     self.copy.add_event(item)
                     yield item
-            elif (event := self.copy.write(item)) is not None and not self.of_the_stop(event):
+            elif (event := self.copy.write(item)) is not None and not self.is_caused_by_stop(event):
                 self.ranks_started = self.ranks_started or isinstance(event, Started)
                 yield event
-        self.copy.keep_positions()
+        self.copy.save_positions()
 
-    def of_the_stop(self, event: Event) -> bool:
-        """Whether it tells that a pod is lost which `orch stop` has deleted."""
+    def is_caused_by_stop(self, event: Event) -> bool:
+        """Return whether the event reports the loss of a pod that `orch stop` has deleted."""
         about_pods = isinstance(event, NodesLost | Ended) or (
             isinstance(event, NodeNews) and event.text.endswith((DELETED, BEING_DELETED))
         )
@@ -219,32 +239,36 @@ class KubeWatch:
     # The end.
 
     def drain(self) -> Iterator[Event]:
-        """What the pods have still to say."""
+        """Copy the remaining lines of the pods' logs."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while self.follower.reading():
             if time.monotonic() > deadline:
                 break
-            yield from self.take_items(0.2)
-        yield from self.queued()
+            yield from self.copy_items(0.2)
+        yield from self.copy_queued()
         self.follower.ended.set()
 
-    def queued(self) -> Iterator[Event]:
-        """What has come already."""
+    def copy_queued(self) -> Iterator[Event]:
+        """Copy what the follower has already received."""
         while not self.follower.items.empty():
-            yield from self.take_items(0.05)
+            yield from self.copy_items(0.05)
 
-    def finish_with(self, job: JobState) -> Event:
-        """Write the outcome, if nobody has; -> the event that says so."""
+    def write_outcome(self, job: JobState) -> Event:
+        """Write the outcome unless it is known, and return the event about it."""
         return self.copy.finish(job, self.follower.pods.values())
 
     def catch_up(self) -> dict[str, ExecuteError]:
-        """Bring what the pods have said until now, without waiting for more.
+        """Copy what the pods have printed so far, without waiting for more.
 
-        -> node -> why its log could not be read. Raises ExecuteError if there is no list of pods.
+        Returns:
+            the error of each node whose log cannot be read.
+
+        Raises:
+            ExecuteError: if the pods cannot be listed.
         """
-        missed: dict[str, ExecuteError] = {}
-        if not self.hold():  # who follows the pods brings it within moments
-            return missed
+        errors: dict[str, ExecuteError] = {}
+        if not self.acquire():  # another command copies it within moments
+            return errors
         for pod in self.cluster.objects("Pod", self.selector):
             uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
             if name.endswith(READER_SUFFIX):
@@ -256,27 +280,27 @@ class KubeWatch:
             except NotThere:
                 pass
             except ExecuteError as error:
-                missed[state.node] = error
-        for _ in self.queued():
+                errors[state.node] = error
+        for _ in self.copy_queued():
             pass
-        self.copy.keep_positions()
-        return missed
+        self.copy.save_positions()
+        return errors
 
     def finish(self) -> Outcome:
-        """How the run ended, or stands: logs are here then."""
+        """Return how the run ended or stands, after its logs are copied."""
         if not (self.folder / files.OUTCOME).exists():
-            self.renew()
+            self.update()
         self.copy.release()
         return outcome_of(store.load(self.folder))
 
-    def renew(self) -> None:
-        """The run as the cluster knows it now; who follows its pods does that already."""
-        if not self.hold():
+    def update(self) -> None:
+        """Copy the logs and the outcome, unless another command does."""
+        if not self.acquire():
             return
         try:
             for node, error in self.catch_up().items():
-                self.tell(f"{node}: {error.message}")
-            if (state := self.look()) is not None:
-                self.finish_with(state)
+                self.notify(f"{node}: {error.message}")
+            if (state := self.poll_job()) is not None:
+                self.write_outcome(state)
         except OrchError as error:
-            self.tell(error.message)
+            self.notify(error.message)

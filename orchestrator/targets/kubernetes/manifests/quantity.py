@@ -19,13 +19,20 @@ UNITS = {
 GRAMMAR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
 
-def amount(text: str, what: str) -> Fraction:
-    """The exact value of a quantity; `what` names it in the error. Raises PlanError."""
+def amount(text: str, name: str) -> Fraction:
+    """Return the exact value of a quantity above 0.
+
+    Args:
+        text: as Kubernetes writes it.
+        name: of the setting, for the error.
+
+    Raises:
+        PlanError: if it is not such a quantity.
+    """
     value = value_of(text)
     if value is None or value <= 0:
         raise PlanError(
-            f"{what} = {text!r} is no quantity above 0.",
-            hint="Write it as Kubernetes does: 16 or 500m for CPUs, 64Gi or 512Mi for memory.",
+            f"{name} = {text!r} is not a quantity above 0.", hint="Write 16 or 500m for CPUs, 64Gi or 512Mi for memory."
         )
     return value
 
@@ -44,5 +51,5 @@ def number(match: re.Match[str]) -> Fraction:
 
 
 def plain(value: Fraction) -> str:
-    """For people: 16, 0.5."""
+    """Return the value as a decimal number, for messages."""
     return f"{float(value):g}"

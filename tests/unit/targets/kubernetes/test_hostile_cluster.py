@@ -161,6 +161,6 @@ def test_damaged_positions_are_none(tmp_path: Path) -> None:
     for text in ("", "[]", '{"a": 1}', '{"a": {"time": 1, "same": "x"}}', "[" * 99_999):
         (tmp_path / "kube.json").write_text(text)
         copy = RunCopy(tmp_path, ranks=1)
-        assert copy.hold()
+        assert copy.acquire()
         assert copy.positions == {}
         copy.release()

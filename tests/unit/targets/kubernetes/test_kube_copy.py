@@ -17,7 +17,7 @@ JOINED = json.dumps({"event": "joined", "rank": 0, "time": 1.0, "node": "worker-
 
 def open_copy(folder: Path) -> RunCopy:
     copy = RunCopy(folder, ranks=4)
-    assert copy.hold()
+    assert copy.acquire()
     return copy
 
 
@@ -48,7 +48,7 @@ def test_each_line_is_written_once_however_often_a_command_is_killed(
     for saved, written in kills:
         copy = open_copy(folder)
         follow(copy, texts, min(max(reached, saved), len(texts)))
-        copy.keep_positions()
+        copy.save_positions()
         reached = min(max(reached, saved, written), len(texts))
         follow(copy, texts, reached)
         kill(copy)

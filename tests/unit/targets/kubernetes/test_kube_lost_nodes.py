@@ -82,7 +82,7 @@ NO_ANSWER = "its node node-b does not respond"
 )
 def test_a_running_pod_that_is_about_to_be_lost_says_so(pod: dict[str, Any], words: str) -> None:
     result = pod_state(pod)
-    assert (result.words, result.lost) == (words, True)
+    assert (result.reason, result.lost) == (words, True)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_running_pod_that_is_about_to_be_lost_says_so(pod: dict[str, Any], wor
 )
 def test_a_pod_that_runs_is_not_lost(conditions: list[dict[str, Any]]) -> None:
     result = pod_state(make_pod(*conditions))
-    assert (result.state, result.words, result.lost) == ("running", "", False)
+    assert (result.state, result.reason, result.lost) == ("running", "", False)
 
 
 def test_the_log_of_a_pod_that_is_being_deleted_is_still_read() -> None:
@@ -112,7 +112,7 @@ def test_the_deletion_of_a_lost_pod_is_reported_once() -> None:
     follower.readers["1"] = cast(Any, _ReadAlready())
     pod = make_pod(CONTAINERS_READY, NOT_READY)
     for change in ("ADDED", "MODIFIED", "DELETED"):
-        follower.see(change, pod)
+        follower.handle_change(change, pod)
     (event,) = list(follower.items.queue)
     assert isinstance(event, NodeNews)
     assert event.text == f"worker-1: {NO_ANSWER}"
@@ -125,10 +125,10 @@ class _ReadAlready:
 
 # What such a run ended of.
 
-LOST = PodState(pod="p", node="worker-1", state="waiting", words=NO_ANSWER, lost=True)
-DELETED = PodState(pod="q", node="worker-0", state="failed", words="its pod was deleted")
-GONE = JobState(state="failed", words="the job is gone", gone=True)
-FAILED_JOB = JobState(state="failed", words="backoff limit")
+LOST = PodState(pod="p", node="worker-1", state="waiting", reason=NO_ANSWER, lost=True)
+DELETED = PodState(pod="q", node="worker-0", state="failed", reason="its pod was deleted")
+GONE = JobState(state="failed", reason="the job is gone", gone=True)
+FAILED_JOB = JobState(state="failed", reason="backoff limit")
 
 
 def end_of(*pods: PodState, job: JobState, events: tuple[Any, ...] = ()) -> Any:

@@ -86,7 +86,7 @@ def test_pods_have_the_names_of_the_plan(name: str, node: str) -> None:
                 ),
             },
             "waiting",
-            "its container cannot be made: no configmap",
+            "its container cannot be created: no configmap",
         ),
         (
             {
@@ -94,41 +94,41 @@ def test_pods_have_the_names_of_the_plan(name: str, node: str) -> None:
                 "containerStatuses": container(waiting={"reason": "CrashLoopBackOff", "message": "back-off"}),
             },
             "waiting",
-            "starts again and again: back-off",
+            "restarts repeatedly: back-off",
         ),
         ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, "failed", "evicted: disk pressure"),
         ({"phase": "Failed", "reason": "DeadlineExceeded"}, "failed", "DeadlineExceeded"),
         (
             {"phase": "Failed", "containerStatuses": container(terminated={"exitCode": 137, "reason": "OOMKilled"})},
             "failed",
-            "killed for memory (OOMKilled): the pod's limit is 8Gi",
+            "killed because of its memory use (OOMKilled): the pod's limit is 8Gi",
         ),
         (
             {"phase": "Failed", "containerStatuses": container(terminated={"exitCode": 3})},
             "failed",
             "exited with code 3",
         ),
-        ({"phase": "Failed"}, "failed", "failed without a word"),
+        ({"phase": "Failed"}, "failed", "failed without a reason"),
         ({"phase": "Unknown"}, "waiting", "its node does not respond"),
     ],
 )
 def test_a_pod_in_the_users_words(status: dict[str, Any], state: str, words: str) -> None:
     found = pod_state(pod(**status))
-    assert (found.state, found.words) == (state, words)
+    assert (found.state, found.reason) == (state, words)
 
 
 def test_a_command_that_is_missing_is_named() -> None:
     message = 'exec: "python4": executable file not found in $PATH'
     ended = {"exitCode": 128, "reason": "StartError", "message": f"{message}\n"}
     found = pod_state(pod(phase="Failed", containerStatuses=container(terminated=ended)))
-    assert found.words == f"exited with code 128 (StartError): {message}"
+    assert found.reason == f"exited with code 128 (StartError): {message}"
 
 
 def test_a_pod_that_was_deleted_has_not_merely_ended() -> None:
     """The kubelet reports how its container ended before the pod is gone."""
     made = pod(phase="Failed", containerStatuses=container(terminated={"exitCode": 1}))
     made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert pod_state(made).words == "its pod was deleted"
+    assert pod_state(made).reason == "its pod was deleted"
 
 
 def test_an_image_that_cannot_be_pulled_is_told_once() -> None:
@@ -138,7 +138,7 @@ def test_an_image_that_cannot_be_pulled_is_told_once() -> None:
         # Of a pod that runs nothing is asked of the API.
         made = pod(phase="Running", containerStatuses=waiting)
         made["metadata"]["uid"] = "1"
-        follower.see("MODIFIED", made)
+        follower.handle_change("MODIFIED", made)
     told = follower.items.get()
     assert isinstance(told, NodeNews)
     assert told.text == "worker-3: its image registry.example/x cannot be pulled: denied"
@@ -149,7 +149,7 @@ def test_a_volume_that_is_not_mounted_is_in_the_events() -> None:
     told = [{"reason": "Scheduled"}, {"reason": "FailedMount", "message": "no such share"}]
     waiting = container(waiting={"reason": "ContainerCreating"})
     found = pod_state(pod(phase="Pending", containerStatuses=waiting), told)
-    assert found.words == "FailedMount: no such share"
+    assert found.reason == "FailedMount: no such share"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_an_event_about_scheduling_is_outdated_once_the_pod_has_a_node(node: str
     waiting = container(waiting={"reason": "ContainerCreating"})
     made = pod(phase="Pending", containerStatuses=waiting)
     made["spec"] |= {"nodeName": node} if node else {}
-    assert pod_state(made, events).words == words
+    assert pod_state(made, events).reason == words
 
 
 NO_SHARE = {"reason": "FailedMount", "message": "no such share"}
@@ -193,7 +193,7 @@ def test_an_event_about_starting_is_outdated_once_the_pod_is_past_it(
 ) -> None:
     waiting = container(waiting={"reason": "ContainerCreating"})
     made = pod(phase="Pending", containerStatuses=waiting, conditions=conditions)
-    assert pod_state(made, events).words == words
+    assert pod_state(made, events).reason == words
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def told(event: str, rank: int, time: float, **fields: Any) -> dict[str, Any]:
 
 def ended(events: list[dict[str, Any]], *pods: PodState, state: str = "failed") -> Outcome:
     told = map(read_event, events)
-    return outcome(told, pods, JobState(state=state, words="backoff"), began=0.0, now=9.0)
+    return outcome(told, pods, JobState(state=state, reason="backoff"), began=0.0, now=9.0)
 
 
 def failure_of(events: list[dict[str, Any]], *pods: PodState) -> Failure:
@@ -323,7 +323,7 @@ def test_only_the_last_attempt_counts() -> None:
 
 def test_a_pod_killed_for_memory_names_its_rank() -> None:
     events = [told("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
-    killed = PodState(pod="p", node="worker-1", state="failed", words="killed", oom=True, code=137)
+    killed = PodState(pod="p", node="worker-1", state="failed", reason="killed", oom=True, code=137)
     for told_too in ([], [exit_of(1, 2.0, code=0)]):
         failure = failure_of([*events, *told_too], killed)
         assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
@@ -331,10 +331,10 @@ def test_a_pod_killed_for_memory_names_its_rank() -> None:
 
 def test_a_pod_killed_for_memory_is_reported_once() -> None:
     events = [told("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
-    killed = PodState(pod="p", node="worker-1", state="failed", words="killed for memory", oom=True, code=137)
+    killed = PodState(pod="p", node="worker-1", state="failed", reason="killed for memory", oom=True, code=137)
     result = ended(events, killed)
     assert (result.first_failure is not None, result.problem) == (True, None)
-    evicted = PodState(pod="q", node="worker-0", state="failed", words="evicted: disk pressure")
+    evicted = PodState(pod="q", node="worker-0", state="failed", reason="evicted: disk pressure")
     assert ended(events, killed, evicted).problem == "worker-0: evicted: disk pressure"
 
 
@@ -342,7 +342,7 @@ def test_what_is_said_where_no_rank_failed() -> None:
     assert ended([]).problem == "backoff"
     refused = told("refused", -1, 1.0, text="worker-0: no BF16")
     assert ended([refused]).problem == "worker-0: no BF16"
-    evicted = PodState(pod="p", node="worker-1", state="failed", words="evicted: memory")
+    evicted = PodState(pod="p", node="worker-1", state="failed", reason="evicted: memory")
     assert ended([], evicted).problem == "worker-1: evicted: memory"
     assert ended([], state="done").problem is None
 
@@ -371,7 +371,7 @@ def test_room_for_the_pods() -> None:
     short = findings.nodes_finding(nodes, SETTINGS, 3)
     assert short.state == "miss"
     assert "1 of 4 nodes can take pods of 8 CPUs and 16Gi, 2 such pods in all" in short.words
-    assert "16 CPUs to give" in short.cure
+    assert "16 allocatable CPUs" in short.cure
     assert findings.nodes_finding(None, SETTINGS, 1).state == "unknown"
     assert findings.nodes_finding([], SETTINGS, 1).state == "miss"
 

@@ -219,7 +219,7 @@ def test_restarts_are_elastic_and_bounded() -> None:
     assert job["spec"]["runPolicy"]["backoffLimit"] == 3
     with pytest.raises(PlanError, match="min_nodes = 5"):
         decide(request=request, kube=replace(SETTINGS, min_nodes=5))
-    with pytest.raises(PlanError, match="without --max-restarts"):
+    with pytest.raises(PlanError, match="needs --max-restarts"):
         decide(kube=replace(SETTINGS, min_nodes=1))
 
 
@@ -287,7 +287,7 @@ def test_a_run_that_is_carried_on_keeps_its_output() -> None:
         ({"nodes": "node[1-3]"}, "needs the number of pods"),
         ({"nodes": "0"}, "needs the number of pods"),
         ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs"),
-        ({"stall_timeout": -1.0}, "are 0 or more"),
+        ({"stall_timeout": -1.0}, "must be 0 or more"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
@@ -299,13 +299,13 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
     ("change", "words"),
     [
         ({"image": ""}, "No image"),
-        ({"image": "two words"}, "no name of an image"),
+        ({"image": "two words"}, "not a valid image name"),
         ({"namespace": "Team A"}, "namespace = 'Team A'"),
         ({"claim": "a_b"}, "claim"),
         ({"memory": "64 GB"}, "memory = '64 GB'"),
         ({"cpu": "-1"}, "cpu = '-1'"),
-        ({"mount": "data"}, "no absolute path"),
-        ({"node_selector": {"a b": "c"}}, "is no label"),
+        ({"mount": "data"}, "not an absolute path"),
+        ({"node_selector": {"a b": "c"}}, "is not a valid label"),
         ({"mpi": "MPICH"}, "mpi = 'MPICH'"),
         ({"uid": 0}, "not root's"),
     ],

@@ -90,13 +90,13 @@ def test_the_crds_take_it(case: str) -> None:
         (("env.OMP_NUM_THREADS=3",), "OMP_NUM_THREADS: orch sets that itself"),
         (("secret_env.PET_NNODES=a/b",), "PET_NNODES: orch sets that itself"),
         (("secret_env.A=nokey",), "expected SECRET/KEY"),
-        (("env.A-B=x",), "no name of a variable"),
-        (("tolerations=a:Never",), "is no taint"),
-        (("node_affinity=a in b",), "is no condition"),
-        (("volumes=host:a:/b",), "is no volume"),
-        (("volumes=claim:a:/b/../c",), "is no volume"),
-        (("spread=a b",), "is no label of nodes"),
-        (("spread=a", "pack=a"), "cannot do both"),
+        (("env.A-B=x",), "not a valid variable name"),
+        (("tolerations=a:Never",), "is not a valid taint"),
+        (("node_affinity=a in b",), "is not a valid condition"),
+        (("volumes=host:a:/b",), "is not a valid volume"),
+        (("volumes=claim:a:/b/../c",), "is not a valid volume"),
+        (("spread=a b",), "is not a valid label key"),
+        (("spread=a", "pack=a"), "excludes each other"),
         (("queue=A B",), "queue = 'A B'"),
     ],
 )
@@ -130,12 +130,12 @@ def test_pods_that_are_packed_look_for_each_other() -> None:
 
 def test_what_kueue_says_is_told() -> None:
     waits = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota"}
-    assert kueue.words({"status": {"conditions": [waits]}}, "ClusterQueue cpu") == (
+    assert kueue.describe_workload({"status": {"conditions": [waits]}}, "ClusterQueue cpu") == (
         "waits for quota in ClusterQueue cpu: insufficient unused quota"
     )
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "for x"}
-    told = kueue.words({"status": {"conditions": [waits, evicted]}}, "ClusterQueue cpu")
-    assert told.startswith("suspended by Kueue (Preempted): for x; it goes on from its newest")
+    told = kueue.describe_workload({"status": {"conditions": [waits, evicted]}}, "ClusterQueue cpu")
+    assert told.startswith("suspended by Kueue (Preempted): for x; it resumes from its newest")
 
 
 def test_settings_that_are_not_given_change_nothing() -> None:
