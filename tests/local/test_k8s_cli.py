@@ -113,7 +113,7 @@ def test_an_api_that_cannot_be_reached(api: Api, orch: Orch, tmp_path: Path) -> 
     (tmp_path / "kubeconfig").write_text(text.replace(API_TOKEN, "old"))
     found = findings(orch("k8s", "check", "--json"))
     assert list(found) == ["API"]
-    assert "does not know you" in found["API"]["words"]
+    assert "Authentication with the API" in found["API"]["words"]
     (tmp_path / "kubeconfig").write_text(text.replace(api.url, "http://127.0.0.1:9"))
     done = orch("k8s", "check", "--json")
     assert findings(done)["API"]["state"] == "miss"

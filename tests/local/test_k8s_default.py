@@ -35,7 +35,7 @@ def test_without_a_cluster_a_plan_says_what_it_assumes(api: Api, orch: Orch, tmp
     (tmp_path / "kubeconfig").write_text("")
     kinds, why = planned(orch)
     assert kinds[-1] == "TrainJob"
-    assert "assumed: no cluster could be asked (No cluster is configured" in why
+    assert "assumed: no cluster could be queried (No cluster is configured" in why
 
 
 def test_the_check_says_what_the_default_is(api: Api, orch: Orch) -> None:

@@ -329,7 +329,7 @@ def test_a_token_that_expires_is_said_and_the_run_is_left_alone(
     monkeypatch.setattr(retry, "REFUSED_SECONDS", 1.0)
     watch = KubeWatch(store.load(folder).record, folder, print, client_of(api.url))
     api.fail("GET", "pytorchjobs", 401, 9999)
-    with pytest.raises(ExecuteError, match="does not know you") as caught:
+    with pytest.raises(ExecuteError, match="Authentication with the API") as caught:
         list(watch.events())
     assert "The run continues" in caught.value.message
     assert "log in again" in caught.value.hint

@@ -192,14 +192,14 @@ def test_a_webhook_that_does_not_respond_names_its_operator() -> None:
         'validate-kubeflow-org-v1-pytorchjob?timeout=10s": dial tcp 10.96.4.2:443: connect: '
         "connection refused"
     )
-    error = errors.words(Answered(500, message), "lab")
+    error = errors.to_execute_error(Answered(500, message), "lab")
     assert type(error) is ExecuteError
     assert "kubectl -n kubeflow get pods" in error.hint
     assert "Nothing was created" in error.hint
 
 
 def test_an_api_that_fails_is_not_said_to_have_a_run() -> None:
-    assert "goes on" not in errors.words(Answered(503, "busy"), "lab").hint
+    assert "goes on" not in errors.to_execute_error(Answered(503, "busy"), "lab").hint
 
 
 def test_init_prints_the_namespace(orch: Orch) -> None:

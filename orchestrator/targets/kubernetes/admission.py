@@ -32,12 +32,12 @@ def quota_finding(quotas: Iterable[Json] | None, settings: KubeSettings, pods: i
             topic="quota",
             state="miss",
             words="; ".join(shortages),
-            cure="Smaller or fewer pods, or a larger quota from the administrator. A run waits "
+            cure="Use smaller or fewer pods, or ask the administrator for a larger quota. A run waits "
             "for quota that other pods give back, but not for what exceeds the quota itself.",
         )
     names = ", ".join(str(quota["metadata"]["name"]) for quota in unscoped)
-    words = f"the run fits into ResourceQuota {names}" if names else "no ResourceQuota limits pods"
-    return Finding(topic="quota", state="ok", words=words)
+    message = f"the run fits into ResourceQuota {names}" if names else "no ResourceQuota limits pods"
+    return Finding(topic="quota", state="ok", words=message)
 
 
 def is_scoped(quota: Json) -> bool:
@@ -55,17 +55,17 @@ def shortages_of(quota: Json, needs: Mapping[str, Fraction]) -> list[str]:
     """Return a sentence for each resource of which too little is left."""
     status = quota.get("status") or {}
     hard, used = status.get("hard") or {}, status.get("used") or {}
-    found = []
+    shortages = []
     for resource, need in needs.items():
         if resource not in hard:
             continue
-        limit, taken = value_of(hard[resource]), value_of(used.get(resource, "0"))
-        if limit is not None and taken is not None and need > limit - taken:
-            found.append(
+        limit, usage = value_of(hard[resource]), value_of(used.get(resource, "0"))
+        if limit is not None and usage is not None and need > limit - usage:
+            shortages.append(
                 f"ResourceQuota {quota['metadata']['name']}: {resource}: {used.get(resource, 0)} "
                 f"of {hard[resource]} used, the run needs {readable(resource, need)}"
             )
-    return found
+    return shortages
 
 
 def readable(resource: str, need: Fraction) -> str:

@@ -1,4 +1,4 @@
-"""`orch k8s check` and `orch k8s init`: is the cluster ready, and what makes it so."""
+"""Check whether a cluster is ready for runs (`orch k8s check`)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.rights import Right
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
-TRIAL = "orch-check"  # never made: a dry run
+TRIAL = "orch-check"  # never created: a dry run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """`launcher`: None looks whether there is any. `pull`: start a pod with the image."""
+    """What to check."""
 
-    launcher: str | None
+    launcher: str | None  # None for any
     pods: int
-    pull: bool
+    pull: bool  # start a pod with the image
 
 
 def check(
@@ -43,8 +43,8 @@ def check(
     except OrchError as error:
         yield Finding(topic="API", state="miss", words=error.message, cure=error.hint)
         return
-    where = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
-    yield Finding(topic="API", state="ok", words=f"Kubernetes {version}: {where}")
+    location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
+    yield Finding(topic="API", state="ok", words=f"Kubernetes {version}: {location}")
     if missing := namespace_missing(cluster):
         yield findings.namespace_finding(missing)
         return
@@ -79,24 +79,24 @@ def denied(cluster: Kube, needed: Iterable[Right]) -> list[Right]:
 
 def allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
     plural, _, sub = resource.partition("/")
-    asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": plural}
+    attributes = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": plural}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked | ({"subresource": sub} if sub else {})},
+        "spec": {"resourceAttributes": attributes | ({"subresource": sub} if sub else {})},
     }
-    answer = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-    return bool(answer.get("status", {}).get("allowed"))
+    response = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    return bool(response.get("status", {}).get("allowed"))
 
 
 def namespace_missing(cluster: Kube) -> OrchError | None:
-    """Rights are no sign of a namespace: an object that is made for a trial is."""
+    """Return the error of a missing namespace, found by a dry run; rights do not depend on it."""
     trial = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRIAL}}
     try:
         cluster.applied(trial, dry_run=True)
     except NotThere as error:
         return error
-    except OrchError:  # the check of the rights tells
+    except OrchError:  # the check of the rights reports it
         pass
     return None
 

@@ -95,7 +95,8 @@ def check_numbers(request: TrainRequest) -> None:
         )
     if min(request.stall_timeout, request.max_restarts) < 0:
         raise PlanError(
-            f"--stall-timeout {request.stall_timeout} and --max-restarts {request.max_restarts} must be 0 or more."
+            f"--stall-timeout {request.stall_timeout} and --max-restarts {request.max_restarts} must be 0 or more.",
+            hint="0 turns off the check for stalls, or the restarts.",
         )
 
 

@@ -12,7 +12,13 @@ from orchestrator.targets.interface import Tell
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.pods import NO_TOKEN, container_security, optional, pod_security, where
+from orchestrator.targets.kubernetes.manifests.pods import (
+    NO_TOKEN,
+    container_security,
+    node_fields,
+    optional,
+    pod_security,
+)
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import pod_state
 from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigterm
@@ -105,7 +111,7 @@ def probe_pod(settings: KubeSettings) -> Object:
             "securityContext": pod_security(settings.uid),
             **({"imagePullSecrets": pull} if pull else {}),
             **optional("serviceAccountName", settings.service_account),
-            **where(replace(settings, spread=None, pack=None), {}),
+            **node_fields(replace(settings, spread=None, pack=None), {}),
             "containers": [
                 {
                     "name": "probe",

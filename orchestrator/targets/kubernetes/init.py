@@ -1,4 +1,4 @@
-"""What a namespace needs once: the volume, and the token. Pure."""
+"""The objects that a namespace needs once: the volume, and the token (`orch k8s init`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.targets.kubernetes.settings import TOKEN, KubeSettings
 
 
 def volume(settings: KubeSettings) -> Object:
-    """All pods of a run write to it, wherever they are."""
+    """Return the claim of a volume that pods on all nodes can write to."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -26,7 +26,7 @@ def volume(settings: KubeSettings) -> Object:
 
 
 def token_secret(settings: KubeSettings, value: str) -> Object:
-    """The only place where the token is: pods mount it, no manifest of a run has it."""
+    """Return the Secret with the token, which pods mount; manifests of runs do not contain it."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -36,15 +36,15 @@ def token_secret(settings: KubeSettings, value: str) -> Object:
     }
 
 
-def without_secrets(made: Object) -> Object:
-    """The object as it may be shown."""
-    if made["kind"] != "Secret":
-        return made
-    return {**made, "data": dict.fromkeys(made["data"], "<not shown>")}
+def without_secrets(item: Object) -> Object:
+    """Return an object without secret values."""
+    if item["kind"] != "Secret":
+        return item
+    return {**item, "data": dict.fromkeys(item["data"], "<not shown>")}
 
 
 def init_objects(settings: KubeSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
-    """What a namespace needs once."""
+    """Return the objects that a namespace needs once."""
     return (
         volume(settings),
         *([token_secret(settings, token)] if token else []),
@@ -53,12 +53,12 @@ def init_objects(settings: KubeSettings, token: str | None, *, runtime: bool) ->
 
 
 def as_printable_yaml(objects: tuple[Object, ...]) -> str:
-    """As YAML, secrets left out."""
-    return as_yaml(tuple(without_secrets(one) for one in objects))
+    """Return objects as YAML, without secret values."""
+    return as_yaml(tuple(map(without_secrets, objects)))
 
 
 def apply(cluster: Kube, objects: tuple[Object, ...]) -> list[str]:
-    """Make them, or bring them to this; -> what they are called."""
-    for one in objects:
-        cluster.apply(one)
-    return [f"{one['kind']} {one['metadata']['name']}" for one in objects]
+    """Create or update objects, and return their kinds and names."""
+    for item in objects:
+        cluster.apply(item)
+    return [f"{item['kind']} {item['metadata']['name']}" for item in objects]

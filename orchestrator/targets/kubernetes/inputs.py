@@ -1,4 +1,4 @@
-"""A request for pods -> its plan: the files that it names, and those that travel with it."""
+"""Read the files that a request names, and those that are sent to the pods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 
 
 def plan(request: TrainRequest) -> Plan:
-    """Read the files, decide. Of the cluster it asks at most which kinds of jobs it has."""
+    """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
     inputs = read(request)
     values = inputs.recipe.settings(request.preset, inputs.settings)
     site = new_site(inputs.recipe, values, inputs.kube)
@@ -33,8 +33,8 @@ def plan(request: TrainRequest) -> Plan:
 
 
 def read(request: TrainRequest) -> Inputs:
-    own = request.options_of(KubeOptions)
-    kube = kube_settings(own.k8s_file, list(own.k8s))
+    options = request.options_of(KubeOptions)
+    kube = kube_settings(options.k8s_file, list(options.k8s))
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load.stack(request.stack)
     load.check_script(recipe, request.script_args, load.RanksPython(version=python_for(stack), image=True))
@@ -42,21 +42,21 @@ def read(request: TrainRequest) -> Inputs:
         recipe=recipe,
         stack=stack,
         kube=kube,
-        settings=chosen_settings(request.settings, recipe, kube),
-        patch=kube_patch(own.k8s_patch),
-        installed=installed_kinds.ask(kube) if request.launcher is None else Installed(),
+        settings=recipe_settings(request.settings, recipe, kube),
+        patch=kube_patch(options.k8s_patch),
+        installed=installed_kinds.query_installed(kube) if request.launcher is None else Installed(),
     )
 
 
-def chosen_settings(pairs: tuple[str, ...], recipe: Recipe, settings: KubeSettings) -> dict[str, Value]:
-    """--set, where a path may also be one on the volume."""
-    there = {
+def recipe_settings(assignments: tuple[str, ...], recipe: Recipe, settings: KubeSettings) -> dict[str, Value]:
+    """Return the settings of --set, in which a path may also be one on the volume."""
+    on_volume = {
         name: text
-        for name, _, text in (pair.partition("=") for pair in pairs)
+        for name, _, text in (assignment.partition("=") for assignment in assignments)
         if name in recipe.paths and text.startswith(f"{settings.mount}/")
     }
-    here = [pair for pair in pairs if pair.partition("=")[0] not in there]
-    return {**load.settings(here, recipe), **there}
+    local = [assignment for assignment in assignments if assignment.partition("=")[0] not in on_volume]
+    return {**load.settings(local, recipe), **on_volume}
 
 
 def new_site(recipe: Recipe, values: dict[str, Value], settings: KubeSettings) -> KubeSite:
@@ -66,12 +66,12 @@ def new_site(recipe: Recipe, values: dict[str, Value], settings: KubeSettings) -
         train_here=str(TRAIN),
         started_by=new.started_by,
         created=new.created,
-        contents={path: content(path) for path in named_files(recipe, values) if is_own(path, settings)},
+        contents={path: content(path) for path in named_files(recipe, values) if is_sent(path, settings)},
     )
 
 
-def is_own(path: str, settings: KubeSettings) -> bool:
-    """Whether it is a file of this machine that no image has."""
+def is_sent(path: str, settings: KubeSettings) -> bool:
+    """Return whether a path is a file of this machine that the image does not have."""
     return not Path(path).is_relative_to(TRAIN) and not path.startswith(f"{settings.mount}/")
 
 
@@ -81,5 +81,5 @@ def content(path: str) -> bytes:
     except OSError as error:
         raise RequestError(
             f"{path} cannot be read: {error.strerror}.",
-            hint="It is sent to the pods from here: name a file that you may read.",
+            hint="orch sends this file to the pods. Name a file that you may read.",
         ) from None

@@ -1,4 +1,4 @@
-"""Which kinds of jobs a cluster has, as its API says."""
+"""Query which kinds of jobs a cluster has."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, In
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 
-def ask(settings: KubeSettings) -> Installed:
-    """Asked once and not again: whoever only wants to see a plan may have no cluster."""
+def query_installed(settings: KubeSettings) -> Installed:
+    """Return the kinds that the cluster has.
+
+    The API is queried without repetitions, because a plan can be made without a cluster.
+    """
     try:
         cluster = connect(settings.context, settings.namespace)
         cluster.tries = 1
-        return Installed(launchers=tuple(one for one in PREFERRED if serves(cluster, one)))
+        return Installed(launchers=tuple(launcher for launcher in PREFERRED if serves(cluster, launcher)))
     except OrchError as error:
-        return Installed(unknown=f"no cluster could be asked ({error.message.rstrip('.')})")
+        return Installed(unknown=f"no cluster could be queried ({error.message.rstrip('.')})")
 
 
 def serves(cluster: Kube, launcher: str) -> bool:
     kind = KINDS[launcher]
     try:
-        return has(cluster, f"{kind.group}/{kind.version}", kind.plural)
+        return has_resource(cluster, f"{kind.group}/{kind.version}", kind.plural)
     except NotThere:
         return False
 
 
 def versions(cluster: Kube, launcher: str) -> tuple[str, ...]:
-    """The versions of the kind's group that have its resource."""
+    """Return the API versions that serve the kind of a launcher."""
     kind = KINDS[launcher]
     try:
         group = cluster.get(f"/apis/{kind.group}")
-        found = [one["version"] for one in group.get("versions") or ()]
-        return tuple(one for one in found if has(cluster, f"{kind.group}/{one}", kind.plural))
+        served = [entry["version"] for entry in group.get("versions") or ()]
+        return tuple(version for version in served if has_resource(cluster, f"{kind.group}/{version}", kind.plural))
     except NotThere:
         return ()
 
 
-def has(cluster: Kube, group_version: str, plural: str) -> bool:
+def has_resource(cluster: Kube, group_version: str, plural: str) -> bool:
     resources = cluster.get(f"/apis/{group_version}").get("resources") or ()
-    return any(one["name"] == plural for one in resources)
+    return any(resource["name"] == plural for resource in resources)

@@ -1,4 +1,4 @@
-"""orch-k8s.toml and --k8s KEY=VALUE -> KubeSettings."""
+"""Load the settings of Kubernetes from orch-k8s.toml and --k8s KEY=VALUE."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 FILE = Path("orch-k8s.toml")
 NAMES = tuple(field.name for field in fields(KubeSettings))
 NUMBERS = ("uid", "ssh_port", "min_nodes", "ttl")
-SWITCHES = {"true": True, "false": False}  # values of those that are on or off
+SWITCHES = {"true": True, "false": False}  # values of switches
 SWITCHED = ("share_cores",)
-TABLES = ("node_selector", "env", "secret_env")  # of a name each, as --k8s env.NAME=VALUE
-LISTS = ("pull_secrets", "tolerations", "volumes")  # written with commas
-GROWING = ("node_affinity",)  # which have commas of their own: one with each --k8s
+TABLES = ("node_selector", "env", "secret_env")  # set as --k8s env.NAME=VALUE
+LISTS = ("pull_secrets", "tolerations", "volumes")  # separated by commas
+APPENDED = ("node_affinity",)  # entries contain commas: each --k8s appends one
 
 
 class KubeFile(StrictModel):
-    """orch-k8s.toml; the fields mean what orchestrator.kube.settings.KubeSettings says."""
+    """The content of orch-k8s.toml, with the fields of KubeSettings."""
 
     image: str | None = None
     context: str | None = None
@@ -65,53 +65,62 @@ class KubeFile(StrictModel):
     share_cores: bool | None = None
 
 
-def kube_settings(path: Path | None, pairs: list[str]) -> KubeSettings:
-    """The file's values (orch-k8s.toml here, if there is one), then the pairs'.
+def kube_settings(path: Path | None, assignments: list[str]) -> KubeSettings:
+    """Return the settings of a file, overridden by assignments.
 
-    Raises RequestError.
+    Args:
+        path: the file, or None for orch-k8s.toml in the current folder, if it exists.
+        assignments: of the form KEY=VALUE.
+
+    Raises:
+        RequestError: if the file or an assignment is invalid.
     """
-    found = KubeSettings()
+    settings = KubeSettings()
     values = read_toml(path, KubeFile) if path else read_current_folder_toml(FILE, KubeFile, "--k8s-file")
     if values is not None:
-        found = replace(found, **as_tuples(values.model_dump(exclude_none=True)))
-    for pair in pairs:
-        found = with_pair(found, pair)
-    return found
+        settings = replace(settings, **as_tuples(values.model_dump(exclude_none=True)))
+    for assignment in assignments:
+        settings = with_assignment(settings, assignment)
+    return settings
 
 
 def kube_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
-    """A list of operations, in YAML or JSON. Raises RequestError."""
+    """Return the operations of a patch file in YAML or JSON.
+
+    Raises:
+        RequestError: if it cannot be read, or is not a list of operations.
+    """
     if path is None:
         return ()
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        operations = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RequestError(
-            f"--k8s-patch {path}: {one_line(str(error))}",
-            hint="It is a file of YAML or JSON in UTF-8, which you may read.",
+            f"--k8s-patch {path}: {one_line(str(error))}", hint="Name a readable file of YAML or JSON in UTF-8."
         ) from None
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise RequestError(
             f"--k8s-patch {path}: expected a list of operations.",
-            hint="- {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
+            hint="Example: - {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
         )
-    return tuple(found)
+    return tuple(operations)
 
 
 def as_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in values.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def with_pair(settings: KubeSettings, pair: str) -> KubeSettings:
-    name, equals, text = pair.partition("=")
+def with_assignment(settings: KubeSettings, assignment: str) -> KubeSettings:
+    """Return the settings with one value replaced, or one list entry added."""
+    name, equals, text = assignment.partition("=")
     if not equals:
-        raise RequestError(f"--k8s {pair}: expected KEY=VALUE.", hint="--k8s memory=64Gi")
+        raise RequestError(f"--k8s {assignment}: expected KEY=VALUE.", hint="Example: --k8s memory=64Gi")
     table, dot, key = name.partition(".")
     changed: dict[str, Any]
     if dot and table in TABLES:
         changed = {table: {**getattr(settings, table), key: text}}
         return replace(settings, **changed)
-    if name in GROWING:
+    if name in APPENDED:
         changed = {name: (*getattr(settings, name), text)}
         return replace(settings, **changed)
     if name not in NAMES or name in TABLES:
@@ -122,7 +131,7 @@ def with_pair(settings: KubeSettings, pair: str) -> KubeSettings:
 
 def parse(name: str, text: str) -> Any:
     if name in LISTS:
-        return tuple(one for one in text.split(",") if one)
+        return tuple(item for item in text.split(",") if item)
     if name in SWITCHED:
         if text not in SWITCHES:
             raise RequestError(f"--k8s {name}={text}: expected true or false.")

@@ -1,4 +1,4 @@
-"""A pod's log -> what its lines are: an event, a rank's line, a rank's figures, or else words."""
+"""Parse the lines of a pod's log: events, lines of ranks, metrics of ranks, and other text."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ RANK_LINE = re.compile(r"\[(0|[1-9]\d{0,8})\](?: (.*))?", re.DOTALL | re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodLine:
-    """`file`: of the run's folder, to which `text` is added. `event`: if it is one."""
+    """A parsed line of a pod's log."""
 
-    file: str
+    file: str  # of the run's folder, to which the text is appended
     text: str
     event: Event | None = None
     rank: int | None = None
 
 
 def parse(line: str, *, ranks: int) -> PodLine:
-    """One line of a pod's output, of a run of so many ranks."""
+    """Parse a line of a pod in a run with this number of ranks."""
     match = RANK_LINE.fullmatch(line)
     if match and (rank := int(match.group(1))) < ranks:
         return PodLine(file=files.rank_log(rank), text=match.group(2) or "", rank=rank)
-    if (figures := figures_in(line)) and 0 <= figures.metrics < ranks:
-        return PodLine(file=files.rank_metrics(figures.metrics), text=figures.line)
+    if (metrics := parse_metrics(line)) and 0 <= metrics.metrics < ranks:
+        return PodLine(file=files.rank_metrics(metrics.metrics), text=metrics.line)
     event = events.parse(line)
     if event is None:
         return PodLine(file=files.LAUNCHER_LOG, text=line)
@@ -38,39 +38,38 @@ def parse(line: str, *, ranks: int) -> PodLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFigures:
-    """`metrics`: the rank; `line`: of its figures."""
+class RankMetrics:
+    """A line of a rank's metrics."""
 
-    metrics: int
+    metrics: int  # rank
     line: str
 
 
-def figures_in(line: str) -> RankFigures | None:
+def parse_metrics(line: str) -> RankMetrics | None:
     if not line.startswith('{"metrics"'):
         return None
     try:
-        return values.parse(RankFigures, line, "a rank's figures")
+        return values.parse(RankMetrics, line, "a rank's metrics")
     except ProtocolError:
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far a pod's log has been read: the time of its last line, and how many lines of that
-    time. The API begins again only at a time, not at a byte."""
+    """The position up to which a pod's log is read; the API can resume only at a time."""
 
-    time: str = ""
-    same: int = 0
+    time: str = ""  # of the last line
+    same: int = 0  # lines with that time
 
 
 def split_time(line: str) -> tuple[str, str]:
-    """(time, text) of a line that the API was asked to stamp: 2026-01-01T12:00:00.123456789Z ..."""
+    """Return the time and the text of a line: 2026-01-01T12:00:00.123456789Z TEXT."""
     stamp, _, text = line.partition(" ")
     return (stamp, text) if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)", stamp) else ("", line)
 
 
 class Reader:
-    """Lines of one pod's log in order, each once, however often it is begun anew."""
+    """A filter that passes each line of a pod's log once, however often the log is reopened."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
@@ -78,12 +77,12 @@ class Reader:
 
     @property
     def since(self) -> str | None:
-        """From when to ask: whole seconds, as the API takes them."""
+        """Return the time from which to request the log, in whole seconds as the API requires."""
         self.again = 0
         return re.sub(r"\.\d+", "", self.position.time) or None
 
     def new(self, line: str) -> str | None:
-        """The line's text, or None if it has been read before."""
+        """Return the text of a line, or None if it has been read before."""
         stamp, text = split_time(line)
         if not stamp:
             return text
@@ -101,6 +100,6 @@ class Reader:
 
 
 def order(stamp: str) -> tuple[str, str]:
-    """Runtimes drop zeros at the end of the fraction: compare it apart."""
+    """Return a sortable key of a time; container runtimes drop trailing zeros of the fraction."""
     seconds, _, fraction = stamp.rstrip("Z").partition(".")
     return seconds, fraction.ljust(9, "0")

@@ -102,7 +102,7 @@ def job_of(request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tup
         script=script,
         config=pod_config(request, plan, resolved),
         record=run_records.without_lists(plan.run),
-        files=files.carried(resolved.kube),
+        files=files.sent_contents(resolved.kube),
     )
 
 

@@ -11,7 +11,7 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 Right = tuple[str, str, str, str]  # verb, API group, resource, what for
-# Of every run. `patch` makes objects, too: server-side apply.
+# For every run. Server-side apply creates objects with `patch`.
 RIGHTS: tuple[Right, ...] = (
     ("create", "", "configmaps", "the run's files"),
     ("patch", "", "configmaps", "the run's files"),
@@ -29,7 +29,7 @@ RIGHTS: tuple[Right, ...] = (
     ("get", "", "pods/exec", "orch fetch"),
     ("get", "", "persistentvolumeclaims", "orch k8s check"),
 )
-# Of `orch k8s init --apply`, which an administrator may run instead.
+# For `orch k8s init --apply`, which an administrator may run instead.
 INIT_RIGHTS: tuple[Right, ...] = tuple(
     (verb, "", resource, "orch k8s init --apply")
     for resource in ("persistentvolumeclaims", "secrets")
@@ -41,7 +41,7 @@ KUEUE_RIGHTS: tuple[Right, ...] = (
     ("get", "kueue.x-k8s.io", "localqueues", "whether the queue exists"),
     ("list", "kueue.x-k8s.io", "localqueues", "which queues there are"),
 )
-# Without them `orch k8s check` says less.
+# Without them, `orch k8s check` reports less.
 OPTIONAL_RIGHTS: tuple[Right, ...] = (("list", "", "resourcequotas", "orch k8s check"),)
 SERVICE_VERBS = ("create", "patch", "list", "delete")
 JOB_VERBS = ("create", "patch", "get", "list", "delete")
@@ -61,8 +61,8 @@ def rights_for(kind: Kind) -> tuple[Right, ...]:
 
 def role(settings: KubeSettings, launchers: Iterable[str] = KINDS) -> Object:
     """Return the Role with all rights for these launchers, `orch k8s init` and Kueue."""
-    of_kinds = [right for launcher in launchers for right in rights_for(KINDS[launcher])]
-    rights = [*RIGHTS, *of_kinds, *INIT_RIGHTS, *KUEUE_RIGHTS, *OPTIONAL_RIGHTS]
+    kind_rights = [right for launcher in launchers for right in rights_for(KINDS[launcher])]
+    rights = [*RIGHTS, *kind_rights, *INIT_RIGHTS, *KUEUE_RIGHTS, *OPTIONAL_RIGHTS]
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
@@ -80,8 +80,8 @@ def rules(rights: Iterable[Right]) -> list[Object]:
     for (group, resource), granted in verbs.items():
         resources.setdefault((group, tuple(dict.fromkeys(granted))), []).append(resource)
     return [
-        {"apiGroups": [group], "resources": sorted(named), "verbs": list(granted)}
-        for (group, granted), named in resources.items()
+        {"apiGroups": [group], "resources": sorted(plurals), "verbs": list(granted)}
+        for (group, granted), plurals in resources.items()
     ]
 
 

@@ -26,7 +26,7 @@ from orchestrator.targets.kubernetes.watch import KubeWatch
 
 
 class KubeHandle:
-    """The cluster is asked for the first time when something is wanted of it."""
+    """A run on Kubernetes, which connects to the cluster only when it needs to."""
 
     def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
         self.record = record
@@ -35,8 +35,8 @@ class KubeHandle:
 
     @cached_property
     def cluster(self) -> Kube:
-        at = location_of(self.record)
-        return connect(at.context, at.namespace)
+        location = location_of(self.record)
+        return connect(location.context, location.namespace)
 
     @cached_property
     def watch(self) -> KubeWatch:
@@ -49,7 +49,7 @@ class KubeHandle:
         yield from self.watch.events()
 
     def interrupt(self) -> None:
-        """There is no supervisor to ask: the job goes, and its pods with it."""
+        """Delete the job with its pods, because there is no supervisor to stop it."""
         self.watch.leave()
         cleanup.stop(KubeWatch(self.record, self.folder, silent, self.cluster))
 
@@ -70,6 +70,8 @@ class KubeHandle:
 
 
 class KubeTarget:
+    """The target of --on k8s."""
+
     name = "kubernetes"
     refuses = REFUSES
 
@@ -87,7 +89,8 @@ class KubeTarget:
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
-            "There is no folder to fill: pods have their stack from an image.", hint="`orch image build` makes one."
+            "Pods have their stack in an image, not in a shared folder.",
+            hint="Build the image with `orch image build`.",
         )
 
     def list_runs(self, where: str) -> Listed:

@@ -228,16 +228,16 @@ def test_a_recipe_of_ones_own_travels_whole_to_pods() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"mpi": "mpich", "launcher": "mpijob"}, "--mpi mpich: pods have intel or openmpi"),
+        ({"mpi": "mpich", "launcher": "mpijob"}, "--mpi mpich is not available"),
         ({"mpi": "intel"}, "torchrun starts the ranks unless --launcher is given"),
         ({"mpi": "intel", "launcher": "pytorchjob"}, "torchrun starts the ranks of a PyTorchJob"),
         ({"min_nodes": 3, "max_restarts": 1}, "min_nodes = 3, but --nodes is 2"),
-        ({"min_nodes": 1}, "min_nodes without --max-restarts"),
+        ({"min_nodes": 1}, "min_nodes needs --max-restarts"),
         ({"min_nodes": 1, "max_restarts": 1, "launcher": "mpijob"}, "only a PyTorchJob"),
         ({"ppn": 0}, "--ppn 0"),
         (
             {"options": (KubeOptions(k8s=("image=x", "mpi=Intel")),), "mpi": "intel", "launcher": "mpijob"},
-            "--mpi and --k8s mpi are the same",
+            "--mpi and --k8s mpi set the same value",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_what_is_named_is_not_chosen() -> None:
 def test_a_run_that_may_shrink_is_a_pytorchjob() -> None:
     found, reason = launcher_of(decide(BOTH, min_nodes=1))
     assert found.startswith("PyTorchJob")
-    assert reason.endswith("the only one that goes on with fewer pods")
+    assert reason.endswith("the only kind that continues with fewer pods")
     with pytest.raises(PlanError, match=r"has no PyTorchJob\."):
         default_kind(Installed(launchers=("trainjob",)), elastic=True)
 

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster through its API. The only module that imports the client (1 s, 126 MB)."""
+"""A Kubernetes cluster through its API, by the client package (importing it takes 1 s and 126 MB)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, connection_errors, words
+from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, connection_errors, to_execute_error
 from orchestrator.targets.kubernetes.api.retry import is_temporary, retry_delay
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
 
@@ -36,7 +36,7 @@ CUSTOM = {
 
 
 class Kube:
-    """One namespace of one cluster."""
+    """A namespace of a cluster."""
 
     def __init__(self, client: Any, namespace: str, context: str | None) -> None:
         from kubernetes import client as kubernetes
@@ -60,7 +60,7 @@ class Kube:
         content_type: str = "application/json",
         timeout: tuple[float, float] = TIMEOUT,
     ) -> Any:
-        """A raw response. Raises what the client raises; `attempt` makes words of it."""
+        """Send a request once, and return the raw response or raise the client's errors."""
         serialized = self.client.param_serialize(
             method,
             path,
@@ -84,43 +84,55 @@ class Kube:
         return error
 
     def get(self, path: str, **query: str) -> Object:
-        """Raises NotThere, Refused, ConnectionLost, ExecuteError."""
+        """Return the object at a path.
+
+        Raises:
+            NotThere: if there is none.
+            Refused: if the user may not read it.
+            ConnectionLost: if the API does not respond.
+            ExecuteError: for all other errors.
+        """
         return self.attempt(lambda: as_json(self.request("GET", path, query=query)))
 
     def job(self, group: str, version: str, plural: str, name: str) -> Object:
-        found: Any = self.attempt(
+        response: Any = self.attempt(
             lambda: self.custom.get_namespaced_custom_object(
                 group, version, self.namespace, plural, name, _request_timeout=TIMEOUT
             )
         )
-        return dict(found)
+        return dict(response)
 
     def objects(self, kind: str, selector: str) -> list[Object]:
-        """Core objects of the namespace, by labels."""
-        found = self.get(self.core_path(kind), labelSelector=selector)
-        return list(found.get("items") or [])
+        """Return the core objects of the namespace with these labels."""
+        response = self.get(self.core_path(kind), labelSelector=selector)
+        return list(response.get("items") or [])
 
     def list_custom(self, group: str, version: str, plural: str, selector: str) -> list[Object]:
-        found: Any = self.attempt(
+        response: Any = self.attempt(
             lambda: self.custom.list_namespaced_custom_object(
                 group, version, self.namespace, plural, label_selector=selector, _request_timeout=TIMEOUT
             )
         )
-        return list(found.get("items") or [])
+        return list(response.get("items") or [])
 
     def events_of(self, name: str) -> list[Object]:
-        """What the cluster says of an object, oldest first."""
+        """Return the events about an object, oldest first."""
         return self.events(f"involvedObject.name={name}")
 
     def events(self, selector: str) -> list[Object]:
-        """Those of the namespace with these fields, oldest first."""
+        """Return the events of the namespace with these fields, oldest first."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
-        found = self.get(path, fieldSelector=selector).get("items") or []
-        return sorted(found, key=lambda one: str(one.get("lastTimestamp") or ""))
+        items = self.get(path, fieldSelector=selector).get("items") or []
+        return sorted(items, key=lambda event: str(event.get("lastTimestamp") or ""))
 
     def watch_pods(self, selector: str) -> Iterator[tuple[str, Object]]:
-        """(ADDED, MODIFIED or DELETED, pod) of the pods that there are and their changes, until the
-        API ends the watch. Raises Expired, ConnectionLost, Refused."""
+        """Yield (ADDED, MODIFIED or DELETED, pod) until the API ends the watch.
+
+        Raises:
+            Expired: if the watch must be started again.
+            ConnectionLost: if the API does not respond.
+            Refused: if the user may not watch pods.
+        """
         path = self.core_path("Pod")
         listed = self.get(path, labelSelector=selector)
         for pod in listed.get("items") or ():
@@ -145,42 +157,49 @@ class Kube:
         return ConnectionLost(f"The watch ended: {status.get('message')}.")
 
     def log(self, pod: str, *, follow: bool, since: str | None) -> Iterator[str]:
-        """Lines of a pod's log, each with its time."""
+        """Yield the lines of a pod's log, each with its time."""
         query = {"timestamps": "true", "follow": str(follow).lower()}
         if since:
             query["sinceTime"] = since
         yield from self.lines(f"{self.core_path('Pod')}/{pod}/log", query)
 
     def lines(self, path: str, query: dict[str, str]) -> Iterator[str]:
-        """Lines of an answer as they come; a last line without an end is left out."""
+        """Yield the lines of a response as they come, without an incomplete last line."""
         timeout = (TIMEOUT[0], QUIET_SECONDS)
         response = self.attempt(lambda: self.request("GET", path, query=query, timeout=timeout))
         pending = b""
         try:
             for chunk in response.stream(1 << 16, decode_content=True):
-                *whole, pending = (pending + chunk).split(b"\n")
-                for line in whole:
+                *lines, pending = (pending + chunk).split(b"\n")
+                for line in lines:
                     yield line.decode(errors="replace")
         except connection_errors() as error:
-            raise ConnectionLost(f"The API ended its answer: {error}.") from None
+            raise ConnectionLost(f"The API ended its response: {error}.") from None
         finally:
             response.close()
             response.release_conn()
 
     # Changing.
 
-    def apply(self, made: Object) -> None:
-        """Server-side apply as the field manager `orch`. Raises ExecuteError."""
-        self.applied(made)
+    def apply(self, manifest: Object) -> None:
+        """Create or change an object by server-side apply.
 
-    def applied(self, made: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
-        """The object as the API has it then. Nothing that another manager owns is taken over."""
-        path = f"{self.path_of(made)}/{made['metadata']['name']}"
+        Raises:
+            ExecuteError: if the API refuses it.
+        """
+        self.applied(manifest)
+
+    def applied(self, manifest: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
+        """Apply an object, and return it as the API has it.
+
+        Fields of other managers are not taken over.
+        """
+        path = f"{self.path_of(manifest)}/{manifest['metadata']['name']}"
         query = {"fieldManager": manager, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
-        body = {**made, "metadata": {**made["metadata"], "namespace": self.namespace}}
-        with self.naming(made):
+        body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
+        with self.naming(manifest):
             return self.attempt(
                 lambda: as_json(
                     self.request("PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml")
@@ -188,24 +207,24 @@ class Kube:
             )
 
     @contextmanager
-    def naming(self, made: Object) -> Iterator[None]:
-        """An API without such objects says no more than that there is no such page."""
+    def naming(self, manifest: Object) -> Iterator[None]:
+        """Replace the error of an API that does not have the kind of an object."""
         try:
             yield
         except NotThere as error:
-            if made["kind"] in CORE or error.hint != NotThere.advice:
+            if manifest["kind"] in CORE or error.hint != NotThere.advice:
                 raise
             raise ExecuteError(
-                f"The cluster has no {made['kind']} {made['apiVersion']}: its CRD is missing.",
-                hint="`orch k8s check` tells what brings it, and which kinds there are.",
+                f"The cluster has no {manifest['kind']} {manifest['apiVersion']}: its CRD is missing.",
+                hint="`orch k8s check` shows what installs it, and which kinds the cluster has.",
             ) from None
 
     def create(self, path: str, body: Object) -> Object:
-        """For questions to the API, such as what one may do."""
+        """Send a query to the API that is an object, such as a review of rights."""
         return self.attempt(lambda: as_json(self.request("POST", path, body=body)))
 
     def delete(self, path: str, uid: str) -> None:
-        """Delete that very object, and what it owns; one that is gone is no error."""
+        """Delete the object with this uid, and what it owns, unless it is already gone."""
         body = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -217,26 +236,26 @@ class Kube:
         except NotThere:
             pass
 
-    # Where things are, and what went wrong.
+    # Paths and errors.
 
     def core_path(self, kind: str) -> str:
         return f"/api/v1/namespaces/{self.namespace}/{CORE[kind]}"
 
-    def path_of(self, made: Object) -> str:
-        if made["kind"] in CORE:
-            return self.core_path(made["kind"])
-        api, plural = made["apiVersion"], CUSTOM[made["kind"]]
+    def path_of(self, manifest: Object) -> str:
+        if manifest["kind"] in CORE:
+            return self.core_path(manifest["kind"])
+        api, plural = manifest["apiVersion"], CUSTOM[manifest["kind"]]
         return f"/apis/{api}/namespaces/{self.namespace}/{plural}"
 
     def attempt(self, act: Callable[[], Result]) -> Result:
-        """Do it, again where the API is busy; raises errors in the users' words."""
-        for left in reversed(range(self.tries)):
+        """Call a function, repeat it after temporary errors, and convert its errors."""
+        for remaining in reversed(range(self.tries)):
             try:
                 return act()
             except self.failures as error:
-                if not left or not is_temporary(error):
-                    raise words(error, self.context or "the cluster") from None
-                time.sleep(retry_delay(error, self.tries - left - 1))
+                if not remaining or not is_temporary(error):
+                    raise to_execute_error(error, self.context or "the cluster") from None
+                time.sleep(retry_delay(error, self.tries - remaining - 1))
         raise AssertionError
 
 

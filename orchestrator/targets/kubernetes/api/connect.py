@@ -1,4 +1,4 @@
-"""Which cluster: by the kubeconfig, or as one of its own pods."""
+"""Connect to a cluster by the kubeconfig, or from one of its pods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from orchestrator.targets.kubernetes.api.client import Kube
 
 
 def connect(context: str | None = None, namespace: str | None = None) -> Kube:
-    """By the kubeconfig, or as a pod of the cluster. Raises RequestError."""
+    """Return a connection to a namespace.
+
+    Args:
+        context: of the kubeconfig; None for its current one, or for the cluster of this pod.
+        namespace: None for that of the context.
+
+    Raises:
+        RequestError: if no cluster is configured.
+    """
     try:
         import kubernetes.config
     except ImportError:
@@ -21,26 +29,26 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kube:
     configuration.retries = False
     configuration.connection_pool_maxsize = 64
     try:
-        chosen, own = named(config, context)
-        config.load_kube_config(context=chosen, client_configuration=configuration)
+        selected, default_namespace = select_context(config, context)
+        config.load_kube_config(context=selected, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
         if context is not None or not inside(config, configuration):
             raise RequestError(
                 f"No cluster is configured: {str(error).rstrip('. ')}.",
-                hint="KUBECONFIG or ~/.kube/config names it; --k8s context=NAME chooses.",
+                hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
             ) from None
-        chosen, own = None, own_namespace()
-    return Kube(kubernetes.client.ApiClient(configuration), namespace or own, chosen)
+        selected, default_namespace = None, pod_namespace()
+    return Kube(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
 
 
-def named(config: Any, context: str | None) -> tuple[str, str]:
-    """(context, its namespace) of the kubeconfig."""
+def select_context(config: Any, context: str | None) -> tuple[str, str]:
+    """Return a context of the kubeconfig and its namespace."""
     contexts, current = config.list_kube_config_contexts()
-    found = next((one for one in contexts if one["name"] == context), None) if context else current
-    if found is None:
-        names = ", ".join(one["name"] for one in contexts)
-        raise config.ConfigException(f"there is no context '{context}', only {names}")
-    return found["name"], found["context"].get("namespace") or "default"
+    match = next((entry for entry in contexts if entry["name"] == context), None) if context else current
+    if match is None:
+        names = ", ".join(entry["name"] for entry in contexts)
+        raise config.ConfigException(f"there is no context '{context}'; there are {names}")
+    return match["name"], match["context"].get("namespace") or "default"
 
 
 def inside(config: Any, configuration: Any) -> bool:
@@ -51,7 +59,7 @@ def inside(config: Any, configuration: Any) -> bool:
     return True
 
 
-def own_namespace() -> str:
+def pod_namespace() -> str:
     try:
         with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
             return file.read().strip()

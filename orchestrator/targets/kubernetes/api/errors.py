@@ -1,4 +1,4 @@
-"""What the API of a cluster answers when it does not do what was asked, in the users' words."""
+"""The errors of a cluster's API, with messages and hints for users."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.targets.kubernetes.api.retry import is_temporary
 
-# In a refusal that is not about rights -> what to do.
+# Part of a refusal by an admission controller -> hint.
 ADMISSION = (
-    ("violates PodSecurity", "The namespace's label pod-security.kubernetes.io/enforce says so."),
-    ("exceeded quota", "`kubectl describe quota` shows what is left: smaller or fewer pods."),
+    ("violates PodSecurity", "The namespace's label pod-security.kubernetes.io/enforce requires this."),
+    ("exceeded quota", "`kubectl describe quota` shows the remaining quota. Use smaller or fewer pods."),
 )
-ADMITTING = "A policy of the cluster says so: its administrator knows what it asks for."
+ADMITTING = "A policy of the cluster refuses it. Ask its administrator what the policy requires."
 
 
 # failed calling webhook "NAME": failed to call webhook: Post "https://SERVICE.NAMESPACE.svc:443/...
@@ -23,26 +23,26 @@ WEBHOOK = re.compile(r'failed calling webhook ".*https://(?P<service>[-\w]+)\.(?
 class NotThere(ExecuteError):
     """The API has no such object."""
 
-    advice = "Somebody has deleted it, or it is in another --k8s namespace= or --k8s context=."
+    advice = "It was deleted, or it is in another --k8s namespace= or --k8s context=."
 
 
 class Expired(ExecuteError):
-    """A watch asks for what the API has forgotten (410): list anew."""
+    """The API has forgotten the version from which a watch starts (410)."""
 
 
 class Refused(ExecuteError):
-    """401 or 403: who asks is unknown, or may not."""
+    """The API does not know the user (401), or refuses the request (403)."""
 
 
-def words(error: Exception, where: str) -> ExecuteError:
-    """The API's answer in the users' words, with what to do."""
+def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
+    """Convert an error of the client, with a hint about what to do."""
     status = getattr(error, "status", 0)
     message = message_of(error)
     if status == 401:
         return Refused(
-            f"The API of {where} does not know you: {message}.",
-            hint="The token has expired, or is another cluster's: log in again, then "
-            "`kubectl auth whoami`. A run that has been started goes on without that.",
+            f"Authentication with the API of {cluster} failed: {message}.",
+            hint="The token has expired or belongs to another cluster. Log in again, and check with "
+            "`kubectl auth whoami`. Runs that have already started are not affected.",
         )
     if status == 403:
         return refused(message)
@@ -50,8 +50,8 @@ def words(error: Exception, where: str) -> ExecuteError:
         return NotThere(f"{message}.", hint=hint_for_missing(message))
     if status == 409:
         return ExecuteError(
-            f"Somebody else has made or manages it: {message}.",
-            hint="Nothing was changed. Take another name, or ask who manages these fields.",
+            f"Another user has created or manages the object: {message}.",
+            hint="Nothing was changed. Use another name, or ask who manages these fields.",
         )
     if status == 410:
         return Expired(f"{message}.")
@@ -59,17 +59,17 @@ def words(error: Exception, where: str) -> ExecuteError:
         if webhook := WEBHOOK.search(message):
             return webhook_failed(message, webhook)
         return ConnectionLost(
-            f"The API of {where} fails: {message}.",
+            f"The API of {cluster} fails: {message}.",
             hint="Try again when it responds. Runs that have started are not affected.",
         )
     return ExecuteError(
-        f"The API refuses it: {message}.",
-        hint="`orch train ... --dry-run -o yaml` shows what it is given, `kubectl explain` what it takes.",
+        f"The API refuses the object: {message}.",
+        hint="`orch train ... --dry-run -o yaml` shows the object, `kubectl explain` the valid fields.",
     )
 
 
 def webhook_failed(message: str, webhook: re.Match[str]) -> ExecuteError:
-    """Return the error for an object that an operator should have judged, but does not respond."""
+    """Return the error for an object that an operator should have checked, but which does not respond."""
     service, namespace = webhook["service"], webhook["namespace"]
     return ExecuteError(
         f"An operator of the cluster does not respond: {message}.",
@@ -79,17 +79,19 @@ def webhook_failed(message: str, webhook: re.Match[str]) -> ExecuteError:
 
 
 def refused(message: str) -> Refused:
-    """403: by a Role that lacks something, or by an admission that judges what is asked for."""
+    """Return the error for a missing right, or for a refusal by an admission controller."""
     if " cannot " in message:
-        hint = "`orch k8s check` lists the rights that are needed."
+        hint = "`orch k8s check` lists the required rights."
         return Refused(f"Not allowed: {message}.", hint=hint)
-    hint = next((hint for words, hint in ADMISSION if words in message), ADMITTING)
+    hint = next((hint for part, hint in ADMISSION if part in message), ADMITTING)
     return Refused(f"The cluster refuses it: {message}.", hint=hint)
 
 
 def hint_for_missing(message: str) -> str:
     if match := re.match(r'namespaces "([^"]+)" not found', message):
-        return f"`kubectl create namespace {match.group(1)}`; --k8s namespace=NAME names another."
+        return (
+            f"Create it with `kubectl create namespace {match.group(1)}`, or choose another with --k8s namespace=NAME."
+        )
     return ""
 
 
@@ -100,7 +102,7 @@ def connection_errors() -> tuple[type[Exception], ...]:
 
 
 def message_of(error: Exception) -> str:
-    """The API's own message, or the connection's."""
+    """Return the message of the API, or of the connection."""
     body = getattr(error, "body", None)
     try:
         return str(json.loads(body)["message"]).rstrip(".") if body else reason_of(error)

@@ -18,7 +18,11 @@ TICK_SECONDS = 1.0
 
 
 class Channels:
-    """What a program in a pod says. `socket`: the websocket, which is closed with this."""
+    """The output of a program in a pod, frame by frame.
+
+    The client's own reader collects all available frames before it returns any, and copies its
+    buffer for each of them, which needs memory and quadratic time for large files.
+    """
 
     def __init__(self, socket: Any, pod: str) -> None:
         self.socket = socket
@@ -30,11 +34,16 @@ class Channels:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.socket.shutdown()  # without waiting for what a program that is left alone still says
+        self.socket.shutdown()  # do not wait for more output
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """(channel, bytes) as they come, until the program has ended; (NOTHING, b"") once a second
-        while it is silent. Raises ConnectionLost."""
+        """Yield (channel, bytes) as they come, until the program has ended.
+
+        Without output, (NOTHING, b"") is yielded once a second.
+
+        Raises:
+            ConnectionLost: if the connection breaks.
+        """
         from websocket import ABNF, WebSocketException, WebSocketTimeoutException
 
         while True:
@@ -55,8 +64,11 @@ class Channels:
                 yield frame.data[0], frame.data[1:]
 
     def code(self) -> int:
-        """The program's exit code. Raises ConnectionLost where the stream did not say how it
-        ended."""
+        """Return the program's exit code.
+
+        Raises:
+            ConnectionLost: if the stream has ended without it.
+        """
         try:
             status = json.loads(self.status)
             if status["status"] == "Success":
@@ -68,11 +80,11 @@ class Channels:
 
 QUIET_SECONDS = 120.0
 CHUNK = 1 << 20
-LARGEST_ANSWER = 1 << 28  # bytes of a program's output: the list of a million files
-LARGEST_ERROR = 1 << 16
-BUSY = "Its node may be too busy, or its volume hang: `kubectl describe pod` tells. Then try again."
-OF_UID = "The pod reads as the user of the run (uid in orch-k8s.toml): may that user read it?"
-# -I -S: whatever the image has in its site-packages is not imported.
+MAX_OUTPUT = 1 << 28  # bytes of a program's output: the list of a million files
+MAX_ERROR = 1 << 16
+BUSY = "Its node may be too busy, or its volume may hang. `kubectl describe pod` shows it. Then try again."
+OF_UID = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read it."
+# Run with -I -S, so that nothing is imported from the image's site-packages.
 COPY = (
     "import shutil,sys\n"
     "with open(sys.argv[1],'rb') as file:\n"
@@ -82,67 +94,76 @@ COPY = (
 
 
 class PodExec:
-    """One container of one pod."""
+    """A pod in which programs can be run."""
 
     def __init__(self, cluster: Kube, pod: str) -> None:
         self.cluster = cluster
         self.pod = pod
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program there to its end. Raises ExecuteError."""
-        said = {STDOUT: bytearray(), STDERR: bytearray()}
+        """Run a program to its end, and return its output.
+
+        Raises:
+            ExecuteError: if it prints too much, or does not end in time.
+        """
+        output = {STDOUT: bytearray(), STDERR: bytearray()}
         deadline = time.monotonic() + seconds
-        with self.opened(argv) as channels:
+        with self.open(argv) as channels:
             for channel, data in channels.frames():
-                if channel in said:
-                    said[channel] += data
-                if sum(map(len, said.values())) > LARGEST_ANSWER:
-                    raise ExecuteError(f"The answer of {self.pod} has no end, and was cut off.", hint=BUSY)
+                if channel in output:
+                    output[channel] += data
+                if sum(map(len, output.values())) > MAX_OUTPUT:
+                    raise ExecuteError(
+                        f"The output of {self.pod} exceeds {MAX_OUTPUT >> 20} MiB, and was cut off.", hint=BUSY
+                    )
                 if time.monotonic() > deadline:
-                    raise ExecuteError(f"{program_name(argv)} has not answered for {seconds:.0f} s.", hint=BUSY)
+                    raise ExecuteError(f"{program_name(argv)} has not responded for {seconds:.0f} s.", hint=BUSY)
             code = channels.code()
-        out, err = (text.decode(errors="replace") for text in said.values())
+        out, err = (text.decode(errors="replace") for text in output.values())
         return CommandResult(code=code, out=out, err=err)
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """The file's bytes from `offset` on, about a megabyte at a time. Raises ExecuteError, after
-        what has come until then was given."""
+        """Yield a file from `offset` bytes on, about a megabyte at a time.
+
+        Raises:
+            ExecuteError: after all received bytes are yielded, if the file cannot be read.
+        """
         pending, errors = bytearray(), bytearray()
-        with self.opened(("python3", "-I", "-S", "-c", COPY, path, str(offset))) as channels:
+        with self.open(("python3", "-I", "-S", "-c", COPY, path, str(offset))) as channels:
             try:
-                for channel, data in self.heard(channels):
+                for channel, data in self.frames(channels):
                     if channel == STDOUT:
                         pending += data
-                    elif channel == STDERR and len(errors) < LARGEST_ERROR:
+                    elif channel == STDERR and len(errors) < MAX_ERROR:
                         errors += data
                     if len(pending) >= CHUNK:
                         yield bytes(pending)
                         pending.clear()
             except ConnectionLost:
-                yield bytes(pending)  # the next time goes on behind it
+                yield bytes(pending)  # the next attempt continues after it
                 raise
             yield bytes(pending)
             if channels.code() != 0:
-                said = errors.decode(errors="replace").strip()
-                why = one_line(said.rpartition("\n")[2]) or "it was cut off"
-                raise ExecuteError(f"{path} cannot be read: {why}.", hint=OF_UID)
+                message = errors.decode(errors="replace").strip()
+                reason = one_line(message.rpartition("\n")[2]) or "it was cut off"
+                raise ExecuteError(f"{path} cannot be read: {reason}.", hint=OF_UID)
 
-    def heard(self, channels: Channels) -> Iterator[tuple[int, bytes]]:
-        """Its frames. Raises ConnectionLost also where nothing comes for too long."""
-        heard = time.monotonic()
+    def frames(self, channels: Channels) -> Iterator[tuple[int, bytes]]:
+        """Yield the frames of channels, and raise ConnectionLost if none comes for too long."""
+        last_output = time.monotonic()
         for channel, data in channels.frames():
             if data:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > QUIET_SECONDS:
+                last_output = time.monotonic()
+            elif time.monotonic() - last_output > QUIET_SECONDS:
                 raise ConnectionLost(f"{self.pod} has sent nothing for {QUIET_SECONDS:.0f} s.")
             yield channel, data
 
-    def opened(self, argv: tuple[str, ...]) -> Channels:
+    def open(self, argv: tuple[str, ...]) -> Channels:
         from kubernetes import client
         from kubernetes.stream import stream
 
         core = client.CoreV1Api(self.cluster.client)
-        found = self.cluster.attempt(
+        response = self.cluster.attempt(
             lambda: stream(
                 core.connect_get_namespaced_pod_exec,
                 self.pod,
@@ -156,7 +177,7 @@ class PodExec:
                 _preload_content=False,
             )
         )
-        return Channels(found.sock, self.pod)
+        return Channels(response.sock, self.pod)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: each program has its own connection."""

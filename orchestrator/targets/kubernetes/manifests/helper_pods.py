@@ -1,4 +1,4 @@
-"""A pod that only reads the volume: what a run has written is fetched through it. Pure."""
+"""The pod through which files are fetched from a volume."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ SUFFIX = "-reader"
 LIVES_SECONDS = 3600
 
 
-def reader_pod(place: JobLocation, run_id: str) -> Object:
-    """It sleeps, and ends by itself. It may be where the run's pods may, and needs none of their
-    nodes: those may be full."""
+def reader_pod(location: JobLocation, run_id: str) -> Object:
+    """Return a pod that mounts the volume, sleeps and ends by itself.
+
+    It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full.
+    """
     small = {"cpu": "250m", "memory": "256Mi"}
     sleep = f"import time; time.sleep({LIVES_SECONDS})"
-    tolerations = [pod_settings.toleration(one) for one in place.tolerations]
-    pull = [{"name": name} for name in place.pull_secrets]
+    tolerations = [pod_settings.toleration(text) for text in location.tolerations]
+    pull = [{"name": name} for name in location.pull_secrets]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"{place.job}{SUFFIX}", "labels": names.labels(run_id)},
+        "metadata": {"name": f"{location.job}{SUFFIX}", "labels": names.labels(run_id)},
         "spec": {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": LIVES_SECONDS,
             "terminationGracePeriodSeconds": 1,
             **NO_TOKEN,
-            "securityContext": pod_security(place.uid),
+            "securityContext": pod_security(location.uid),
             **({"imagePullSecrets": pull} if pull else {}),
-            **({"serviceAccountName": place.service_account} if place.service_account else {}),
+            **({"serviceAccountName": location.service_account} if location.service_account else {}),
             **({"tolerations": tolerations} if tolerations else {}),
             "containers": [
                 {
                     "name": "reader",
-                    "image": place.image,
-                    "command": [place.python, "-c", sleep],
+                    "image": location.image,
+                    "command": [location.python, "-c", sleep],
                     "resources": {"requests": dict(small), "limits": small},
-                    "volumeMounts": [{"name": "orch-data", "mountPath": place.mount, "readOnly": True}],
+                    "volumeMounts": [{"name": "orch-data", "mountPath": location.mount, "readOnly": True}],
                     "securityContext": container_security(),
                 }
             ],
-            "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": place.claim}}],
+            "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": location.claim}}],
         },
     }

@@ -1,7 +1,7 @@
-"""A plain Indexed Job with a headless Service, for clusters that have nothing but pods.
+"""A plain Indexed Job with a headless Service, for clusters without operators.
 
-Kubernetes itself numbers the pods, replaces those that are lost and says how it ended; torchrun in
-them meets in the first one (orch_node.pod.indexed). Wants Kubernetes 1.26 for podFailurePolicy.
+Kubernetes itself numbers the pods, replaces lost ones and sets the state of the job. torchrun has
+its rendezvous in the first pod (orch_node.pod.indexed). podFailurePolicy needs Kubernetes 1.26.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from orchestrator.targets.kubernetes.manifests.pods import container, pod_templa
 
 NAME = "torchrun"
 PORT = 29400
-REFUSED = 78  # sysexits(3) EX_CONFIG: a pod that says that it cannot run this run
-MADE_ROOM = 75  # EX_TEMPFAIL: one whose ranks have written a checkpoint, as another pod is to end
+REFUSED = 78  # sysexits(3) EX_CONFIG: the pod cannot run this run
+PREEMPTED = 75  # EX_TEMPFAIL: the ranks have written a checkpoint because another pod is preempted
 
 
 def launch(job: KubeJob) -> tuple[Object, ...]:
@@ -21,7 +21,7 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
 
 
 def service(job: KubeJob) -> Object:
-    """Gives each pod a name, from the moment that it has an address."""
+    """Return the service that gives each pod a name as soon as it has an address."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -49,7 +49,7 @@ def indexed_job(job: KubeJob) -> Object:
             "completionMode": "Indexed",
             "completions": job.nodes,
             "parallelism": job.nodes,
-            # A pod that is lost takes its peers along, and each of them counts.
+            # The peers of a lost pod fail with it, and each of them counts.
             "backoffLimit": job.max_restarts * job.nodes,
             "podFailurePolicy": {"rules": failure_rules()},
             "ttlSecondsAfterFinished": job.settings.ttl,
@@ -59,28 +59,31 @@ def indexed_job(job: KubeJob) -> Object:
 
 
 def rendezvous(job: KubeJob) -> list[Object]:
-    """What an operator would tell torchrun."""
-    said = {
+    """Return the variables that an operator would set for torchrun."""
+    variables = {
         "PET_NNODES": f"{job.nodes}:{job.nodes}",
         "PET_NPROC_PER_NODE": str(job.ppn),
         "PET_MAX_RESTARTS": str(job.max_restarts),
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ID": job.run_id,
         "PET_RDZV_ENDPOINT": f"{job.name}-0.{job.name}:{PORT}",
-        # Else the ranks share the agents' store, in which one that joins again waits for ever.
+        # Otherwise the ranks share the agents' store, in which a rank that joins again waits forever.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    return [{"name": name, "value": value} for name, value in said.items()]
+    return [{"name": name, "value": value} for name, value in variables.items()]
 
 
 def failure_rules() -> list[Object]:
-    """A pod that cannot run it will not the next time; one that the cluster takes away is made
-    anew, and does not count as a restart; nor do its peers, which end with it."""
+    """Return how Kubernetes handles failed pods.
+
+    A pod that refuses the run fails the job. Pods that the cluster deletes, and their peers that end
+    with them, are replaced without counting as restarts.
+    """
     refused = {"containerName": NAME, "operator": "In", "values": [REFUSED]}
-    made_room = {"containerName": NAME, "operator": "In", "values": [MADE_ROOM]}
+    preempted = {"containerName": NAME, "operator": "In", "values": [PREEMPTED]}
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     return [
         {"action": "FailJob", "onExitCodes": refused},
         {"action": "Ignore", "onPodConditions": disrupted},
-        {"action": "Ignore", "onExitCodes": made_room},
+        {"action": "Ignore", "onExitCodes": preempted},
     ]

@@ -18,7 +18,7 @@ from orchestrator.targets.kubernetes.settings import KubeSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """Where files of this machine are found in a pod."""
+    """The paths in a pod of files of this machine."""
 
     paths: Mapping[str, str]
     contents: Mapping[str, bytes]
@@ -30,8 +30,8 @@ class Files:
         paths = {path: f"{settings.files}/files/{recipe.sent_path(path, index)}" for index, path in enumerate(contents)}
         return Files(paths=paths, contents=contents, train_here=train_here, train=f"{settings.root}/train")
 
-    def there(self, path: str) -> str:
-        """A file that came along, one of the image, or a path that is the pod's already."""
+    def pod_path(self, path: str) -> str:
+        """Return the path in a pod of a sent file, of a file of the image, or of the volume."""
         if path in self.paths:
             return self.paths[path]
         inside = PurePosixPath(path)
@@ -41,10 +41,10 @@ class Files:
 
     def paths_of(self, recipe: Recipe, settings: Mapping[str, Value]) -> dict[str, str]:
         named = [str(settings[name]) for name in recipe.paths if name in settings]
-        return {path: self.there(path) for path in (recipe.script, *named)}
+        return {path: self.pod_path(path) for path in (recipe.script, *named)}
 
-    def carried(self, settings: KubeSettings) -> dict[str, bytes]:
-        """Path below the mounted ConfigMap -> content."""
+    def sent_contents(self, settings: KubeSettings) -> dict[str, bytes]:
+        """Return the contents of the sent files by their paths below the mounted ConfigMap."""
         return {
             str(PurePosixPath(self.paths[path]).relative_to(settings.files)): content
             for path, content in self.contents.items()
@@ -52,16 +52,13 @@ class Files:
 
 
 CONFIG = "pod.json"
-# etcd takes 1.5 MiB, a ConfigMap 1 MiB in all; base64 makes 4 bytes of 3.
-MOST_BYTES = 700_000
+# etcd accepts 1.5 MiB, a ConfigMap 1 MiB in all; base64 turns 3 bytes into 4.
+MAX_BYTES = 700_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeJob:
-    """`config`: what a pod reads. `files`: path below the mounted ConfigMap -> content.
-
-    `script`: the command of a rank, its script first.
-    """
+    """A run, as the launchers of Kubernetes need it."""
 
     run_id: str
     settings: KubeSettings
@@ -70,10 +67,10 @@ class KubeJob:
     min_nodes: int
     threads: int
     max_restarts: int
-    script: tuple[str, ...]
-    config: Mapping[str, Any]
+    script: tuple[str, ...]  # command of a rank, beginning with the script
+    config: Mapping[str, Any]  # content of pod.json
     record: Mapping[str, Any]
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes]  # by path below the mounted ConfigMap
 
     @property
     def name(self) -> str:
@@ -91,11 +88,11 @@ class KubeJob:
         }
 
     def metadata_to_expire(self) -> Object:
-        """Of a job whose operator does not end it by its time to live: `orch clean` does."""
+        """Return the metadata of a job that `orch clean` deletes, as its operator ignores its time to live."""
         return self.metadata() | {"annotations": {names.TTL: str(self.settings.ttl)}}
 
     def pod_command(self, mode: str) -> list[str]:
-        """The program of a pod: train/node.py of the image."""
+        """Return the command of a pod: train/node.py of the image."""
         settings = self.settings
         program = f"{settings.root}/train/node.py"
         return [settings.python, program, "pod", mode, f"{settings.files}/{CONFIG}"]
@@ -122,14 +119,17 @@ def trial_job(settings: KubeSettings, name: str = "orch-check") -> KubeJob:
 
 
 def literal(text: str) -> str:
-    """Text as a container's argument or variable: Kubernetes expands $(NAME), and $$ to $."""
+    """Escape an argument or a variable of a container, in which Kubernetes expands $(NAME)."""
     return text.replace("$", "$$")
 
 
 def config_map(job: KubeJob) -> Object:
-    """What travels with the run: pod.json, its record, and the user's own files.
+    """Return the ConfigMap with pod.json, the run's record, and the user's files.
 
-    Keys are numbered: a path may have letters that a key must not. Raises PlanError.
+    Keys are numbered, because paths may contain characters that keys must not.
+
+    Raises:
+        PlanError: if the files are too large.
     """
     texts = {CONFIG: as_json(job.config), "run.json": json.dumps(job.record) + "\n"}
     binary: dict[str, str] = {}
@@ -139,10 +139,10 @@ def config_map(job: KubeJob) -> Object:
         except UnicodeDecodeError:
             binary[f"file-{index}"] = base64.b64encode(content).decode()
     size = sum(len(text.encode()) for text in (*texts.values(), *binary.values()))
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise PlanError(
-            f"The run's own files are {size / 1000:.0f} kB; {MOST_BYTES // 1000} kB can travel.",
-            hint=f"Copy the data to the volume and name it there: {job.settings.mount}/data/...",
+            f"The run's files have {size / 1000:.0f} kB; at most {MAX_BYTES // 1000} kB can be sent.",
+            hint=f"Copy the data to the volume, and use its path there: {job.settings.mount}/data/...",
         )
     return {
         "apiVersion": "v1",
@@ -154,10 +154,10 @@ def config_map(job: KubeJob) -> Object:
 
 
 def items(job: KubeJob) -> list[Object]:
-    """Which key of the ConfigMap becomes which file."""
-    own = {f"file-{index}": path for index, path in enumerate(job.files)}
-    both = {CONFIG: CONFIG, "run.json": "run.json"} | own
-    return [{"key": key, "path": path} for key, path in both.items()]
+    """Return the file of each key of the ConfigMap."""
+    user_files = {f"file-{index}": path for index, path in enumerate(job.files)}
+    paths = {CONFIG: CONFIG, "run.json": "run.json"} | user_files
+    return [{"key": key, "path": path} for key, path in paths.items()]
 
 
 def as_json(value: object) -> str:

@@ -14,7 +14,7 @@ from orchestrator.targets.kubernetes.manifests.job import KubeJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A custom resource that runs ranks: where the API has it, and what says how it ended."""
+    """A kind of job that runs ranks."""
 
     launcher: str
     kind: str
@@ -22,7 +22,7 @@ class Kind:
     version: str
     plural: str
     launch: Callable[[KubeJob], tuple[Object, ...]]
-    comes_with: str
+    comes_with: str  # what installs it
 
 
 KINDS = {
@@ -65,45 +65,54 @@ KINDS = {
 }
 
 
-# The trainer is what Kubeflow develops; its v1 operator, which has PyTorchJob, comes to its end.
-# Where there is neither, pods are enough.
+# Kubeflow develops the trainer, and discontinues its v1 operator, which has PyTorchJob.
+# A cluster with neither still has plain Jobs.
 PREFERRED = ("trainjob", "pytorchjob", "job")
 ELASTIC = "pytorchjob"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """Of PREFERRED, the kinds that a cluster has. `unknown`: why it could not be asked."""
+    """The launchers of PREFERRED whose kinds a cluster has."""
 
     launchers: tuple[str, ...] = ()
-    unknown: str = ""
+    unknown: str = ""  # why the cluster could not be queried
 
 
 def default_kind(installed: Installed, *, elastic: bool = False) -> Choice[str]:
-    """`elastic`: the run may go on with fewer pods. Raises PlanError where nothing can run it."""
-    wanted = (ELASTIC,) if elastic else PREFERRED
-    found = next((one for one in wanted if one in installed.launchers), None)
+    """Return the launcher for a run without --launcher.
+
+    Args:
+        installed: what the cluster has.
+        elastic: whether the run may continue with fewer pods.
+
+    Raises:
+        PlanError: if the cluster has no kind that can run it.
+    """
+    candidates = (ELASTIC,) if elastic else PREFERRED
+    launcher = next((name for name in candidates if name in installed.launchers), None)
     if installed.unknown:
-        return told(wanted[0], f"assumed: {installed.unknown}")
-    if found is None:
-        kinds = " nor ".join(KINDS[one].kind for one in wanted)
+        return choice_of(candidates[0], f"assumed: {installed.unknown}")
+    if launcher is None:
+        kinds = " nor ".join(KINDS[name].kind for name in candidates)
+        first = KINDS[candidates[0]]
         raise PlanError(
             f"The cluster has no {kinds}.",
-            hint=f"{KINDS[wanted[0]].comes_with} brings {KINDS[wanted[0]].kind}; `orch k8s check` looks.",
+            hint=f"Install {first.comes_with} for {first.kind}. `orch k8s check` shows what the cluster has.",
         )
-    return told(found, why(found, installed, elastic=elastic))
+    return choice_of(launcher, reason_for(launcher, installed, elastic=elastic))
 
 
-def why(found: str, installed: Installed, *, elastic: bool) -> str:
+def reason_for(launcher: str, installed: Installed, *, elastic: bool) -> str:
     if elastic:
-        return "the only one that goes on with fewer pods"
-    missing = [KINDS[one].kind for one in PREFERRED[: PREFERRED.index(found)]]
+        return "the only kind that continues with fewer pods"
+    missing = [KINDS[name].kind for name in PREFERRED[: PREFERRED.index(launcher)]]
     if missing:
         return f"the cluster has no {' and no '.join(missing)}"
     outlives = ", and it outlives PyTorchJob" if "pytorchjob" in installed.launchers else ""
     return f"the cluster has it{outlives}"
 
 
-def told(launcher: str, reason: str) -> Choice[str]:
+def choice_of(launcher: str, reason: str) -> Choice[str]:
     decision = Decision(topic="launcher", value=KINDS[launcher].kind, reason=reason)
     return Choice(launcher, (decision,))

@@ -18,8 +18,8 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
                 "mpiImplementation": job.settings.mpi or "Intel",
                 "slotsPerWorker": job.ppn,
                 "sshAuthMountPath": job.settings.ssh_folder,
-                # The operator's time to live is about the launcher's pod alone.
-                # Restarts are the supervisor's: the launcher itself ends once.
+                # The operator's time to live concerns only the launcher's pod.
+                # The supervisor in the launcher restarts ranks; the launcher itself never restarts.
                 "runPolicy": run_policy(job) | {"backoffLimit": 0},
                 "mpiReplicaSpecs": {
                     "Launcher": replica(1, pod_template(job, launcher(job, "mpi-launcher"))),
@@ -35,7 +35,7 @@ def replica(count: int, template: Object) -> Object:
 
 
 def launcher(job: KubeJob, name: str) -> Object:
-    """No rank runs here: one core is enough."""
+    """Return the container of mpirun, which needs one core because it runs no rank."""
     settings = job.settings
     small = resources(settings.launcher_cpu, settings.launcher_memory)
     return container(job, name=name, mode="mpirun") | {"resources": small}

@@ -1,4 +1,4 @@
-"""Names and labels that Kubernetes takes."""
+"""Names and labels of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def is_label_key(text: str) -> bool:
 
 
 def slug(text: str) -> str:
-    """Lower case letters, digits and single dashes: what is left of any name."""
+    """Reduce a name to lower-case letters, digits and single dashes."""
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")
 
 
 def run_id(stamp: str, recipe: str, suffix: str) -> str:
-    """A run's id that is a label, too; `stamp` and `suffix` make it unique."""
+    """Return a run id that is a valid label, and that the stamp and the suffix make unique."""
     return f"{stamp}-{slug(recipe)[:20].strip('-') or 'run'}-{suffix}"
 
 
 def job_name(run: str) -> str:
-    """The name of a run's job, the same for the same run."""
+    """Return the name of a run's job."""
     base = f"orch-{slug(run)}".rstrip("-")
     if len(base) <= JOB_MAX:
         return base
@@ -62,17 +62,17 @@ def job_name(run: str) -> str:
 
 def metadata_of_namespace(name: str, namespace: str | None) -> dict[str, Any]:
     """Return the metadata of an object that belongs to a namespace and to no run."""
-    place = {"namespace": namespace} if namespace else {}
-    return {"name": name, **place, "labels": {OWNER: MANAGER}}
+    optional = {"namespace": namespace} if namespace else {}
+    return {"name": name, **optional, "labels": {OWNER: MANAGER}}
 
 
 def labels(run: str) -> dict[str, str]:
-    """What every object of a run carries, and what alone is ever deleted."""
+    """Return the labels of all objects of a run; orch deletes no object without them."""
     return {OWNER: MANAGER, RUN: run}
 
 
 def selector(run: str | None = None) -> str:
-    """A label selector for one run's objects, or for those of all runs."""
-    found = {OWNER: MANAGER} | ({RUN: run} if run else {})
-    text = ",".join(f"{key}={value}" for key, value in found.items())
+    """Return a label selector for the objects of one run, or of all runs."""
+    required = {OWNER: MANAGER} | ({RUN: run} if run else {})
+    text = ",".join(f"{key}={value}" for key, value in required.items())
     return text if run else f"{text},{RUN}"

@@ -10,7 +10,7 @@ from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubeSetting
 
 
 def pod_security(uid: int) -> Object:
-    """A pod's securityContext: `uid` is its user and the group of its volumes."""
+    """Return the securityContext of a pod with this user and this group of its volumes."""
     return {
         "runAsNonRoot": True,
         "runAsUser": uid,
@@ -20,7 +20,7 @@ def pod_security(uid: int) -> Object:
     }
 
 
-# No pod of orch asks the API for anything, and neither do the operators' launchers, which use ssh.
+# No pod of orch uses the API, and neither do the operators' launchers, which use ssh.
 NO_TOKEN = {"automountServiceAccountToken": False}
 
 
@@ -28,11 +28,11 @@ def container_security() -> Object:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-GRACE_SECONDS = 120  # for the checkpoint of a run that is to make room
+GRACE_SECONDS = 120  # for the checkpoint of a preempted run
 
 
 def pod_template(job: KubeJob, container: Object) -> Object:
-    """A pod with one container: its volumes, its user, the nodes it may run on."""
+    """Return the template of a pod with one container."""
     settings = job.settings
     return {
         "metadata": {"labels": names.labels(job.run_id)},
@@ -50,15 +50,20 @@ def pod_template(job: KubeJob, container: Object) -> Object:
             ),
             **optional("serviceAccountName", settings.service_account),
             **optional("priorityClassName", settings.priority_class),
-            **where(settings, names.labels(job.run_id)),
+            **node_fields(settings, names.labels(job.run_id)),
         },
     }
 
 
-def where(settings: KubeSettings, labels: dict[str, str]) -> Object:
-    """On which nodes, and how. `labels`: of the pods that are to be together, or apart."""
+def node_fields(settings: KubeSettings, labels: dict[str, str]) -> Object:
+    """Return the fields that select nodes.
+
+    Args:
+        settings: of the pods.
+        labels: of the pods that share a node label, or differ in it.
+    """
     affinity = pod_settings.affinity(settings.node_affinity, settings.pack, labels)
-    tolerations = [pod_settings.toleration(one) for one in settings.tolerations]
+    tolerations = [pod_settings.toleration(text) for text in settings.tolerations]
     return {
         **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
         **({"affinity": affinity} if affinity else {}),
@@ -73,7 +78,7 @@ def optional(key: str, value: str | None) -> Object:
 
 
 def container(job: KubeJob, *, name: str, mode: str) -> Object:
-    """A container that runs ranks."""
+    """Return a container that runs ranks."""
     settings = job.settings
     script = {} if mode == "sshd" else {"args": job.script_args()}
     return {
@@ -89,23 +94,27 @@ def container(job: KubeJob, *, name: str, mode: str) -> Object:
 
 
 def variables(job: KubeJob) -> list[Object]:
-    """Raises PlanError for a setting that would take the place of orch's own."""
-    own, settings = environment(job), job.settings
-    told = sorted({*settings.env, *settings.secret_env})
-    if taken := [one for one in told if one in own or one.startswith(("ORCH_", "PET_"))]:
+    """Return the environment variables of a container.
+
+    Raises:
+        PlanError: if a setting would override a variable of orch.
+    """
+    defaults, settings = environment(job), job.settings
+    user_names = sorted({*settings.env, *settings.secret_env})
+    if conflicts := [name for name in user_names if name in defaults or name.startswith(("ORCH_", "PET_"))]:
         raise PlanError(
-            f"env: {', '.join(taken)}: orch sets that itself.",
-            hint="Leave it out: flags of `orch train` change what it is set to.",
+            f"env: {', '.join(conflicts)}: set by orch itself.",
+            hint="Remove it, and use the options of `orch train` instead.",
         )
     return [
-        *({"name": key, "value": literal(value)} for key, value in own.items()),
+        *({"name": key, "value": literal(value)} for key, value in defaults.items()),
         *(pod_settings.variable(name, value) for name, value in settings.env.items()),
         *(pod_settings.secret_variable(name, text) for name, text in settings.secret_env.items()),
     ]
 
 
 def environment(job: KubeJob) -> dict[str, str]:
-    """What all processes of a pod see. orch_node.pod adds what only the image tells: LD_PRELOAD."""
+    """Return the environment of all processes of a pod; orch_node.pod adds LD_PRELOAD."""
     mount = job.settings.mount
     return {
         "OMP_NUM_THREADS": str(job.threads),
@@ -119,8 +128,11 @@ def environment(job: KubeJob) -> dict[str, str]:
 
 
 def resources(cpu: str, memory: str) -> Object:
-    """Requests equal limits: the pod is Guaranteed, the last to be evicted, and gets whole cores
-    to itself where the kubelet's CPU manager is static."""
+    """Return equal requests and limits.
+
+    The pod is Guaranteed: it is evicted last, and gets exclusive cores if the kubelet's CPU manager
+    is static.
+    """
     same = {"cpu": cpu, "memory": memory}
     return {"requests": dict(same), "limits": same}
 

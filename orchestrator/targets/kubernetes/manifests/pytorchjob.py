@@ -11,7 +11,7 @@ from orchestrator.targets.kubernetes.manifests.job import KubeJob
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template
 
 JOIN_SECONDS = 3600
-PORT = 23456  # the operator's own, which it tells torchrun as the place to meet
+PORT = 23456  # of the operator, which sets it as torchrun's rendezvous endpoint
 
 
 def launch(job: KubeJob) -> tuple[Object, ...]:
@@ -36,7 +36,7 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
                 "pytorchReplicaSpecs": {
                     "Worker": {
                         "replicas": job.nodes,
-                        # With restarts allowed, a pod that was lost joins again.
+                        # With restarts allowed, a lost pod joins again.
                         "restartPolicy": "OnFailure" if job.max_restarts else "Never",
                         "template": pod_template(job, worker),
                     }
@@ -47,11 +47,14 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
 
 
 def run_policy(job: KubeJob) -> Object:
-    """Pods that have ended stay for their logs until the job's time to live is over."""
+    """Return a policy that keeps ended pods, and their logs, until the job's time to live has passed."""
     return {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": job.settings.ttl}
 
 
 def limit(job: KubeJob) -> Object:
-    """When the operator's limit is reached it deletes all pods at once, with their logs. So there
-    is none where a failed pod fails the job by itself."""
+    """Return the operator's limit of restarts, if there are restarts.
+
+    At the limit the operator deletes all pods with their logs. Without restarts, a failed pod fails
+    the job by itself.
+    """
     return {"backoffLimit": job.max_restarts} if job.max_restarts else {}

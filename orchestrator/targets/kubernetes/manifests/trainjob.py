@@ -1,7 +1,7 @@
-"""TrainJob of Kubeflow's trainer, with a TrainingRuntime of its own: torch, or Open MPI.
+"""TrainJob of Kubeflow's trainer, with a TrainingRuntime for torch or Open MPI.
 
-The runtime holds the pods, the TrainJob the numbers. numProcPerNode is always said: left out, the
-trainer starts one rank for each CPU.
+The runtime contains the pods, the TrainJob the numbers. numProcPerNode is always set; without it, the
+trainer starts one rank per CPU.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
 def launch(job: KubeJob) -> tuple[Object, ...]:
-    """The runtime, then the job that refers to it. Raises PlanError."""
+    """Return the runtime, then the job that refers to it.
+
+    Raises:
+        PlanError: for Intel MPI.
+    """
     if job.settings.mpi == "Intel":
         raise PlanError(
-            "--launcher trainjob has no Intel MPI: the trainer knows Open MPI alone.",
-            hint="--launcher mpijob runs Intel MPI; --k8s mpi=OpenMPI, or no mpi for torchrun.",
+            "--launcher trainjob has no Intel MPI: the trainer supports only Open MPI.",
+            hint="Use --launcher mpijob for Intel MPI, --k8s mpi=OpenMPI, or no mpi for torchrun.",
         )
     return training_runtime(job), train_job(job)
 
@@ -58,7 +62,7 @@ def training_runtime(job: KubeJob) -> Object:
                 "spec": {
                     # The trainer's service resolves workers before they are ready.
                     "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-                    # No time to live: the trainer would make the job anew, and train again.
+                    # No time to live: the trainer would create the job again, and repeat the training.
                     "failurePolicy": {"maxRestarts": 0 if job.settings.mpi else job.max_restarts},
                     **success,
                     "replicatedJobs": jobs,
@@ -69,20 +73,20 @@ def training_runtime(job: KubeJob) -> Object:
 
 
 def shared_runtime(settings: KubeSettings, name: str = "orch-torch") -> Object:
-    """A runtime for TrainJobs of one's own: the image, the volume, /dev/shm, the size of a pod.
+    """Return a runtime for the user's own TrainJobs: the image, the volume and the size of a pod.
 
-    Runs of orch bring one each, with their files.
+    Each run of orch has a runtime of its own, with its files.
     """
-    made = training_runtime(trial_job(replace(settings, mpi=None), name))
-    made["metadata"] = names.metadata_of_namespace(name, settings.namespace)
-    (node,) = made["spec"]["template"]["spec"]["replicatedJobs"]
+    runtime = training_runtime(trial_job(replace(settings, mpi=None), name))
+    runtime["metadata"] = names.metadata_of_namespace(name, settings.namespace)
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     pod = node["template"]["spec"]["template"]
     pod["metadata"] = {"labels": {names.OWNER: names.MANAGER}}
-    pod["spec"]["volumes"] = [one for one in pod["spec"]["volumes"] if "configMap" not in one]
+    pod["spec"]["volumes"] = [volume for volume in pod["spec"]["volumes"] if "configMap" not in volume]
     (container,) = pod["spec"]["containers"]
     del container["command"], container["args"]
-    container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] != "orch-files"]
-    return made
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "orch-files"]
+    return runtime
 
 
 def torch_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:

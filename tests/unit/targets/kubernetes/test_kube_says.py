@@ -452,7 +452,7 @@ class Answered(Exception):
 @pytest.mark.parametrize(
     ("said", "words", "hint"),
     [
-        ('pods is forbidden: User "me" cannot list resource "pods"', "Not allowed", "the rights"),
+        ('pods is forbidden: User "me" cannot list resource "pods"', "Not allowed", "the required rights"),
         (
             'pods "x" is forbidden: violates PodSecurity "restricted:latest": seccompProfile',
             "The cluster refuses it: pods",
@@ -467,8 +467,8 @@ class Answered(Exception):
     ],
 )
 def test_only_a_missing_right_sends_to_the_rights(said: str, words: str, hint: str) -> None:
-    found = errors.words(Answered(403, json.dumps({"message": said})), "lab")
+    found = errors.to_execute_error(Answered(403, json.dumps({"message": said})), "lab")
     assert isinstance(found, errors.Refused)
     assert words in found.message
     assert hint in found.hint
-    assert ("lists the rights" in found.hint) is (" cannot " in said)
+    assert ("lists the required rights" in found.hint) is (" cannot " in said)

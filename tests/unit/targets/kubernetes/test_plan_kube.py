@@ -239,7 +239,7 @@ def test_files_that_are_no_text_or_too_large() -> None:
     binary = replace(SITE, contents={OWN.script: b"\xff\x00"})
     assert objects(decide(recipe=OWN, site=binary))[0]["binaryData"] == {"file-0": "/wA="}
     large = replace(SITE, contents={OWN.script: b"x" * 800_000})
-    with pytest.raises(PlanError, match="700 kB can travel") as caught:
+    with pytest.raises(PlanError, match="700 kB can be sent") as caught:
         decide(recipe=OWN, site=large)
     assert "/orch/data" in caught.value.hint
 

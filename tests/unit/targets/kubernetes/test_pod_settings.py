@@ -87,8 +87,8 @@ def test_the_crds_take_it(case: str) -> None:
     [
         (("env.HF_TOKEN=hf_x",), "env: HF_TOKEN would show a secret"),
         (("env.WANDB_API_KEY=x",), "would show a secret"),
-        (("env.OMP_NUM_THREADS=3",), "OMP_NUM_THREADS: orch sets that itself"),
-        (("secret_env.PET_NNODES=a/b",), "PET_NNODES: orch sets that itself"),
+        (("env.OMP_NUM_THREADS=3",), "OMP_NUM_THREADS: set by orch itself"),
+        (("secret_env.PET_NNODES=a/b",), "PET_NNODES: set by orch itself"),
         (("secret_env.A=nokey",), "expected SECRET/KEY"),
         (("env.A-B=x",), "not a valid variable name"),
         (("tolerations=a:Never",), "is not a valid taint"),
