@@ -332,7 +332,7 @@ def test_a_token_that_expires_is_said_and_the_run_is_left_alone(
     with pytest.raises(ExecuteError, match="Authentication with the API") as caught:
         list(watch.events())
     assert "The run continues" in caught.value.message
-    assert "log in again" in caught.value.hint
+    assert "Log in again" in caught.value.hint
     assert f"orch attach {run}" in caught.value.hint
     assert api.names("pytorchjobs") == [job]
     watch.leave()
@@ -409,7 +409,7 @@ def test_a_failed_run_without_a_word_is_no_success(api: Api, orch: Orch, tmp_pat
     finish(api, job, "Failed")
     done = orch("logs", run)
     assert done.returncode == 1
-    assert "its ranks have said nothing" in done.stderr
+    assert "its ranks have printed nothing" in done.stderr
     assert "exited with code 1" in done.stderr
 
 
@@ -643,7 +643,7 @@ def test_a_log_that_cannot_be_read_is_said_to_be_missing(
     assert words in done.stderr
     stopped = orch("stop", run)
     assert stopped.returncode == 0, stopped.stderr
-    assert "its log could not be kept" in stopped.stdout
+    assert "its log could not be copied" in stopped.stdout
     assert api.names("pytorchjobs") == []
 
 
@@ -847,7 +847,7 @@ def test_settings_are_checked(orch: Orch, tmp_path: Path) -> None:
     for pairs, words in (
         (("imagee=x",), "Did you mean 'image'?"),
         (("uid=x",), "expected a number"),
-        (("cpu=lots",), "no quantity"),
+        (("cpu=lots",), "not a quantity"),
         (("node_selector=x",), "--k8s node_selector.NAME=VALUE"),
     ):
         flags = [word for pair in pairs for word in ("--k8s", pair)]
