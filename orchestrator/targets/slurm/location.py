@@ -1,4 +1,4 @@
-"""Where a run lives that is a job of Slurm, as its record says it."""
+"""The location of a run that is a job of Slurm, as the run's record stores it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.slurm.settings import HOST
 
-# Of an array with its task, of a run in an allocation with its step.
+# A job id, followed by `_TASK` for a run of an array or by `.STEP` for a run in an allocation.
 JOB = re.compile(r"[0-9]{1,18}(?:[_.][0-9]{1,9})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLocation:
-    """`job`: Slurm's number of it, empty until it is submitted; `name`: the job's, which no other
-    run has. `login`: the host with Slurm's programs, empty for this one. `cluster`: the one that
-    has the job, of several at a site; empty for the host's own."""
+    """The job of a run, and the cluster that has it.
+
+    Attributes:
+        name: the name of the job, which is unique among the runs.
+        job: Slurm's id of the job; '' until it is submitted.
+        login: the host with Slurm's programs; '' for this machine.
+        cluster: the job's cluster, at a site with several; '' for the host's default.
+    """
 
     name: str
     job: str = ""
@@ -30,36 +35,42 @@ class JobLocation:
 
 
 def render(location: JobLocation) -> dict[str, Any]:
-    """As a run's record has it."""
-    found: dict[str, Any] = values.record(location)
-    return found
+    """Return the location as stored in the run record."""
+    fields: dict[str, Any] = values.record(location)
+    return fields
 
 
 def location_of(record: RunRecord) -> JobLocation:
-    """Raises ExecuteError for a record that does not tell."""
+    """Return the location in a run record.
+
+    Raises:
+        ExecuteError: if the location is damaged.
+    """
     try:
-        found = values.read(JobLocation, record.location, "location")
+        location = values.read(JobLocation, record.location, "location")
     except ProtocolError as error:
         raise damaged(record, str(error)) from None
-    fields = (("job", found.job, JOB), ("host", found.login, HOST), ("cluster", found.cluster, HOST))
+    fields = (("job", location.job, JOB), ("host", location.login, HOST), ("cluster", location.cluster, HOST))
     for kind, text, pattern in fields:
         if text and not pattern.fullmatch(text):
             raise damaged(record, f"{text!r:.40} is no {kind}.")
-    return found
+    return location
 
 
-def damaged(record: RunRecord, why: str) -> ExecuteError:
+def damaged(record: RunRecord, problem: str) -> ExecuteError:
+    """Return the error for a record whose location is damaged."""
     return ExecuteError(
-        f"The record of {record.run_id} is damaged: {why}",
+        f"The record of {record.run_id} is damaged: {problem}",
         hint="`squeue --me` shows whether its job lives; its files stay where they are.",
     )
 
 
 def submitted(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
+    """Return the record with the id of the submitted job."""
     location = replace(location_of(record), job=job, cluster=cluster)
     return replace(record, location=render(location))
 
 
 def at_home(record: RunRecord) -> RunRecord:
-    """The record as it is read where Slurm's programs are."""
+    """Return the record as it is read on the host with Slurm's programs."""
     return replace(record, location=render(replace(location_of(record), login="")))

@@ -1,4 +1,4 @@
-"""The host with Slurm's programs: this one, or a login node behind SSH."""
+"""Access the host with Slurm's programs: this machine, or a login node over SSH."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from orchestrator.targets.connections.local import Local
 from orchestrator.targets.slurm.scheduler import Scheduler
 from orchestrator.targets.slurm.settings import SlurmSettings
 
-# Many sites put Slurm's programs on PATH where a login shell begins.
+# Many sites add Slurm's programs to PATH only in login shells.
 SHELL = ("bash", "-lc", 'exec "$@"', "bash")
-FACTS_SECONDS = 120.0  # a shared file system that is read for the first time
-MISSING = (126, 127)  # exit codes of a shell for a program that is not there
+FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
+MISSING = (126, 127)  # Exit codes of a shell for a program that it cannot run.
 HINT = (
     "--slurm root=FOLDER is one that `orch provision --on slurm` has filled, or --slurm "
     "python=INTERPRETER one with the stack's packages, on a shared file system."
@@ -33,17 +33,28 @@ HINT = (
 
 
 def host_at(login: str) -> Local | Ssh:
-    """`login`: as ~/.ssh/config knows it; empty for this machine."""
+    """Return the connection to a host.
+
+    Args:
+        login: the host as ~/.ssh/config knows it; '' for this machine.
+    """
     return Ssh(login, None) if login else Local()
 
 
 def scheduler_at(host: Local | Ssh, cluster: str = "") -> Scheduler:
+    """Return Slurm's programs on a host; on a login node they run in a login shell."""
     return Scheduler(host, SHELL if isinstance(host, Ssh) else (), cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """archives/STACK.json: an archive beside it. `tree`: what it was packed from."""
+    """The description of a packed stack, from archives/STACK.json.
+
+    Attributes:
+        file: the name of the archive in the same folder.
+        sha256: the checksum of the archive.
+        tree: what the archive was packed from.
+    """
 
     file: str
     sha256: str
@@ -52,14 +63,24 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Of the host with Slurm's programs, and of the stack there. `home`: the user's folder."""
+    """What orch knows of the host with Slurm's programs.
+
+    Attributes:
+        facts: the facts of the host and of the stack there.
+        home: the user's home folder.
+    """
 
     facts: Facts
     home: str
 
 
 def look(login: str, python: str) -> Seen:
-    """Raises RequestError for an interpreter that is not there, ExecuteError for no answer."""
+    """Return the facts of the host with Slurm's programs, as an interpreter there reports them.
+
+    Raises:
+        RequestError: if the interpreter does not exist.
+        ExecuteError: if the host does not respond as expected.
+    """
     if not login:
         if not Path(python).exists():
             raise RequestError(f"{python} is not there.", hint=HINT)
@@ -72,51 +93,62 @@ def look(login: str, python: str) -> Seen:
 
 
 def local_stack(slurm: SlurmSettings, stack: str) -> LocalStack | None:
-    """What of it the nodes' own folders are filled with. Raises RequestError, ExecuteError."""
+    """Return the stack that each node unpacks into a local folder, or None if none is configured.
+
+    Raises:
+        RequestError: if the stack has not been packed.
+        ExecuteError: if the description of the archive is damaged.
+    """
     if slurm.local is None:
         return None
     folder = f"{slurm.root}/archives"
     host = host_at(slurm.login or "")
     try:
-        answer = host.capture(("cat", f"{folder}/{stack}.json"), seconds=FACTS_SECONDS)
+        result = host.capture(("cat", f"{folder}/{stack}.json"), seconds=FACTS_SECONDS)
     finally:
         host.close()
-    if answer.code != 0:
+    if result.code != 0:
         raise RequestError(
             f"--slurm local={slurm.local}: there is no archive of stack '{stack}' in {folder}.",
             hint="The same settings with `orch provision --on slurm` pack it, once.",
         )
     try:
-        found = values.parse(Packed, answer.out, f"{folder}/{stack}.json")
+        packed = values.parse(Packed, result.out, f"{folder}/{stack}.json")
     except ProtocolError as error:
         raise ExecuteError(str(error), hint="Provision the folder again.") from None
-    if not re.fullmatch(r"[0-9a-f]{64}", found.sha256) or "/" in found.file:
+    if not re.fullmatch(r"[0-9a-f]{64}", packed.sha256) or "/" in packed.file:
         raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint="Provision the folder again.")
     return LocalStack(
-        folder=f"{slurm.local}/stacks/{stack}-{found.sha256[:16]}",
-        archive=f"{folder}/{found.file}",
-        sha256=found.sha256,
+        folder=f"{slurm.local}/stacks/{stack}-{packed.sha256[:16]}",
+        archive=f"{folder}/{packed.file}",
+        sha256=packed.sha256,
     )
 
 
 def ask(host: Ssh, python: str) -> Seen:
+    """Return the facts of a login node.
+
+    Raises:
+        RequestError: if the interpreter does not exist there.
+        ExecuteError: if the interpreter fails, or its output is not what it prints.
+    """
     home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
     program = (STANDALONE / "facts.py").read_text(encoding="utf-8")
-    words = (python, "-I", "-c", program, str(Path(python).parent.parent))
-    answer = host.capture(words, seconds=FACTS_SECONDS)
+    command = (python, "-I", "-c", program, str(Path(python).parent.parent))
+    result = host.capture(command, seconds=FACTS_SECONDS)
     if not home.out.startswith("/"):
         raise ExecuteError(
             f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
             "which the command does not print.",
             hint=LOGIN_SCRIPT_HINT,
         )
-    if answer.code in MISSING:
+    if result.code in MISSING:
         raise RequestError(f"{python} is not there on {host.node}.", hint=HINT)
-    if answer.code != 0:
-        raise ExecuteError(f"{host.node}: {python} does not run: {answer.err.strip()[-300:]}", hint=HINT)
-    where = f"the facts of {host.node}"
+    if result.code != 0:
+        raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=HINT)
+    source = f"the facts of {host.node}"
     try:
-        found = validate(NodeFacts, values.check_object(values.loads(answer.out, where), where), where)
+        node_facts = validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source)
     except ProtocolError as error:
         raise ExecuteError(f"{host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
-    return Seen(facts=parse_facts(found), home=home.out)
+    return Seen(facts=parse_facts(node_facts), home=home.out)

@@ -1,4 +1,4 @@
-"""`orch logs` of a job: the ranks' logs lie on the shared file system."""
+"""Read the log lines of a job's ranks, which are on the shared file system."""
 
 from __future__ import annotations
 
@@ -17,14 +17,23 @@ POLL_SECONDS = 0.2
 
 
 def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-    """Lines rank by rank; with `follow` as they are written, until the run has ended. Raises
-    RequestError for a rank that the run does not have."""
+    """Yield the log lines, rank by rank.
+
+    Args:
+        watch: the watch over the run's job.
+        run: the run.
+        rank: the only rank to read; None for all of them.
+        follow: yield lines as they are written, until the run has ended.
+
+    Raises:
+        RequestError: if the run does not have this rank.
+    """
     nodes = asked_for(run, rank)
-    tails = {one: Tail(run.folder / files.rank_log(one), 0) for one in nodes}
-    lives = follow
-    while lives:
+    tails = {number: Tail(run.folder / files.rank_log(number), 0) for number in nodes}
+    running = follow
+    while running:
         watch.refresh()
-        lives = outcome_in(run.folder) is None and not watch.state().ended
+        running = outcome_in(run.folder) is None and not watch.state().ended
         watch.run_folder.take_logs(nodes)
         yield from lines(tails, nodes, last=False)
         time.sleep(POLL_SECONDS)
@@ -33,13 +42,14 @@ def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> I
 
 
 def lines(tails: dict[int, Tail], nodes: dict[int, str], *, last: bool) -> Iterator[LogLine]:
+    """Yield each rank's new lines, then its unfinished line, which a later call may replace."""
     for rank, tail in tails.items():
         if not tail.path.exists():
             continue
-        while found := tail.lines(last=False):
-            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in found)
+        while complete := tail.lines(last=False):
+            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in complete)
         if last:
-            rest = tail.lines(last=True)
-            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in rest)
+            last_lines = tail.lines(last=True)
+            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in last_lines)
         elif tail.state:
             yield LogLine(rank=rank, node=nodes[rank], text=tail.state, finished=False)

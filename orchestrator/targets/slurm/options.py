@@ -1,4 +1,4 @@
-"""What `orch train --on slurm` has besides the options of all targets."""
+"""The options of `orch train --on slurm` that other targets do not have."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """`slurm`: settings as KEY=VALUE; `slurm_file`: the file with the others; `array`: settings of
-    the recipe as KEY=VALUE,VALUE, for one run of each; `container`: an image that holds the
-    ranks."""
+    """The options of a request that only Slurm has.
+
+    Attributes:
+        on: the target that has these options.
+        slurm: settings as KEY=VALUE.
+        slurm_file: a file with more settings; None for the default.
+        array: settings of the recipe as KEY=VALUE,VALUE, for a run with each of the values.
+        container: an image that holds the ranks; None if the option is not used.
+    """
 
     on: ClassVar[str] = "slurm"
 

@@ -1,4 +1,4 @@
-"""TrainRequest -> Plan: the script of a job. Pure."""
+"""Plan a request as a job of Slurm: decide how it runs, and write the job's script. Pure."""
 
 from __future__ import annotations
 
@@ -43,8 +43,16 @@ LOGIN = RunNode(node="login")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
-    """A new run: `run_dir` and `train` are folders that all nodes see, `train_here` is this
-    machine's. `started_by`: user@host; `created`: since the epoch."""
+    """The identity and the folders of a new run.
+
+    Attributes:
+        run_id: the id of the run.
+        run_dir: the folder of the run, which all nodes see.
+        train: the folder with orch's programs, which all nodes see.
+        train_here: the folder with orch's programs on this machine.
+        started_by: the user as user@host.
+        created: the time of creation, in seconds since the epoch.
+    """
 
     run_id: str
     run_dir: str
@@ -56,7 +64,14 @@ class SlurmSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """A run of which all is decided but the script that starts it."""
+    """A run with all decisions made; only its script is still to be written.
+
+    Attributes:
+        plan: the plan of the run, without steps.
+        config: the settings for orch's program in the job.
+        files: the files that the run needs, and how they get to the cluster.
+        slurm: the settings for Slurm.
+    """
 
     plan: Plan
     config: JobConfig
@@ -65,127 +80,146 @@ class Decided:
 
 
 def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> Plan:
-    """Decide how to run a request as a job. Raises PlanError, RequestError."""
-    one = decide(request, inputs, site, resume)
-    text = render(one.plan, one.config, one.slurm)
-    held = one.slurm.held.job if one.slurm.held else ""
-    host = login_of(one.slurm)
+    """Return the plan of a request as one job.
+
+    Raises:
+        PlanError: if the request cannot run as it is.
+        RequestError: if an option or a setting is invalid.
+    """
+    decided = decide(request, inputs, site, resume)
+    text = render(decided.plan, decided.config, decided.slurm)
+    held = decided.slurm.held.job if decided.slurm.held else ""
+    host = login_of(decided.slurm)
     step = SubmitScript(at=host, run_dir=site.run_dir, script=text, allocation=held)
-    return replace(one.plan, steps=(*sent_first(one, site), step))
+    return replace(decided.plan, steps=(*sent_first(decided, site), step))
 
 
 def decide(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> Decided:
-    """Raises PlanError, RequestError."""
-    chosen = resolve(request, inputs, resume)
-    output = choose_output(chosen.training.recipe, site.run_dir, resume)
-    files = files_of(chosen, site)
-    script = script_command(request, chosen.training, files.paths, output.value)
-    launch = launch_of(request, inputs, chosen, site, script)
+    """Return a run with all decisions made.
+
+    Raises:
+        PlanError: if the request cannot run as it is.
+        RequestError: if an option or a setting is invalid.
+    """
+    resolved = resolve(request, inputs, resume)
+    output = choose_output(resolved.training.recipe, site.run_dir, resume)
+    files = files_of(resolved, site)
+    script = script_command(request, resolved.training, files.paths, output.value)
+    launch = launch_of(request, inputs, resolved, site, script)
     decisions = (
         Decision(topic="run", value=site.run_id),
-        *all_decisions(chosen.stack),
-        *tell_job(request, chosen),
+        *all_decisions(resolved.stack),
+        *tell_job(request, resolved),
         *describe_allocation(inputs.slurm),
         *tell_local(inputs),
-        *all_decisions(chosen.layout),
-        Decision(topic="launcher", value=chosen.launcher, reason=launch.summary),
-        *all_decisions(chosen.image, chosen.backend, chosen.precision, chosen.preload, output),
-        *explain_restarts(request.max_restarts, chosen.training.recipe, request.min_nodes),
+        *all_decisions(resolved.layout),
+        Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
+        *all_decisions(resolved.image, resolved.backend, resolved.precision, resolved.preload, output),
+        *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
     )
     plan = Plan(
         run=run_record(
-            chosen.training,
+            resolved.training,
             site,
-            home_of(chosen, inputs, site, output.value),
-            key=key_of(request, chosen),
+            home_of(resolved, inputs, site, output.value),
+            key=key_of(request, resolved),
             decisions=decisions,
         ),
-        origin=origin_of(request, chosen.training, {inputs.facts.fingerprint: "all nodes"}),
+        origin=origin_of(request, resolved.training, {inputs.facts.fingerprint: "all nodes"}),
         steps=(),
     )
-    config = config_of(request, chosen, inputs, site, launch)
-    config = replace(config, precision=run_precision(chosen.training, output.value))
-    if chosen.image.value:
-        config = contained(config, chosen, files, site)
-    return Decided(plan=plan, config=config, files=files, slurm=chosen.slurm)
+    config = config_of(request, resolved, inputs, site, launch)
+    config = replace(config, precision=run_precision(resolved.training, output.value))
+    if resolved.image.value:
+        config = contained(config, resolved, files, site)
+    return Decided(plan=plan, config=config, files=files, slurm=resolved.slurm)
 
 
-def contained(config: JobConfig, chosen: Resolved, files: Files, site: SlurmSite) -> JobConfig:
-    """The same, with ranks in an image: its libraries are not those of the nodes. Raises
-    PlanError."""
-    image = chosen.image.value
+def contained(config: JobConfig, resolved: Resolved, files: Files, site: SlurmSite) -> JobConfig:
+    """Return the job's settings with the ranks in an image.
+
+    The settings that depend on libraries of the nodes are left out, because the image has its own.
+
+    Raises:
+        PlanError: if the image's engine cannot mount one of the folders.
+    """
+    image = resolved.image.value
     assert image is not None
     base = str(PurePosixPath(site.run_dir).parent)
-    script = files.paths.get(chosen.training.recipe.script, "")
+    script = files.paths.get(resolved.training.recipe.script, "")
     folders = shared_folders(base, site.train, script, files.paths.values())
     text = image.file(folders, site.run_dir, preload=config.preload)
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
-def sent_first(one: Decided, site: SlurmSite) -> tuple[Step, ...]:
-    """What goes to a login node before the script: nothing where all is seen there."""
-    if not one.slurm.login:
+def sent_first(decided: Decided, site: SlurmSite) -> tuple[Step, ...]:
+    """Return the steps that copy files to the login node before the script; none without a login node."""
+    if not decided.slurm.login:
         return ()
-    at = login_of(one.slurm)
-    return (SendFolder(at=at, source=site.train_here, path=site.train), *one.files.sent)
+    login = login_of(decided.slurm)
+    return (SendFolder(at=login, source=site.train_here, path=site.train), *decided.files.sent)
 
 
-def files_of(chosen: Resolved, site: SlurmSite) -> Files:
-    """As the ranks find them: at the same place, on shared folders; what lies in train/ where
-    orch's programs of the nodes are. From another machine, what is not there is sent."""
-    recipe, settings = chosen.training.recipe, chosen.training.settings
-    if chosen.slurm.login:
-        return sent_files(recipe, settings, (login_of(chosen.slurm),), site)
+def files_of(resolved: Resolved, site: SlurmSite) -> Files:
+    """Return the paths of the run's files as the ranks find them.
+
+    Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
+    files are sent if the run is started over a login node.
+    """
+    recipe, settings = resolved.training.recipe, resolved.training.settings
+    if resolved.slurm.login:
+        return sent_files(recipe, settings, (login_of(resolved.slurm),), site)
     names = named_files(recipe, settings)
     return Files(paths={path: in_train(path, site) or path for path in names}, sent=())
 
 
 def login_of(slurm: SlurmSettings) -> RunNode:
-    """The host with Slurm's programs."""
+    """Return the host with Slurm's programs."""
     if not slurm.login:
         return LOGIN
     return RunNode(node=slurm.login, via=("ssh", "--", slurm.login))
 
 
 def launch_of(
-    request: TrainRequest, inputs: Inputs, chosen: Resolved, site: SlurmSite, script: tuple[str, ...]
+    request: TrainRequest, inputs: Inputs, resolved: Resolved, site: SlurmSite, script: tuple[str, ...]
 ) -> Launch:
-    """What starts the ranks; node0's address in it is still to be filled in."""
-    image = chosen.image.value
+    """Return the command that starts the ranks; the job fills in the address of node0."""
+    image = resolved.image.value
     python = image.python if image and image.engine == PYXIS else inputs.ranks_python
     ranks = (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
-    if chosen.launcher == SRUN:
+    if resolved.launcher == SRUN:
         head = (inputs.python, f"{site.train}/node.py", "slurm-ranks", site.run_dir)
-        words = (*head, f"--pmi={inputs.slurm.pmi}", "--", *ranks)
-        return Launch(command=Command(argv=words), summary="one step of Slurm for all ranks")
-    return LAUNCHERS[chosen.launcher](
+        arguments = (*head, f"--pmi={inputs.slurm.pmi}", "--", *ranks)
+        return Launch(command=Command(argv=arguments), summary="one step of Slurm for all ranks")
+    return LAUNCHERS[resolved.launcher](
         Job(
-            nodes=chosen.nodes,
-            layout=chosen.layout.value,
-            links=tuple(Link(node=one.name, interface=WORD, address=NODE0, reason="") for one in chosen.nodes),
+            nodes=resolved.nodes,
+            layout=resolved.layout.value,
+            links=tuple(Link(node=node.name, interface=WORD, address=NODE0, reason="") for node in resolved.nodes),
             run_dir=site.run_dir,
             train=site.train,
             ranks=ranks,
             address=NODE0,
             port=master_port(site.run_id),
-            mpi=chosen.mpi.value or "intel",
-            precision=chosen.precision.value,
+            mpi=resolved.mpi.value or "intel",
+            precision=resolved.precision.value,
             ipex=request.ipex,
-            restarts=request.max_restarts if chosen.launcher in RESTARTING else 0,
+            restarts=request.max_restarts if resolved.launcher in RESTARTING else 0,
             min_nodes=request.min_nodes,
         )
     )
 
 
-def tell_job(request: TrainRequest, chosen: Resolved) -> tuple[Decision, ...]:
-    nodes = str(len(chosen.nodes))
+def tell_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
+    """Return the decisions about the job: its login node, nodes, sbatch options and setup commands."""
+    nodes = str(len(resolved.nodes))
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
     options = (
-        Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(chosen.slurm, name))
-        for name, value in chosen.slurm.sbatch.items()
+        Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(resolved.slurm, name))
+        for name, value in resolved.slurm.sbatch.items()
     )
-    setup = (Decision(topic="setup", value=one, reason="asked for") for one in chosen.slurm.setup)
-    login = chosen.slurm.login
+    setup = (Decision(topic="setup", value=command, reason="asked for") for command in resolved.slurm.setup)
+    login = resolved.slurm.login
     return (
         *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
         Decision(topic="nodes", value=nodes + spare, reason="those that Slurm gives"),
@@ -206,7 +240,7 @@ def describe_allocation(slurm: SlurmSettings) -> tuple[Decision, ...]:
 
 
 def reason_of(slurm: SlurmSettings, option: str) -> str:
-    """Return where an option of sbatch comes from; for a short time= also what that means."""
+    """Return where an option of sbatch comes from; for a short time=, also what that means."""
     reason = slurm.why.get(option, "")
     seconds = time_seconds(slurm.sbatch[option]) if option == "time" else None
     if seconds is None or seconds > ROOM_SECONDS or "signal" in slurm.sbatch:
@@ -218,77 +252,84 @@ def reason_of(slurm: SlurmSettings, option: str) -> str:
 
 
 def tell_local(inputs: Inputs) -> tuple[Decision, ...]:
+    """Return the decision about the nodes' local copy of the stack, if there is one."""
     if inputs.local is None:
         return ()
-    why = f"each node's own, filled once from {inputs.local.archive}"
-    return (Decision(topic="local stack", value=inputs.local.folder, reason=why),)
+    reason = f"each node's own, filled once from {inputs.local.archive}"
+    return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
 
 
-def home_of(chosen: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:
-    at = JobLocation(name=f"orch-{site.run_id}", login=chosen.slurm.login or "")
+def home_of(resolved: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:
+    """Return where the run is: its nodes, its folders and its location in Slurm."""
+    location = JobLocation(name=f"orch-{site.run_id}", login=resolved.slurm.login or "")
     return Home(
-        nodes=tuple(RunNode(node=one.name) for one in chosen.nodes),
+        nodes=tuple(RunNode(node=node.name) for node in resolved.nodes),
         run_dir=site.run_dir,
         train=site.train,
         python=inputs.python,
         output_dir=output_dir,
         target=TARGET,
-        location=locations.render(at),
+        location=locations.render(location),
     )
 
 
-def key_of(request: TrainRequest, chosen: Resolved) -> str:
-    image = chosen.image.value.path if chosen.image.value else ""
-    hosts = (TARGET, chosen.slurm.login or "", chosen.slurm.root or "", *([image] if image else ()))
-    names = (chosen.launcher, request.nodes or "")
-    return request_key(request, chosen.training, hosts=hosts, names=names)
+def key_of(request: TrainRequest, resolved: Resolved) -> str:
+    """Return the key that is equal for repetitions of the same request."""
+    image = resolved.image.value.path if resolved.image.value else ""
+    hosts = (TARGET, resolved.slurm.login or "", resolved.slurm.root or "", *([image] if image else ()))
+    names = (resolved.launcher, request.nodes or "")
+    return request_key(request, resolved.training, hosts=hosts, names=names)
 
 
-def config_of(request: TrainRequest, chosen: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch) -> JobConfig:
-    backend = chosen.backend.value
+def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch) -> JobConfig:
+    """Return the settings for orch's program in the job."""
+    backend = resolved.backend.value
     return JobConfig(
         run_id=site.run_id,
-        nodes=len(chosen.nodes),
+        nodes=len(resolved.nodes),
         spare_nodes=request.spare_nodes,
-        ppn=chosen.layout.value.places[0].local_world_size,
+        ppn=resolved.layout.value.places[0].local_world_size,
         port=master_port(site.run_id),
         backend=backend.name,
         backend_module=backend.module,
         setvars=backend.setvars,
         timeout_seconds=TIMEOUT_SECONDS,
-        env={**ALWAYS, **dict(backend.env), **launch.environment, **defaults(chosen.training.recipe.environment)},
-        preload=tuple(chosen.stack.value.preload),
+        env={**ALWAYS, **dict(backend.env), **launch.environment, **defaults(resolved.training.recipe.environment)},
+        preload=tuple(resolved.stack.value.preload),
         torch=inputs.facts.packages.get("torch"),
-        needs_bf16=chosen.precision.value == "bf16" and not request.allow_slow_bf16,
-        launch=chosen.launcher,
-        mpi=chosen.mpi.value,
+        needs_bf16=resolved.precision.value == "bf16" and not request.allow_slow_bf16,
+        launch=resolved.launcher,
+        mpi=resolved.mpi.value,
         launcher=launch.command.argv,
         launcher_env=hydra_by_srun(dict(launch.command.env)),
         files={**launch.files, **launch.shared},
-        options=supervision(request, chosen, launch),
-        requeue="no-requeue" not in chosen.slurm.sbatch and chosen.slurm.held is None,
-        max_requeues=chosen.slurm.max_requeues,
+        options=supervision(request, resolved, launch),
+        requeue="no-requeue" not in resolved.slurm.sbatch and resolved.slurm.held is None,
+        max_requeues=resolved.slurm.max_requeues,
         local=inputs.local,
     )
 
 
 def hydra_by_srun(env: dict[str, str]) -> dict[str, str]:
-    """hydra's variables, without those of ssh: many sites forbid it between their nodes."""
-    kept = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
-    return {**kept, "I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
+    """Return the environment with srun as the launcher of hydra, in place of ssh.
+
+    Many sites forbid ssh between their nodes.
+    """
+    other_variables = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
+    return {**other_variables, "I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
 
 
-def supervision(request: TrainRequest, chosen: Resolved, launch: Launch) -> tuple[str, ...]:
-    """Options of the supervisor."""
-    recipe = chosen.training.recipe
-    restarting = chosen.launcher in RESTARTING and request.max_restarts
-    numbers = (("size", launch.size_at), ("nodes", launch.nodes_at))
-    places = [f"--{name}-at={at}" for name, at in numbers if at is not None]
+def supervision(request: TrainRequest, resolved: Resolved, launch: Launch) -> tuple[str, ...]:
+    """Return the options of the supervisor."""
+    recipe = resolved.training.recipe
+    restarting = resolved.launcher in RESTARTING and request.max_restarts
+    positions = (("size", launch.size_at), ("nodes", launch.nodes_at))
+    position_options = [f"--{name}-at={position}" for name, position in positions if position is not None]
     return (
         f"--stall-timeout={request.stall_timeout:g}",
         *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
         *(["--launcher-restarts"] if restarting else []),
-        *(["--elastic", *places] if recipe.elastic or request.min_nodes else []),
+        *(["--elastic", *position_options] if recipe.elastic or request.min_nodes else []),
         *(["--keeps-batch"] if recipe.elastic else []),
         *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
         *([f"--path={launch.path}"] if launch.path else []),

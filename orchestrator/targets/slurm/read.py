@@ -1,4 +1,4 @@
-"""A request for a job -> its plan: the files that it names, and the stack that all nodes see."""
+"""Read what a request for a job names, the files and the shared stack, and plan the job."""
 
 from __future__ import annotations
 
@@ -30,19 +30,26 @@ from orchestrator.targets.slurm.settings import SlurmSettings
 
 
 def plan(request: TrainRequest) -> Plan:
-    """Read the files, decide. Asks Slurm nothing, and writes nothing; of a login node it asks what
-    its stack is."""
-    own = request.options_of(SlurmOptions)
-    slurm = slurm_settings(own.slurm_file, own.slurm, image=own.container)
+    """Return the plan of a request.
+
+    Slurm is not queried and nothing is written. A login node is queried for its stack.
+
+    Raises:
+        RequestError: if an option, a setting or a file is invalid.
+        PlanError: if the request cannot run as it is.
+        ExecuteError: if the login node does not respond as expected.
+    """
+    options = request.options_of(SlurmOptions)
+    slurm = slurm_settings(options.slurm_file, options.slurm, image=options.container)
     slurm.check()
     look_for_image(slurm)
-    slurm = in_allocation(slurm, os.environ, array=bool(own.array))
+    slurm = in_allocation(slurm, os.environ, array=bool(options.array))
     python = interpreter(slurm, request.stack)
-    seen = look(slurm.login or "", python)
-    inputs = read(request, slurm, python, seen)
-    site = new_site(inputs.recipe.name, runs_of(request, slurm, seen), slurm)
-    if own.array:
-        return plan_of_array(request, inputs, site, own.array)
+    host = look(slurm.login or "", python)
+    inputs = read(request, slurm, python, host)
+    site = new_site(inputs.recipe.name, runs_of(request, slurm, host), slurm)
+    if options.array:
+        return plan_of_array(request, inputs, site, options.array)
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
 
 
@@ -52,8 +59,8 @@ def in_allocation(slurm: SlurmSettings, environ: Mapping[str, str], *, array: bo
     Raises:
         PlanError: if the command line has options that only a new job can have.
     """
-    new = slurm.allocation == NEW or slurm.login
-    held = None if new else held_allocation(environ)
+    needs_new_job = slurm.allocation == NEW or slurm.login
+    held = None if needs_new_job else held_allocation(environ)
     if held is not None:
         options = [f"--slurm {name}" for name, reason in slurm.why.items() if reason == COMMAND_LINE]
         held.check_options([*options, *(["--array"] if array else [])])
@@ -61,9 +68,16 @@ def in_allocation(slurm: SlurmSettings, environ: Mapping[str, str], *, array: bo
 
 
 def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
-    """Raises RequestError, PlanError."""
-    own = next((one for one in options if isinstance(one, SlurmOptions)), SlurmOptions())
-    slurm = slurm_settings(own.slurm_file, own.slurm)
+    """Return the folder that all nodes see, for `orch provision`.
+
+    Raises:
+        RequestError: if no shared folder is configured, or the settings cannot be read.
+        PlanError: if a setting is invalid.
+    """
+    slurm_options = next(
+        (target_options for target_options in options if isinstance(target_options, SlurmOptions)), SlurmOptions()
+    )
+    slurm = slurm_settings(slurm_options.slurm_file, slurm_options.slurm)
     slurm.check()
     if slurm.root is None:
         raise RequestError("Which folder do all nodes see?", hint="--slurm root=/shared/orch, or orch-slurm.toml.")
@@ -71,7 +85,12 @@ def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
 
 
 def look_for_image(slurm: SlurmSettings) -> None:
-    """Raises RequestError where all nodes see what this machine sees, and it is not there."""
+    """Check that the image exists, if this machine sees what the nodes see.
+
+    Raises:
+        RequestError: if it does not exist.
+        PlanError: if its path cannot be used on the nodes.
+    """
     if slurm.image and not slurm.login and not Path(slurm.image.path).exists():
         slurm.image.check()
         raise RequestError(
@@ -81,20 +100,20 @@ def look_for_image(slurm: SlurmSettings) -> None:
 
 
 def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: tuple[str, ...]) -> Plan:
-    """Return the plan of the array's runs, without those that are done already.
+    """Return the plan of an array, without the runs that have already finished.
 
     Raises:
-        RequestError: if all of them are.
+        RequestError: if all of them have.
     """
     all_runs = array.combinations(axes)
     runs: list[tuple[array.Pairs, Decided]] = []
     done: dict[str, array.Pairs] = {}
-    for pairs in all_runs:
-        decided = member(request, inputs, array.site_of(site, len(runs)), pairs)
+    for settings in all_runs:
+        decided = member(request, inputs, array.site_of(site, len(runs)), settings)
         if isinstance(decided, str):
-            done[decided] = pairs
+            done[decided] = settings
         else:
-            runs.append((pairs, decided))
+            runs.append((settings, decided))
     if not runs:
         raise RequestError(
             f"All runs of this array are done already ({len(all_runs)}).",
@@ -103,10 +122,10 @@ def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: 
     return array.plan_array(site, runs, array.at_once(axes), done)
 
 
-def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.Pairs) -> Decided | str:
-    """Return one run of an array, resumed if it is unfinished, or the id of one that is done."""
+def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, settings: array.Pairs) -> Decided | str:
+    """Return one run of an array, resumed if it is unfinished, or the id of a run that has finished."""
     recipe = inputs.recipe
-    request = array.request_of(request, pairs, own_script=recipe.own_script)
+    request = array.request_of(request, settings, own_script=recipe.own_script)
     inputs = replace(inputs, settings=load.settings(list(request.settings), recipe))
     first = decide(request, inputs, site)
     if run_id := finished(request, first.plan.run.key):
@@ -115,19 +134,20 @@ def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, pairs: array.
     return decide(request, inputs, site, resume) if resume else first
 
 
-def read(request: TrainRequest, slurm: SlurmSettings, python: str, seen: Seen) -> Inputs:
+def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: Seen) -> Inputs:
+    """Return the inputs that a request names, after reading its files."""
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load.stack(request.stack)
     if slurm.image:
         ranks_python = load.RanksPython(version=python_for(stack), image=True)
     else:
-        ranks_python = load.RanksPython(version=seen.facts.python, here="" if slurm.login else python)
+        ranks_python = load.RanksPython(version=host.facts.python, here="" if slurm.login else python)
     load.check_script(recipe, request.script_args, ranks_python)
     return Inputs(
         recipe=recipe,
         stack=stack,
         slurm=slurm,
-        facts=seen.facts,
+        facts=host.facts,
         python=python,
         local=local_stack(slurm, request.stack),
         settings=load.settings(list(request.settings), recipe),
@@ -136,38 +156,43 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, seen: Seen) -
 
 
 def interpreter(slurm: SlurmSettings, stack: str) -> str:
-    """All nodes see what the host with Slurm's programs sees. Raises PlanError."""
+    """Return the interpreter on the nodes, which see the folders of the host with Slurm's programs.
+
+    Raises:
+        PlanError: if there is a login node and no interpreter is configured.
+    """
     if slurm.python or slurm.root:
         return slurm.python or f"{slurm.root}/stacks/{stack}/bin/python"
     if slurm.login and slurm.image:
-        return "/usr/bin/python3"  # the image has all that ranks need
+        return "/usr/bin/python3"  # Ranks use the interpreter of the image.
     if slurm.login:
         raise PlanError(f"--slurm login={slurm.login}: which Python do its nodes use?", hint=HINT)
     return sys.executable
 
 
-def runs_of(request: TrainRequest, slurm: SlurmSettings, seen: Seen) -> str:
-    """The folder of runs, as the nodes see it."""
+def runs_of(request: TrainRequest, slurm: SlurmSettings, host: Seen) -> str:
+    """Return the folder of runs as the nodes see it."""
     if slurm.login:
-        return slurm.runs or f"{seen.home}/runs"
+        return slurm.runs or f"{host.home}/runs"
     return str(Path(request.runs_dir).absolute())
 
 
 def new_site(recipe: str, runs: str, slurm: SlurmSettings) -> SlurmSite:
-    new = new_identity()
-    name = run_id(new, recipe)
+    """Return the identity and the folders of a new run."""
+    identity = new_identity()
+    name = run_id(identity, recipe)
     return SlurmSite(
         run_id=name,
         run_dir=f"{runs}/{name}",
         train=train_of(runs, slurm),
         train_here=str(TRAIN),
-        started_by=new.started_by,
-        created=new.created,
+        started_by=identity.started_by,
+        created=identity.created,
     )
 
 
 def train_of(runs: str, slurm: SlurmSettings) -> str:
-    """Where the nodes find orch's programs: those of this orch, wherever it is."""
+    """Return the folder in which the nodes find the programs of this version of orch."""
     if slurm.login:
         return f"{runs}/.orch/train-{short_digest(source_files(TRAIN), TRAIN)}"
     train = Path(slurm.root, "train") if slurm.root else TRAIN

@@ -1,4 +1,4 @@
-"""Everything that is decided of a job before its script is written. Pure."""
+"""Decide everything about a job that its script depends on. Pure."""
 
 from __future__ import annotations
 
@@ -25,17 +25,26 @@ from orchestrator.targets.slurm.settings import MEMORY, SIZES, SlurmSettings
 
 SRUN = "srun"
 STARTERS = (SRUN, *LAUNCHERS)
-MPI = ("intel", "mpich")  # whose hydra starts by srun; Open MPI's wheel knows ssh alone
+MPI = ("intel", "mpich")  # Their hydra can start processes with srun; the wheel of Open MPI supports only ssh.
 MOST_NODES = 10_000
 PMI = ("auto", "none", "pmi2", "pmix")
-WORD = "node"  # what the nodes of a job are called before Slurm has chosen them
+WORD = "node"  # The prefix of placeholders for nodes that Slurm has not chosen yet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a request names, as read from files. `facts`: of the host with Slurm's programs, and of
-    the stack, which all nodes see there. `python`: that starts the run; `local`: the stack of the
-    ranks, where it is on each node's own disk."""
+    """What a request names, as read from files.
+
+    Attributes:
+        recipe: the recipe to train.
+        stack: the stack that the ranks use.
+        slurm: the settings for Slurm.
+        facts: the facts of the host with Slurm's programs and of its stack, which all nodes see.
+        python: the interpreter that starts the run.
+        local: the copy of the stack on each node's disk that the ranks use; None for the shared stack.
+        settings: the recipe's settings that the user has set.
+        plugins: the backends of plug-ins, by name.
+    """
 
     recipe: Recipe
     stack: Stack
@@ -48,13 +57,27 @@ class Inputs:
 
     @property
     def ranks_python(self) -> str:
+        """Return the interpreter of the ranks on the nodes."""
         return f"{self.local.folder}/bin/python" if self.local else self.python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A request with nothing left open. `mpi`: the flavour that starts the ranks, empty where none
-    does; `nodes`: those with ranks, as far as they are known."""
+    """A request with all choices made.
+
+    Attributes:
+        slurm: the settings for Slurm, with the size of the job.
+        nodes: the nodes with ranks, as placeholders until Slurm chooses them.
+        launcher: the program that starts the ranks.
+        mpi: the MPI implementation whose mpirun starts the ranks; its value is '' without mpirun.
+        layout: the ranks on the nodes.
+        stack: the stack, adapted to the backend.
+        backend: the backend, adapted to the launcher.
+        precision: the precision of the training.
+        preload: the libraries to preload.
+        image: the image that holds the ranks, if any.
+        training: the settings of the training.
+    """
 
     slurm: SlurmSettings
     nodes: tuple[Node, ...]
@@ -70,20 +93,25 @@ class Resolved:
 
 
 def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
-    """Raises PlanError, RequestError."""
+    """Return a request with all choices made.
+
+    Raises:
+        PlanError: if the request cannot run as it is.
+        RequestError: if an option or a setting is invalid.
+    """
     count = check_numbers(request, inputs.slurm.held)
     inputs.slurm.check()
     launcher, mpi = choose_launcher(request, inputs)
     nodes = tuple(unknown(number, inputs) for number in range(count))
     image = choose_image(inputs.slurm.image, launcher)
-    have = nodes[:0] if image.value else nodes[:1]  # what an image has, its ranks will see
+    known_nodes = nodes[:0] if image.value else nodes[:1]  # The libraries of an image are unknown until its ranks run.
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
     checks.check_script_arguments(request.script_args, inputs.stack)
-    chosen = launch.choose_backend(inputs.stack, have, request.backend, inputs.plugins)
-    stack = checks.fit_stack(inputs.stack, chosen, have)
+    backend_choice = launch.choose_backend(inputs.stack, known_nodes, request.backend, inputs.plugins)
+    stack = checks.fit_stack(inputs.stack, backend_choice, known_nodes)
     contained = image.value is not None
-    below = launch.adapt_backend(chosen, launcher, mpi.value, contained=contained)
-    backend = launch.explain_backend(below)
+    adapted = launch.adapt_backend(backend_choice, launcher, mpi.value, contained=contained)
+    backend = launch.explain_backend(adapted)
     precision = choose_precision(inputs.recipe, (), request, resume)
     layout = choose_layout(request, count, inputs.slurm)
     return Resolved(
@@ -102,10 +130,10 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
 
 
 def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
-    """Return how many nodes have ranks: all of an allocation that is held, else one.
+    """Return the number of nodes with ranks; the default is all of a held allocation, otherwise 1.
 
     Raises:
-        PlanError: for numbers that cannot be, or do not fit the allocation.
+        PlanError: if a number is invalid, or does not fit the allocation.
     """
     default = len(held.node_cpus) - request.spare_nodes if held else 1
     text = request.nodes or str(max(1, default))
@@ -117,8 +145,8 @@ def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
     numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
     if min(numbers) < 0:
         raise PlanError("--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more.")
-    for flag, given in (("--min-nodes", request.min_nodes), ("--spare-nodes", request.spare_nodes)):
-        if given and not request.max_restarts:
+    for flag, value in (("--min-nodes", request.min_nodes), ("--spare-nodes", request.spare_nodes)):
+        if value and not request.max_restarts:
             raise PlanError(
                 f"{flag} without --max-restarts: it says how a run restarts.", hint="Add --max-restarts 1 or more."
             )
@@ -128,7 +156,11 @@ def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
 
 
 def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decision]:
-    """Raises PlanError."""
+    """Return the launcher, and the decision about the MPI implementation.
+
+    Raises:
+        PlanError: if the launcher or the MPI implementation does not work on Slurm.
+    """
     name = request.launcher or SRUN
     if name not in STARTERS:
         raise PlanError(
@@ -150,12 +182,12 @@ def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decisio
             f"--mpi {value}: below Slurm mpirun is that of {' or '.join(MPI)}.",
             hint="--mpi intel; or --launcher srun, which needs no mpirun.",
         )
-    why = "asked for" if request.mpi else f"stack '{inputs.stack.name}'"
-    return name, Decision(topic="mpi", value=value, reason=why)
+    reason = "asked for" if request.mpi else f"stack '{inputs.stack.name}'"
+    return name, Decision(topic="mpi", value=value, reason=reason)
 
 
 def unknown(number: int, inputs: Inputs) -> Node:
-    """A node that Slurm has still to choose; its stack is the shared one."""
+    """Return a placeholder for a node that Slurm has not chosen yet; its stack is the shared one."""
     return Node(
         name=f"{WORD}-{number}",
         address=f"{WORD}-{number}",
@@ -167,7 +199,7 @@ def unknown(number: int, inputs: Inputs) -> Node:
 
 
 def sized(slurm: SlurmSettings) -> SlurmSettings:
-    """Request whole nodes unless an option limits the share of a node.
+    """Return the settings with a request for whole nodes, unless an option limits the share of a node.
 
     `--exclusive` alone gives all cores of a node, but only the site's default memory. An allocation
     that is held has its size already.
@@ -186,21 +218,30 @@ def sized(slurm: SlurmSettings) -> SlurmSettings:
 
 
 def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Choice[Layout]:
-    """Equal numbers of ranks; on which cores, only the job will know. Raises PlanError."""
+    """Return a layout with the same number of ranks on each node; the job assigns their cores.
+
+    Raises:
+        PlanError: if --ppn or cpus-per-task is invalid.
+    """
     ppn = 1 if request.ppn is None else request.ppn
     if ppn < 1:
         raise PlanError(f"--ppn {ppn}: it is 1 or more.")
-    threads = slurm.number("cpus-per-task") or 0  # without it the job's cores decide
+    threads = slurm.number("cpus-per-task") or 0  # 0: the threads depend on the cores of the job.
     layout = uniform_layout(prefix=WORD, nodes=count, ppn=ppn, threads=threads)
     cores = "equal shares of the cores that the job is given"
-    why = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
-    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=why),))
+    reason = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
+    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=reason),))
 
 
 def training_of(
     request: TrainRequest, inputs: Inputs, stack: Stack, backend: Backend, precision: str, layout: Choice[Layout]
 ) -> Training:
-    """Raises PlanError, RequestError."""
+    """Return the settings of the training.
+
+    Raises:
+        PlanError: if the recipe does not support IPEX.
+        RequestError: if a setting is invalid.
+    """
     recipe = inputs.recipe
     if request.ipex:
         checks.check_ipex(recipe, stack, precision=precision, ranks=layout.value.world_size)
