@@ -1,4 +1,7 @@
-"""Programs of orch on nodes. A training script may `from orch_node import note, report`."""
+"""Programs of orch on nodes.
+
+A training script may use `from orch_node import note, report`.
+"""
 
 from orch_node.events import note, report
 

@@ -15,7 +15,7 @@ DESCRIPTIONS = {
     errno.EIO: "is on a disk that fails",
     errno.EROFS: "is read-only",
 }
-TEST_BYTES = 1 << 16  # bytes
+TEST_BYTES = 1 << 16
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
 
 

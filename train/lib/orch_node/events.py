@@ -1,9 +1,9 @@
-"""Tells the supervisor how far a rank is: lines on the rank's pipe (protocol/events/).
+"""Report the progress of a rank to the supervisor: lines on the rank's pipe (protocol/events/).
 
 A training script may call `report("progress", phase="train", step=3, steps=40, loss=1.2)`.
-Outside orch (no ORCH_EVENTS_FD in the environment) the call does nothing, so a script that
-reports stays an ordinary script. A call that is wrong never ends the training: it is left out, and
-told in the rank's log and at the end of the run.
+Without orch (no ORCH_EVENTS_FD in the environment) the call does nothing, so that the script also
+works elsewhere. An invalid call never ends the training: it is ignored, and the rank's log and the
+end of the run have a warning.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ PIPE_BUF = 4096
 LONGEST_TEXT = 3000
 MOST_COMPLAINTS = 100
 PIPE = "ORCH_EVENTS_FD"
-NOTED: dict[str, Any] = {}  # what `note` was told last
-COMPLAINTS: set[str] = set()  # each is told once
+NOTED: dict[str, Any] = {}  # the last values passed to `note`
+COMPLAINTS: set[str] = set()  # each is printed once
 PROGRESS_REPORTED: list[bool] = []  # not empty once the script has reported progress
 
 
 def encode(event: str, fields: dict[str, Any]) -> bytes:
-    """One event as a line of at most PIPE_BUF bytes; long texts keep their end."""
-    kept = {name: _tail(value, LONGEST_TEXT) for name, value in fields.items()}
+    """Return an event as a line of at most PIPE_BUF bytes; long texts are cut to their end.
+
+    Raises:
+        ValueError: if the line is too long even so.
+    """
+    shortened = {name: _tail(value, LONGEST_TEXT) for name, value in fields.items()}
     rank = int(os.environ.get("RANK", "-1"))
-    record = {**events.event_header(event, rank, round(time.time(), 3)), **kept}
+    record = {**events.event_header(event, rank, round(time.time(), 3)), **shortened}
     if restarted := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         record["restart"] = restarted
     line = json.dumps(record, default=_number_in).encode() + b"\n"
@@ -45,12 +49,15 @@ def encode(event: str, fields: dict[str, Any]) -> bytes:
 
 
 def report(event: str = "", /, **fields: Any) -> None:
-    """Send one event: progress, result, a warning, or of a name of the script's own. Without a
-    supervisor, do nothing. Never raises: what cannot be sent is told in the rank's log."""
+    """Send an event: progress, a result, a warning, or one with a name that the script chooses.
+
+    Without a supervisor, do nothing. The function never raises an error: the rank's log has a
+    message about an event that cannot be sent.
+    """
     name = event or fields.pop(HEADER[0], "")
     if name == Progress.kind:
         PROGRESS_REPORTED[:] = [True]
-        note(**{one: fields[one] for one in ("loss", "samples") if one in fields})
+        note(**{figure: fields[figure] for figure in ("loss", "samples") if figure in fields})
     if os.environ.get(PIPE) is None:
         return
     try:
@@ -59,41 +66,41 @@ def report(event: str = "", /, **fields: Any) -> None:
         if reason := _report(name, {k: v for k, v in fields.items() if k not in HEADER}):
             _complain(reason)
             send(UnreadableEvent(text=reason))
-    except Exception as error:  # a closed pipe: the training is worth more than its progress
+    except Exception as error:  # such as a closed pipe, which must not end the training
         _complain(_words(error))
 
 
 def send(event: events.Event) -> None:
-    """Send one of orch's own events; its rank and time are those of this process and of now."""
+    """Send an event of orch itself, with the rank of this process and the present time."""
     _write(encode(event.kind, events.event_fields(event)))
 
 
 def warn(text: str) -> None:
-    """Print a warning of orch's own to the rank's log, and send it to whoever follows the run."""
+    """Print a warning of orch to the rank's log, and send it to everyone who follows the run."""
     print(f"warning: {text}", file=sys.stderr)
     send(events.Warned(text=f"warning: {text}"))
 
 
 def note(**figures: object) -> None:
-    """Say how far this rank is, without an event: `step`, its own `samples` so far, `loss`.
+    """Record the progress of this rank without an event: `step`, its `samples` so far, `loss`.
 
-    A loss may be a tensor; it is read once a second at most (rank/metrics.py).
+    A loss may be a tensor; it is read at most once per second (rank/metrics.py).
     """
     NOTED.update(figures)
 
 
 def _report(name: Any, fields: dict[str, Any]) -> str:
-    """-> why it was not sent."""
+    """Send a script's event; return '' or why it cannot be sent."""
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is not None and kind not in SCRIPT_EVENTS:
         return f"{name} is an event of orch's own; a script's may have any other name"
     try:
         line = encode(name, fields)
-        found = events.parse_line(line)
-    except Exception as error:  # of whatever type a value's own methods raise
+        event = events.parse_line(line)
+    except Exception as error:  # the methods of a value may raise any type
         return f"{name!r:.60}: {_words(error)}"
-    if isinstance(found, UnreadableEvent):
-        return found.text
+    if isinstance(event, UnreadableEvent):
+        return event.text
     _write(line)
     return ""
 
@@ -106,13 +113,13 @@ def _words(error: Exception) -> str:
 
 
 def _complain(text: str) -> None:
-    """Into the rank's log, each once."""
+    """Print a message about report() to the rank's log, each message once."""
     if text in COMPLAINTS or len(COMPLAINTS) >= MOST_COMPLAINTS:
         return
     COMPLAINTS.add(text)
     try:
         print(f"orch: report(): {text}", file=sys.stderr, flush=True)
-    except Exception:  # closed by the script, or another one
+    except Exception:  # the script has closed or replaced stderr
         pass
 
 
@@ -123,11 +130,15 @@ def _write(line: bytes) -> None:
 
 
 def _number_in(value: Any) -> Any:
-    """The number in a tensor, or in one of numpy's."""
+    """Return the number in a tensor or a numpy scalar.
+
+    Raises:
+        TypeError: if the value is neither.
+    """
     item = getattr(value, "item", None)
-    found = item() if callable(item) else None
-    if isinstance(found, (bool, int, float)):
-        return found
+    number = item() if callable(item) else None
+    if isinstance(number, (bool, int, float)):
+        return number
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 

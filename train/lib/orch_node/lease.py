@@ -44,7 +44,7 @@ class Lease:
     """A lease of this process on a folder."""
 
     def __init__(self, folder: Path, holder: Holder) -> None:
-        """Prepare a lease; acquire() acquires it."""
+        """Prepare a lease without acquiring it."""
         self.path = folder / files.LEASE
         self.holder = holder
         self.content = json.dumps(values.record(holder)) + "\n"

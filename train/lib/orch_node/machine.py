@@ -34,7 +34,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process on a machine. `start`: clock ticks since boot; process numbers are used again."""
+    """A process on a machine.
+
+    Attributes:
+        machine: the machine or container that runs it.
+        pid: its number, which the kernel may reuse.
+        start: its start time in clock ticks since boot.
+    """
 
     machine: Machine
     pid: int

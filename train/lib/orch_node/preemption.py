@@ -1,15 +1,15 @@
-"""Making room: the run has been told to end soon, and is to go on later from a checkpoint.
+"""Let a script end early at a checkpoint when its run is preempted, and resume later.
 
     from orch_node import preemption
 
     for step, batch in enumerate(batches, start=1):
         ...                              # the step
-        if preemption.requested():       # on all ranks the same answer
+        if preemption.requested():       # the same result on all ranks
             save(step)                   # the script's own checkpoint
             preemption.end(step)
 
-The signal may reach one rank only, so the ranks ask each other, about once a second, by one small
-all-reduce. Without orch nothing is ever requested, and nothing is sent.
+The signal may reach only one rank. About once per second, the ranks therefore exchange whether they
+have received it, with one small all-reduce. Without orch, nothing is ever requested or sent.
 """
 
 from __future__ import annotations
@@ -28,19 +28,29 @@ from orch_node.protocol.events import Preempted
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.reach import BY_STEP
 
-SECONDS = 1.0  # between two looks at the other ranks, about
+SECONDS = 1.0  # approximate time between two exchanges with the other ranks
 
 
 class Agreement:
-    """What the ranks know together. `collectives`: how many it has taken."""
+    """The agreement of all ranks on whether the run is preempted.
+
+    Attributes:
+        told: whether this rank has received the signal.
+        agreed: whether any rank has received it, as of the last exchange.
+        collectives: the number of all-reduces so far.
+        listens: whether the signal has a handler.
+        calls: the calls since the last exchange.
+        every: the calls between two exchanges; the same on all ranks.
+        looked: the time of the last exchange.
+    """
 
     def __init__(self) -> None:
-        self.told = False  # this rank has got the signal
+        self.told = False
         self.agreed = False
         self.collectives = 0
         self.listens = False
-        self.calls = 0  # since the ranks have asked each other
-        self.every = 1  # the calls from one look to the next: the same number on all ranks
+        self.calls = 0
+        self.every = 1
         self.looked = time.monotonic()
 
     def take(self, number: int, frame: FrameType | None) -> None:
@@ -56,7 +66,7 @@ class Agreement:
         return self.agreed
 
     def listen(self, number: int) -> None:
-        """From the first call on: before it there is nothing to write down."""
+        """Handle the signal from the first call on; a script that never calls ends as usual."""
         if self.listens or threading.current_thread() is not threading.main_thread():
             return
         self.listens = True
@@ -67,19 +77,19 @@ class Agreement:
             signal.siginterrupt(signal.SIGTERM, False)
 
     def look(self) -> None:
-        """Ask the other ranks; the slowest one's time says when to do so again."""
+        """Exchange with the other ranks; the time of the slowest one determines the next exchange."""
         now = time.monotonic()
-        told, seconds = self.of_all(float(self.told), now - self.looked)
-        self.agreed = told > 0
+        signalled, seconds = self.of_all(float(self.told), now - self.looked)
+        self.agreed = signalled > 0
         self.every = calls_in(SECONDS, self.calls, seconds)
         self.calls, self.looked = 0, now
 
-    def of_all(self, told: float, seconds: float) -> tuple[float, float]:
-        """The largest of each, over all ranks."""
+    def of_all(self, signalled: float, seconds: float) -> tuple[float, float]:
+        """Return the maxima of both values over all ranks."""
         torch = sys.modules.get("torch")
         if torch is None or not grouped(torch):
-            return told, seconds
-        largest = torch.tensor([told, seconds], dtype=torch.float32, device=group_device(torch))
+            return signalled, seconds
+        largest = torch.tensor([signalled, seconds], dtype=torch.float32, device=group_device(torch))
         torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
         self.collectives += 1
         return float(largest[0]), float(largest[1])
@@ -94,13 +104,13 @@ def in_slurm_job() -> bool:
 
 
 def signal_told() -> int:
-    """The number that orch gives its ranks, the same to all; 0 without orch, and for none."""
-    words = os.environ.get(stack_signal.PREEMPT, "")
-    return int(words) if words.isdigit() else 0
+    """Return the signal that orch gives all ranks; 0 if there is none, and without orch."""
+    value = os.environ.get(stack_signal.PREEMPT, "")
+    return int(value) if value.isdigit() else 0
 
 
 def group_device(torch: Any) -> Any:
-    """Return a device whose tensors the default group takes: the CPU wherever it does."""
+    """Return a device whose tensors the default group supports, preferably the CPU."""
     cpu = torch.device("cpu")
     devices = getattr(torch.distributed.group.WORLD, "_device_types", [cpu])  # torch 2.0 has none
     return cpu if cpu in devices else devices[0]
@@ -114,8 +124,11 @@ def grouped(torch: Any) -> bool:
 
 
 def calls_in(wanted: float, calls: int, seconds: float) -> int:
-    """How many calls fit into the `wanted` seconds; at most twice those that took `seconds`, for
-    the first steps are no measure."""
+    """Return how many calls fit into the `wanted` seconds.
+
+    It is at most twice the number of calls that took `seconds`, because the first steps are not
+    representative.
+    """
     return max(1, min(2 * calls, int(wanted * calls / max(seconds, 1e-6))))
 
 
@@ -123,11 +136,18 @@ AGREEMENT = Agreement()
 
 
 def requested() -> bool:
-    """Whether the run is to make room. Called by all ranks, at the same place of each step."""
+    """Return whether the run is preempted and must end after a checkpoint.
+
+    All ranks must call this at the same point of each step.
+    """
     return AGREEMENT.ask()
 
 
 def end(step: int) -> NoReturn:
-    """The checkpoint of this step stands: say so, and end this rank. Raises SystemExit."""
+    """Report that the checkpoint of this step is complete, and end this rank.
+
+    Raises:
+        SystemExit: always.
+    """
     send(Preempted(step=step))
     raise SystemExit(EX_TEMPFAIL)

@@ -1,6 +1,6 @@
-"""Send signals to a process, and never to another that has its number later.
+"""Send signals to a process, and never to a later process with the same number.
 
-A pidfd (Linux 5.3, Python 3.9) always refers to the same process. Where there is none, the start
+A pidfd (Linux 5.3, Python 3.9) always refers to the same process. Without one, the start
 time of the process (clock ticks since boot) is compared right before a signal is sent.
 """
 

@@ -11,7 +11,7 @@ from orch_node import program
 
 # Written by `orch provision`, or in a pod by pod/mpi.py.
 SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
-BY_STEP = "ORCH_BY_STEP"  # a variable with the command that precedes the name of the node
+BY_STEP = "ORCH_BY_STEP"  # a variable with the command that starts a step of the Slurm job
 
 
 def remote_command(node: str, command: Sequence[str], variables: Sequence[str] = ()) -> list[str]:

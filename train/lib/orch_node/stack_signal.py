@@ -59,8 +59,8 @@ def signal_of_process(pid: int, variable: str = VARIABLE) -> int:
     """Return the signal in the environment of a rank's training process; 0 for none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))
+            variables = (entry.partition(b"=") for entry in file.read().split(b"\0"))
     except OSError:
         return 0
-    number = {name: value for name, _, value in pairs}.get(os.fsencode(variable), b"0")
+    number = {name: value for name, _, value in variables}.get(os.fsencode(variable), b"0")
     return int(number) if number.isdigit() else 0

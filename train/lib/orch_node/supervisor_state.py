@@ -1,4 +1,4 @@
-"""Whether the supervisor of a run lives, as far as that can be known from here."""
+"""Determine whether the supervisor of a run is alive, as far as this machine can know."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def state_of(run_dir: Path, supervisor: SupervisorProcess) -> str:
     recently, and gone if it has not for a long time. If the age of the lease cannot be measured,
     as through a read-only mount, its state is unknown.
     """
-    if supervisor.identity is None:  # ended before it began
+    if supervisor.identity is None:  # it ended before it recorded its identity
         return RUNNING if supervises(supervisor.pid, run_dir) else KILLED
     condition = machine.condition_of(supervisor.identity)
     if condition != machine.UNKNOWN:

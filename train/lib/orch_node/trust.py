@@ -1,4 +1,4 @@
-"""Check that only this user and root can have written a path before orch uses what it finds there.
+"""Check that only this user and root could have written a path before orch uses its content.
 
 Names that orch derives are predictable, so on shared or scratch file systems another user may have
 created them first. Nothing but the standard library is needed.
@@ -14,9 +14,9 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-ROOT = 0  # the user who can write everything anyway
+ROOT = 0  # root can write every file in any case
 WRITABLE_BY_GROUP, WRITABLE_BY_ALL = 0o020, 0o002
-MAX_LINKS = 40  # as the kernel's own limit
+MAX_LINKS = 40  # the limit of the kernel
 # O_DIRECTORY also mounts what an automounter provides.
 WALK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -1,8 +1,8 @@
-"""Whether this node can train: `mpiexec.hydra -n N node.py verify BACKEND`, once per rank.
+"""Verify that this node can train: `mpiexec.hydra -n N node.py verify BACKEND`, once per rank.
 
-Imports the stack, checks a BF16 matrix product against float32 once on each node, and all-reduces
-over all ranks and over those of each node. Rank 0 prints one JSON object. Standard library and
-torch only.
+Import the stack, check a BF16 matrix product against float32 once per node, and run an all-reduce
+over all ranks and over those of each node. Rank 0 prints a JSON object. Only the standard library
+and torch are needed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from orch_node.standalone import facts
 
 TIMEOUT = datetime.timedelta(seconds=60)
-# BF16 keeps 8 bits of the mantissa; sums of 512 products are rounded once, at the end (float32
-# accumulation), so the error is about 2^-8 of the largest element.
+# BF16 has 8 bits of mantissa. Sums of 512 products accumulate in float32 and are rounded once, so
+# the error is about 2^-8 of the largest element.
 SIZE = 512
 TOLERANCE = 2.0**-7
 ELEMENTS = 1 << 16
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     try:
         hold_to_interface()
         report = check(backend, rank, ranks, int(os.environ.get("MPI_LOCALNRANKS", ranks)))
-    except Exception as error:  # whatever it is, it is this node's answer
+    except Exception as error:  # report any error as the result of this node
         print(
             f"verify: {socket.gethostname()} rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
         )
@@ -43,18 +43,21 @@ def main(argv: list[str]) -> int:
 
 
 def take_numbers() -> tuple[int, int]:
-    """This rank and how many there are, from hydra or else the environment, for torch to find."""
+    """Return the rank and the number of ranks, and set their variables for torch.
+
+    They come from hydra, or else from the environment.
+    """
     os.environ["RANK"] = os.environ.get("PMI_RANK", os.environ.get("RANK", "0"))
     os.environ["WORLD_SIZE"] = os.environ.get("PMI_SIZE", os.environ.get("WORLD_SIZE", "1"))
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def hold_to_interface() -> str:
-    """Hold gloo, oneCCL and libfabric to the interface that reaches rank 0; -> that one."""
+    """Restrict gloo, oneCCL and libfabric to the interface that reaches rank 0, and return its name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], 9))  # sends nothing
-        own = probe.getsockname()[0]
-    name = next(name for name, address in facts.ipv4_addresses() if address == own)
+        probe.connect((os.environ["MASTER_ADDR"], 9))  # a UDP socket sends nothing here
+        local_address = probe.getsockname()[0]
+    name = next(name for name, address in facts.ipv4_addresses() if address == local_address)
     for variable in ("GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE"):
         os.environ[variable] = name
     return name
@@ -62,9 +65,12 @@ def hold_to_interface() -> str:
 
 @contextlib.contextmanager
 def alone_on_node() -> Iterator[None]:
-    """One rank at a time: the first import compiles torch, and the others need not do so too."""
+    """Hold a lock of this node within the context.
+
+    The first import compiles the bytecode of torch, which the other ranks then use.
+    """
     with open(__file__, "rb") as file:
-        with contextlib.suppress(OSError):  # where there are no locks they all compile
+        with contextlib.suppress(OSError):  # without locks, every rank compiles
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -79,7 +85,7 @@ def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, objec
 
 
 def load(backend: str) -> tuple[str, str | None]:
-    """The versions of torch and, for ccl, of the bindings, once they are imported."""
+    """Import torch and, for ccl, the bindings; return their versions."""
     with alone_on_node():
         import torch
 
@@ -87,7 +93,11 @@ def load(backend: str) -> tuple[str, str | None]:
 
 
 def check_node() -> dict[str, object]:
-    """What one rank finds out for all of its node."""
+    """Check what one rank checks for its whole node, and return the results.
+
+    Raises:
+        ArithmeticError: if a BF16 matrix product is wrong.
+    """
     import transformers
 
     error = bf16_error()
@@ -97,16 +107,16 @@ def check_node() -> dict[str, object]:
 
 
 def load_bindings() -> str:
-    """Registers the backend; -> the version. Their torch is checked by the import itself."""
+    """Register the backend and return its version; the import checks that torch matches."""
     try:
         import oneccl_bindings_for_pytorch as bindings
     except ImportError:
-        import torch_ccl as bindings  # what it was called until 1.11
+        import torch_ccl as bindings  # the name of version 1.11 and older
     return str(getattr(bindings, "__version__", "unknown"))
 
 
 def bf16_error() -> float:
-    """The largest error of a BF16 matrix product, relative to the largest element in float32."""
+    """Return the largest error of a BF16 matrix product, relative to its largest element in float32."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -117,14 +127,18 @@ def bf16_error() -> float:
 
 
 def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> int:
-    """Sum over all ranks, then over each node's; -> how many took part. Raises on a wrong sum."""
+    """Run an all-reduce over all ranks, then over those of each node; return the number of ranks.
+
+    Raises:
+        ArithmeticError: if a sum is wrong.
+    """
     import torch.distributed as dist
 
     dist.init_process_group(backend, timeout=TIMEOUT)
     add_up(rank, range(ranks))
     if per_node < ranks:
         nodes = [range(start, start + per_node) for start in range(0, ranks, per_node)]
-        # Every rank makes every group, also those that it is not in.
+        # Every rank must create every group, including those without it.
         groups = [dist.new_group(list(members)) for members in nodes]
         add_up(rank, nodes[rank // per_node], groups[rank // per_node])
     dist.barrier()

@@ -1,1 +1,1 @@
-"""What a pod runs."""
+"""The programs that run in the pods of Kubernetes."""

@@ -1,8 +1,8 @@
-"""How the pods of a plain Indexed Job meet: no operator is there who would tell them.
+"""Set up the rendezvous of a plain Indexed Job, which has no operator to do so.
 
-The Job numbers its pods. Each has a name in the Job's headless service, and the first is where all
-meet. A name is known only once its pod has an address, and torchrun gives up on one that is not, so
-the others wait for the first, which may wait for a node, or for its image.
+The Job numbers its pods, and each has a name in the Job's headless service. All pods meet at the
+first one. A name resolves only when its pod has an address, and torchrun fails on a name that does
+not resolve. The other pods therefore wait for the first, which may wait for a node or its image.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from orch_node.pod.mpi import TELL_SECONDS, answers
 from orch_node.pod.relay import say
 from orch_node.protocol.events import Waiting
 
-INDEX = "JOB_COMPLETION_INDEX"  # Kubernetes' own; those of a TrainJob have it, too
+INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes, also in the pods of a TrainJob
 ENDPOINT = "PET_RDZV_ENDPOINT"
 JOIN_SECONDS = 3600.0
 TICK_SECONDS = 0.5
 
 
 def options() -> list[str]:
-    """What torchrun is told besides; nothing where an operator has said it. Raises TimeoutError."""
+    """Return the additional options of torchrun, which are empty if an operator sets them.
+
+    Raises:
+        TimeoutError: if the first pod does not respond.
+    """
     index = os.environ.get(INDEX)
     host, _, port = os.environ.get(ENDPOINT, "").rpartition(":")
     if index is None or not host:
@@ -36,14 +40,18 @@ def options() -> list[str]:
 
 
 def await_first(host: str, port: int) -> None:
-    """Until the first pod's torchrun answers. Raises TimeoutError."""
+    """Wait until the torchrun of the first pod accepts connections.
+
+    Raises:
+        TimeoutError: if it does not within an hour.
+    """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    began = told = time.monotonic()
+    start = last_report = time.monotonic()
     while not answers(host, port):
         now = time.monotonic()
-        if now - began > JOIN_SECONDS:
+        if now - start > JOIN_SECONDS:
             raise TimeoutError(f"no answer for {JOIN_SECONDS:.0f} s from the first pod, {host}")
-        if now - told > TELL_SECONDS:
+        if now - last_report > TELL_SECONDS:
             say(Waiting(text=f"waiting for the first pod, {host}"))
-            told = now
+            last_report = now
         time.sleep(TICK_SECONDS)

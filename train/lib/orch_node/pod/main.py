@@ -1,11 +1,12 @@
-"""What a pod of Kubernetes runs: `node.py pod MODE POD_JSON [-- SCRIPT ARGS...]`.
+"""Run a mode of a pod in Kubernetes: `node.py pod MODE POD_JSON [-- SCRIPT ARGS...]`.
 
-MODE is `torchrun` (ranks of this pod, joined by torchrun), `mpirun` (the launcher pod: supervises
-mpirun over ssh) or `sshd` (a pod that mpirun reaches). What the run says goes to standard output,
-from where the API gives it to whoever watches: events as JSON lines, the ranks' own lines as
-`[RANK] text`, their figures as {"metrics": RANK, ...}. Told to end by SIGTERM (an eviction, a spot
-node), its ranks write a checkpoint, unless `orch stop` has left its file. Exit code: that of the
-run, 75 if its ranks have made room, or 78 if this pod cannot run it.
+MODE is `torchrun` (ranks of this pod, joined by torchrun), `mpirun` (the launcher pod, which
+supervises mpirun over ssh) or `sshd` (a pod that mpirun connects to). The output of the run goes to
+standard output, which clients read through the API: events as JSON lines, log lines of the ranks as
+`[RANK] text`, their metrics as {"metrics": RANK, ...}. After SIGTERM (an eviction, a spot node) the
+ranks write a checkpoint, unless `orch stop` has created its file.
+
+The exit code is that of the run, 75 if its ranks were preempted, or 78 if this pod cannot run it.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ from orch_node.supervisor.launcher_process import die_with_parent
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 EX_CONFIG = 78
-# torch's agents keep the place of the ranks' store from their first rendezvous: after a pod was
-# made anew, those that have stayed would look for it where it was.
+# torch's agents retain the address of the ranks' store from their first rendezvous. When a pod is
+# replaced, the remaining agents would connect to the old address.
 NEW_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TICK_SECONDS = 0.1
 STACK_TRACES_SECONDS = 0.5
@@ -69,8 +70,13 @@ def main(argv: list[str]) -> int:
 
 
 def why_not(config: PodConfig, *, ranks: bool) -> str | None:
-    """Why this pod cannot run it, with the way out; `ranks`: ranks compute here."""
-    stack = os.environ.get("ORCH_STACK", config.stack)  # an image of others does not say
+    """Return why this pod cannot run its part, with a solution, or None if it can.
+
+    Args:
+        config: the configuration of the pod.
+        ranks: whether ranks compute in this pod.
+    """
+    stack = os.environ.get("ORCH_STACK", config.stack)  # images that orch has not built do not set it
     if stack != config.stack:
         return f"the image has stack '{stack}', the run is planned for '{config.stack}'."
     flags = facts.cpu_flags() if ranks else []
@@ -85,8 +91,8 @@ def why_not(config: PodConfig, *, ranks: bool) -> str | None:
         )
     try:
         folder = Path(config.run_dir) / files.RANKS
-        for private in (folder.parent, folder):
-            private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for private_folder in (folder.parent, folder):
+            private_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / f".{os.uname().nodename}").touch()
     except OSError as error:
         return (
@@ -108,8 +114,12 @@ def pod_name() -> str:
 
 @dataclass(frozen=True)
 class Meeting:
-    """How torchrun meets its peers: the key of orch's signed rendezvous, None for torch's own, and
-    what no operator has told it."""
+    """How torchrun finds the other pods.
+
+    Attributes:
+        key: the key of orch's signed rendezvous, or None for the rendezvous of torch.
+        options: the options of torchrun that no operator sets.
+    """
 
     key: bytes | None
     options: list[str]
@@ -120,7 +130,7 @@ class Torchrun:
 
     def __init__(self, config: PodConfig, path: str, script: list[str], meeting: Meeting) -> None:
         self.config = config
-        self.heard: float | None = None  # nothing is expected before the first rank has started
+        self.heard: float | None = None  # no progress is expected before the first rank has started
         self.wrappers: dict[int, ProcessHandle] = {}
         self.children: dict[int, Process] = {}
         self.failed: float | None = None
@@ -152,7 +162,7 @@ class Torchrun:
         return code if code >= 0 else 128 - code
 
     def read(self, stdout: IO[bytes]) -> None:
-        """Events of the ranks, and whatever torchrun says itself."""
+        """Relay the lines of torchrun, and handle the events of the ranks among them."""
         for line in iter(lambda: stdout.readline(MAX_LAUNCHER_LINE_BYTES), b""):
             event = events.parse_from_rank(line)
             self.relay.write(events.render(event) if isinstance(event, UnreadableEvent) else line)
@@ -177,11 +187,11 @@ class Torchrun:
                 self.take_stack_traces()
 
     def look(self) -> None:
-        """What the time has come for."""
+        """End ranks and report a stall when their time limits have passed."""
         now = time.monotonic()
         if self.failed and now - self.failed > STACK_TRACES_SECONDS:
             self.failed = None
-            for wrapper in self.wrappers.values():  # the one that lingers, until it is told
+            for wrapper in self.wrappers.values():  # a failed rank's wrapper stays until this signal
                 wrapper.send(signal.SIGTERM)
         limit = self.config.stall_timeout
         if limit and self.heard and now - self.heard > limit and not self.told_to_end:
@@ -193,13 +203,15 @@ class Torchrun:
             self.process.kill()
 
     def take_stack_traces(self) -> None:
-        """Into the logs of the ranks that still live."""
+        """Make the remaining ranks write their stack traces to their logs."""
         for child in list(self.children.values()):
             request_stack_traces(child)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
-        """The kubelet waits for the checkpoint as long as the pod's grace lasts. Where no rank
-        would write one, all end at once."""
+        """Make the ranks write a checkpoint and end, or end them at once if none would write one.
+
+        The kubelet waits for the checkpoint until the pod's grace period has passed.
+        """
         if stopped(self.config) or not preemption.preempt(list(self.children.values())):
             self.pass_on(number, frame)
 
@@ -208,12 +220,12 @@ class Torchrun:
         self.process.send_signal(signal.SIGTERM)
 
 
-def start(*words: str, key: bytes | None) -> subprocess.Popen[bytes]:
-    """torchrun with these words; with a `key` it meets by orch's signed rendezvous."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    ours = [*program.command("torchrun-agent"), f"--rdzv_backend={RENDEZVOUS}"]
+def start(*arguments: str, key: bytes | None) -> subprocess.Popen[bytes]:
+    """Start torchrun with these arguments; a `key` selects orch's signed rendezvous."""
+    torch_agent = [sys.executable, "-m", "torch.distributed.run"]
+    signed_agent = [*program.command("torchrun-agent"), f"--rdzv_backend={RENDEZVOUS}"]
     process = subprocess.Popen(
-        [*(ours if key else torchrun), *words],
+        [*(signed_agent if key else torch_agent), *arguments],
         env={**os.environ, **NEW_STORE},
         stdin=subprocess.PIPE if key else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -253,23 +265,29 @@ def mpirun(config: PodConfig, path: str, script: list[str]) -> int:
 
 
 def sshd(config: PodConfig, path: str, script: list[str]) -> int:
-    """Until it ends. Told to end, it stays for the checkpoint of the ranks that it has started."""
+    """Run sshd until it ends and return its exit code.
+
+    After SIGTERM it continues until its ranks have written a checkpoint.
+    """
     server = subprocess.Popen(pod_mpi.sshd(config), preexec_fn=die_with_parent).pid
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-    told = False
+    received_signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: received_signals.append(number))
+    preempted = False
     while (code := ended(server)) is None:
         time.sleep(TICK_SECONDS)
-        if asked:
-            ranks = [one for one in run_processes(config.run_dir) if one.role == "rank"]
-            told = told or (not stopped(config) and bool(preemption.preempt(ranks)))
-            if not ranks or not told:
+        if received_signals:
+            ranks = [process for process in run_processes(config.run_dir) if process.role == "rank"]
+            preempted = preempted or (not stopped(config) and bool(preemption.preempt(ranks)))
+            if not ranks or not preempted:
                 os.kill(server, signal.SIGTERM)
     return code
 
 
 def ended(child: int) -> int | None:
-    """The exit code of this child; what others have left to the first process of a pod goes."""
+    """Return the exit code of a child, or None while it runs.
+
+    The first process of a pod inherits orphans; they are reaped as well.
+    """
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -279,7 +297,7 @@ def ended(child: int) -> int | None:
 
 
 def stopped(config: PodConfig) -> bool:
-    """Whether `orch stop` ends the run."""
+    """Return whether `orch stop` has ended the run."""
     return (Path(config.run_dir) / files.STOP).exists()
 
 

@@ -1,7 +1,7 @@
-"""MPI between pods: ssh with the job's own key, and the files that the supervisor reads.
+"""Prepare MPI between pods: ssh with the key of the job, and the files for the supervisor.
 
-The operator mounts one key pair in all pods of a job. It lets the launcher in, and it is the host
-key of every worker, so that the launcher knows whom it speaks to.
+The operator mounts the same key pair in all pods of a job. It authorizes the launcher, and it is
+the host key of every worker, so that the launcher can verify the workers.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from orch_node.protocol.layout import NodeEntry, Placement, RunLayout
 from orch_node.protocol.pod import PodConfig
 from orch_node.standalone import facts
 
-# As the operators name the file; the first is Intel MPI's, the last the trainer's own place.
+# The operators' variables for the file: Intel MPI's first, then those of MPICH and Open MPI.
 HOSTFILES = ("I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE", "OMPI_MCA_orte_default_hostfile")
-HOSTFILE = "/etc/mpi/hostfile"
-# As the operators call them -> as orch does.
+HOSTFILE = "/etc/mpi/hostfile"  # where Kubeflow Trainer mounts it
+# The operators' names and those of orch.
 FLAVOURS = {"Intel": "intel", "OpenMPI": "openmpi"}
 SSHD = "/usr/sbin/sshd"
 WAIT_SECONDS = 1800.0
 TELL_SECONDS = 30.0
-IMAGE = "`orch image build`"  # what repairs a pod
-PORT = 29500  # a pod has all ports for itself
-# What Open MPI passes on only when told; hydra passes everything on.
+IMAGE = "`orch image build`"  # repairs a pod
+PORT = 29500  # every pod has all ports to itself
+# Open MPI exports only variables that its options name; hydra exports all.
 PASSED = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -52,12 +52,15 @@ PASSED = (
 
 
 class MpiError(Exception):
-    """Why MPI cannot start, in one sentence."""
+    """An error whose message is the reason, in one sentence, why MPI cannot start."""
 
 
 def node_name(host: str) -> str:
-    """orch-x-worker-3, orch-x-node-0-3 and orch-x-3 (of an Indexed Job) as the plan names them:
-    worker-3, node-3."""
+    """Return the name of a pod's node in the plan.
+
+    It is `worker-3` for orch-x-worker-3 and for orch-x-3 (of an Indexed Job), and `node-3` for
+    orch-x-node-0-3.
+    """
     name = host.partition(".")[0]
     if match := re.search(r"-(worker|node)(?:-0)?-(\d+)$", name):
         return f"{match.group(1)}-{match.group(2)}"
@@ -66,13 +69,13 @@ def node_name(host: str) -> str:
 
 
 def rank_variables(env: Mapping[str, str], preload: Sequence[str], libraries: Mapping[str, str]) -> dict[str, str]:
-    """The environment of every rank, with the libraries that this image has for LD_PRELOAD."""
-    found = [libraries[name] for name in preload if name in libraries]
-    return {**env, **preload_variables(found)}
+    """Return the environment of every rank; LD_PRELOAD has the libraries that this image has."""
+    paths = [libraries[name] for name in preload if name in libraries]
+    return {**env, **preload_variables(paths)}
 
 
 def sshd(config: PodConfig) -> list[str]:
-    """The command of a worker's sshd; it needs no root."""
+    """Return the command of a worker's sshd, which does not need root."""
     if not os.access(SSHD, os.X_OK):
         raise SystemExit(f"error: the image has no {SSHD}.")
     folder = private_folder()
@@ -81,7 +84,7 @@ def sshd(config: PodConfig) -> list[str]:
         "Port": config.ssh.port,
         "HostKey": own_copy(keys / "id_rsa", folder / "host_key"),
         "AuthorizedKeysFile": keys / "authorized_keys",
-        "StrictModes": "no",  # the mounted secret belongs to root, its group is the pod's
+        "StrictModes": "no",  # root owns the mounted secret; its group is the pod's
         "PidFile": "none",
         "UsePAM": "no",
         "PasswordAuthentication": "no",
@@ -95,9 +98,13 @@ def sshd(config: PodConfig) -> list[str]:
 
 
 def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Wait for the workers and lay the run's files; -> the supervisor's command, its environment.
+    """Wait for the workers and write the files of the run.
 
-    Raises MpiError.
+    Returns:
+        The command and the environment of the supervisor.
+
+    Raises:
+        MpiError: if a worker does not respond, or a file or program is missing.
     """
     run_dir = Path(config.run_dir)
     hosts = read_hostfile(config.pods)
@@ -136,9 +143,13 @@ def launcher_variables(ssh_config: Path) -> dict[str, str]:
 
 
 def read_hostfile(pods: int) -> list[str]:
-    """The workers' names, as the operator has written them."""
-    named = (os.environ[name] for name in HOSTFILES if name in os.environ)
-    path = next(named, HOSTFILE)
+    """Return the names of the first `pods` workers from the operator's hostfile.
+
+    Raises:
+        MpiError: if it cannot be read or has too few workers.
+    """
+    hostfiles = (os.environ[name] for name in HOSTFILES if name in os.environ)
+    path = next(hostfiles, HOSTFILE)
     try:
         lines = Path(path).read_text().split("\n")
     except OSError as error:
@@ -150,7 +161,7 @@ def read_hostfile(pods: int) -> list[str]:
 
 
 def write_ssh_config(config: PodConfig, hosts: list[str]) -> Path:
-    """For hydra, which names hosts, and for the agents, which name nodes."""
+    """Write the ssh configuration, which knows both hydra's host names and the agents' node names."""
     folder = private_folder()
     keys = Path(config.ssh.folder)
     public = " ".join((keys / "id_rsa.pub").read_text().split()[:2])
@@ -174,17 +185,21 @@ def write_ssh_config(config: PodConfig, hosts: list[str]) -> Path:
 
 
 def await_workers(hosts: list[str], port: int) -> None:
-    """Until every worker answers. Raises MpiError, and says meanwhile who is missing."""
-    began = told = time.monotonic()
+    """Wait until every worker accepts connections, and report those that do not yet.
+
+    Raises:
+        MpiError: if one does not within half an hour.
+    """
+    start = last_report = time.monotonic()
     missing = list(hosts)
     while missing := [host for host in missing if not answers(host, port)]:
         now = time.monotonic()
         names = ", ".join(map(node_name, missing[:8]))
-        if now - began > WAIT_SECONDS:
+        if now - start > WAIT_SECONDS:
             raise MpiError(f"no answer for {WAIT_SECONDS:.0f} s from {names}.")
-        if now - told > TELL_SECONDS:
+        if now - last_report > TELL_SECONDS:
             say(Waiting(text=f"waiting for {len(missing)} pods: {names}"))
-            told = now
+            last_report = now
         time.sleep(0.5)
 
 
@@ -197,14 +212,14 @@ def answers(host: str, port: int) -> bool:
 
 
 def run_files(config: PodConfig, hosts: list[str]) -> dict[str, str]:
-    """layout.json, env.json and hostfile, as orch lays them on nodes behind SSH."""
-    meeting = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(PORT)}
+    """Return the contents of layout.json, env.json and hostfile, as orch writes them on SSH nodes."""
+    rendezvous = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(PORT)}
     variables = rank_variables(config.env, config.preload, facts.libraries(Path(sys.prefix)))
-    pairs = ((host, config.ppn) for host in hosts)
+    slots = ((host, config.ppn) for host in hosts)
     return {
         files.LAYOUT: layouts.render(layout_of(config, hosts)),
-        files.ENVIRONMENT: json.dumps(variables | meeting),
-        files.HOSTFILE: mpirun.hostfile(FLAVOURS[config.mpi or ""], pairs),
+        files.ENVIRONMENT: json.dumps(variables | rendezvous),
+        files.HOSTFILE: mpirun.hostfile(FLAVOURS[config.mpi or ""], slots),
     }
 
 
@@ -225,7 +240,7 @@ def layout_of(config: PodConfig, hosts: list[str]) -> RunLayout:
 
 
 def node_entry(host: str) -> NodeEntry:
-    """A pod, of which no more is known than its name."""
+    """Return the layout entry of a pod of which only the name is known."""
     return NodeEntry(
         name=node_name(host),
         host=host.partition(".")[0],
@@ -252,20 +267,30 @@ def placement(config: PodConfig, host: str, *, rank: int, local: int) -> Placeme
 
 
 def launch(config: PodConfig, hostfile: Path, ranks: list[str]) -> tuple[str, ...]:
-    """The launcher's command. Raises MpiError."""
+    """Return the command of the MPI launcher.
+
+    Raises:
+        MpiError: if the image does not have it.
+    """
     if FLAVOURS[config.mpi or ""] == "openmpi":
-        carried = [name for name in PASSED if name in os.environ or name.startswith("ORCH_")]
-        return mpirun.open_mpi(program("mpirun"), str(hostfile), config.world_size, ranks, exported=carried).argv
+        exported = [name for name in PASSED if name in os.environ or name.startswith("ORCH_")]
+        return mpirun.open_mpi(program("mpirun"), str(hostfile), config.world_size, ranks, exported=exported).argv
     return mpirun.intel(program("mpiexec.hydra"), str(hostfile), config.world_size, ranks).argv
 
 
 def program(name: str) -> str:
-    """The one beside this Python, or else the image's. Its path tells it where its files are."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    """Return the path of a program, preferably in the folder of this Python.
+
+    MPI launchers find their files relative to this path.
+
+    Raises:
+        MpiError: if the image does not have it.
+    """
+    candidate = Path(sys.executable).parent / name
+    path = str(candidate) if candidate.exists() else shutil.which(name)
+    if path is None:
         raise MpiError(f"the image has no {name}.")
-    return found
+    return path
 
 
 def private_folder() -> Path:
@@ -273,7 +298,7 @@ def private_folder() -> Path:
 
 
 def own_copy(key: Path, target: Path) -> Path:
-    """ssh refuses a key that others can read."""
+    """Copy a key to a private file, because ssh refuses a key that others can read."""
     target.touch(0o600)
     shutil.copyfile(key, target)
     return target

@@ -1,4 +1,4 @@
-"""A pod's standard output: the run's events, its ranks' logs and figures, as they come."""
+"""Write the events of the run and the logs and metrics of its ranks to standard output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orch_node.protocol.values import ProtocolError
 from orch_node.tail import Tail
 
 LONGEST = 8000  # a container runtime breaks lines of 16 KiB
-STATE_SECONDS = 30.0  # between states of a line that has no end yet, as progress bars write it
+STATE_SECONDS = 30.0  # between two states of an unfinished line, as of a progress bar
 LOCK = threading.Lock()
 
 
@@ -28,35 +28,43 @@ def emit(data: bytes) -> None:
 
 
 def say(event: Event) -> None:
-    """An event of the pod's own."""
+    """Write an event of the pod itself, with the present time."""
     emit(events.render(replace(event, time=round(time.time(), 3))))
 
 
 class Relay:
-    """`ranks`: those whose files are this pod's; None for all of the run, with the supervisor's."""
+    """A relay of new lines in the files of a run to standard output.
+
+    Attributes:
+        run_dir: the folder of the run.
+        ranks: the ranks of this pod, or None for all of the run and its supervisor.
+        tails: a reader for each file.
+        printed_at: when a line of each file was last printed.
+        before: the size of each file at the start.
+    """
 
     def __init__(self, run_dir: Path, ranks: Collection[int] | None) -> None:
         self.run_dir = run_dir
         self.ranks = ranks
         self.tails: dict[Path, Tail] = {}
         self.printed_at: dict[Path, float] = {}
-        # A pod that starts again has told what is there already.
+        # A restarted pod skips the lines that it has already relayed.
         self.before = {path: path.stat().st_size for path in run_dir.glob("ranks/rank-*")}
 
     def write(self, line: bytes) -> None:
         emit(line if line.endswith(b"\n") else line + b"\n")
 
     def pump(self, *, last: bool = False) -> bool:
-        """Tell what is new; -> whether there was anything."""
+        """Relay new lines, and return whether there were any."""
         self.find()
-        found = False
+        has_new_lines = False
         for path in sorted(self.tails):
             lines = self.tails[path].lines(last=last)
-            found = found or bool(lines)
+            has_new_lines = has_new_lines or bool(lines)
             for line in lines or self.due_state(path):
                 self.printed_at[path] = time.monotonic()
                 self.tell(path, line)
-        return found
+        return has_new_lines
 
     def due_state(self, path: Path) -> list[str]:
         """Return the state of a log's unfinished line if nothing was printed for 30 seconds."""
@@ -74,7 +82,7 @@ class Relay:
     def tell_outcome(self) -> None:
         try:
             say(OutcomeReported(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
-        except (OSError, ProtocolError):  # the supervisor has written none
+        except (OSError, ProtocolError):  # the supervisor has not written one
             pass
 
     def find(self) -> None:
@@ -95,8 +103,8 @@ class Relay:
         elif path.suffix == ".jsonl":
             emit(json.dumps({"metrics": rank, "line": line}).encode() + b"\n")
         else:
-            for at in range(0, max(len(line), 1), LONGEST):
-                emit(f"[{rank}] {line[at : at + LONGEST]}\n".encode(errors="replace"))
+            for position in range(0, max(len(line), 1), LONGEST):
+                emit(f"[{rank}] {line[position : position + LONGEST]}\n".encode(errors="replace"))
 
 
 def rank_of(path: Path) -> int | None:

@@ -1,7 +1,7 @@
-"""One rank that torchrun starts in a pod: `node.py pod-rank POD_JSON -- SCRIPT [ARGS...]`.
+"""Start a rank for torchrun in a pod: `node.py pod-rank POD_JSON -- SCRIPT [ARGS...]`.
 
-Which rank this is, and of how many, only torchrun knows (and after a restart it may be others), so
-the layout that its wrapper reads is made here, for this rank alone.
+Only torchrun knows the number of the rank and of all ranks, which may change with a restart. The
+layout for the wrapper is therefore written here, with this rank only.
 """
 
 from __future__ import annotations
@@ -42,22 +42,27 @@ def main(argv: list[str]) -> None:
 
 
 def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> Placement:
-    """This rank's share of the pod's CPUs, where they are its own: a pod that merely has a quota
-    sees all CPUs of its node, and is not pinned."""
+    """Return where this rank runs, pinned to its share of CPUs if the pod has exclusive CPUs.
+
+    A pod that only has a CPU quota sees all CPUs of its node and is not pinned.
+    """
     local, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     threads = config.threads
-    own = len(allowed) == config.cpus and local_size * threads <= len(allowed)
+    exclusive = len(allowed) == config.cpus and local_size * threads <= len(allowed)
     return replace(
         placement(config, host, rank=rank, local=local),
         local_world_size=local_size,
-        cpus=tuple(allowed[local * threads : (local + 1) * threads]) if own else (),
+        cpus=tuple(allowed[local * threads : (local + 1) * threads]) if exclusive else (),
         env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
     )
 
 
 def met_by_torchrun() -> dict[str, str]:
-    """Return what only torchrun knows: its store, which the ranks share also after its restarts,
-    and the numbers of the pods, of which this layout has a single one."""
+    """Return the variables that only torchrun knows.
+
+    These are its store, which the ranks share even after its restarts, and the numbers of the pods,
+    because this layout has only one of them.
+    """
     names = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "GROUP_WORLD_SIZE")
     variables = {name: os.environ[name] for name in names if name in os.environ}
     if "GROUP_RANK" in variables:
@@ -66,6 +71,6 @@ def met_by_torchrun() -> dict[str, str]:
 
 
 def environment(config: PodConfig) -> dict[str, str]:
-    meeting = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+    rendezvous = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
     libraries = facts.libraries(Path(sys.prefix))
-    return {**rank_variables(config.env, config.preload, libraries), **meeting}
+    return {**rank_variables(config.env, config.preload, libraries), **rendezvous}
