@@ -13,9 +13,7 @@ def as_json(plan: Plan) -> str:
     """Return a plan with its decisions, layout, files and command as JSON."""
     files = {step.path: step.content for step in plan.steps if isinstance(step, PutFile)}
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
-    objects = [
-        kubernetes_object for step in plan.steps if isinstance(step, ApplyObjects) for kubernetes_object in step.objects
-    ]
+    objects = [document for step in plan.steps if isinstance(step, ApplyObjects) for document in step.objects]
     scripts = any(isinstance(step, SubmitScript) for step in plan.steps)
     return json.dumps(
         {
