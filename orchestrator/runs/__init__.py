@@ -1,1 +1,1 @@
-"""What is known of a run: its record, files, events, outcome."""
+"""The recorded data of runs: records, files, events and outcomes."""

@@ -1,4 +1,4 @@
-"""accounting.json: what the batch system recorded of a run's job."""
+"""The file accounting.json, which holds the batch system's record of a run's job."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ FILE = "accounting.json"
 class Accounting:
     """A job as the batch system recorded it."""
 
-    source: str  # the program that reported it: sacct, or scontrol where there is no accounting
+    source: str  # the program that reported it: sacct, or scontrol if there is no accounting
     job: str
     state: str  # CANCELLED, TIMEOUT, ...
     elapsed_seconds: int
     max_rss_bytes: int | None = None  # of the largest task of any step, if the site measures it
 
     def describe(self) -> str:
-        """Return it on one line."""
+        """Return the recorded figures on one line."""
         memory = self.max_rss_bytes
         size = f", {memory / (1 << 20):.0f} MiB in its largest task" if memory else ""
         return f"job {self.job}: {self.state}, {self.elapsed_seconds} s{size} ({self.source})"
 
 
 def write(folder: Path, accounting: Accounting) -> None:
+    """Write the accounting of a run to its folder."""
     write_json(folder / FILE, asdict(accounting))
 
 
 def read(folder: Path) -> Accounting | None:
-    """Return what is recorded in a run's folder, or None if nothing is or it cannot be read."""
+    """Return the accounting in a run's folder, or None if there is none or it cannot be read."""
     try:
         return values.parse(Accounting, (folder / FILE).read_bytes(), FILE)
     except (OSError, ProtocolError):

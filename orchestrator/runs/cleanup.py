@@ -1,4 +1,4 @@
-"""What the end of a run, or of the leftovers of many, found and ended, node by node."""
+"""The result of ending a run, or of cleaning up leftovers, on each node."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCleanup:
-    """One node. `state`: clean, left (there are processes of the run) or unreachable. `segments`
-    of /dev/shm were removed; those `segments_left` are not known to be a library's. `moved`:
-    damaged runs that were moved out of the way, in words."""
+    """The result of a cleanup on one node.
+
+    Attributes:
+        node: The name of the node.
+        state: `clean`, `left` if processes of the run remain, or `unreachable`.
+        ended: The ended processes.
+        left: The remaining processes.
+        segments: The removed segments of /dev/shm.
+        problem: The reason why the cleanup is incomplete, or "".
+        segments_left: The segments that are not known to belong to a library and were not removed.
+        moved: A description of each damaged run that was moved away.
+    """
 
     node: str
     state: str
@@ -23,7 +32,13 @@ class NodeCleanup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupReport:
-    """All nodes, and the seconds that it took. `run_id` is empty where it was about all runs."""
+    """The results of a cleanup on all nodes.
+
+    Attributes:
+        run_id: The run that was cleaned up, or "" for all runs.
+        seconds: The duration of the cleanup.
+        nodes: The result of each node.
+    """
 
     run_id: str
     seconds: float
@@ -31,4 +46,5 @@ class CleanupReport:
 
     @property
     def exit_code(self) -> int:
+        """Return 0 if all nodes are clean, otherwise 1."""
         return 0 if all(node.state == "clean" for node in self.nodes) else 1

@@ -1,4 +1,4 @@
-"""Runs that cannot be read: named, left out, and moved out of the way by `orch clean`."""
+"""Runs that cannot be read: they are named, skipped, and moved away by `orch clean`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, sync_folder
 from orchestrator.runs.state_files import PLAN, supervises
 
-ASIDE = "damaged"  # the folder beside those of the runs
+ASIDE = "damaged"  # the folder for damaged runs, next to the folders of the runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class Damaged:
     problem: str
 
     def describe(self) -> str:
+        """Return a message that says what is damaged and what to do."""
         return (
             f"{self.folder / PLAN} is damaged, the run is left out: {self.problem} "
             f"(`orch clean` moves its folder to {self.folder.parent / ASIDE})"
@@ -29,7 +30,7 @@ class Damaged:
 
 
 def lives(folder: Path) -> bool:
-    """Return whether a process here is of the run, or its supervisor may live on another host."""
+    """Return whether a process of the run is running here, or its supervisor may be running on another host."""
     if supervisor_state.may_run_elsewhere(folder) is not None:
         return True
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
@@ -37,21 +38,25 @@ def lives(folder: Path) -> bool:
 
 
 def set_aside(damaged: Damaged) -> Path | None:
-    """Move the folder out of the way; -> where it is now, None where something of it lives.
+    """Move the folder of a damaged run away without deleting anything, since it may hold checkpoints.
 
-    It may hold checkpoints: nothing is deleted. Raises ExecuteError.
+    Returns:
+        The new path of the folder, or None if a process of the run may still be running.
+
+    Raises:
+        ExecuteError: if the folder cannot be moved.
     """
     folder = damaged.folder
     if lives(folder):
         return None
-    aside = folder.parent / ASIDE
+    damaged_folder = folder.parent / ASIDE
     numbers = ("", *(f".{number}" for number in range(1, 1000)))
     try:
-        make_user_folder(aside)
-        names = (aside / f"{folder.name}{number}" for number in numbers)
+        make_user_folder(damaged_folder)
+        names = (damaged_folder / f"{folder.name}{number}" for number in numbers)
         target = next(path for path in names if not path.exists())
         folder.rename(target)
-        sync_folder(aside)
+        sync_folder(damaged_folder)
         return target
     except OSError as error:
         raise ExecuteError(

@@ -1,4 +1,4 @@
-"""The door for events: lines that ranks and supervisors have written, typed values from here on."""
+"""Reading of event logs: lines that ranks and supervisors have written become typed values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from typing import BinaryIO, TypeVar
 from orch_node.protocol.events import Event, UnreadableEvent, UnreadableEvents, parse_line
 
 Kind = TypeVar("Kind", bound=Event)
-BLOCK_BYTES = 1 << 20  # read at a time
-NEAR_END_BYTES = 1 << 23  # in which the newest event of a kind is searched
-WHOLE_BYTES = 1 << 25  # a longer log is thinned
+BLOCK_BYTES = 1 << 20  # size of one read
+NEAR_END_BYTES = 1 << 23  # size of the part at the end in which the newest event of a kind is searched
+WHOLE_BYTES = 1 << 25  # the progress events of a longer log are thinned out
 PROGRESS = b'"progress"'
-SEARCHED_START = 256  # bytes of a line in which its kind is named
+SEARCHED_START = 256  # bytes at the start of a line that contain its kind
 
 
 def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
-    """The events of a run of so many ranks (0: nobody knows); in the place of one that cannot be
-    read stands a LeftOut. Never raises."""
+    """Yield the events in the lines of a run's log.
+
+    A line that cannot be read becomes an UnreadableEvent.
+
+    Args:
+        lines: the lines of the log.
+        ranks: the number of ranks of the run, or 0 if it is unknown.
+    """
     for line in lines:
         event = parse_line(line)
         if 0 < ranks <= event.rank:
@@ -29,14 +35,14 @@ def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
 
 
 def stored(path: Path, *, ranks: int) -> list[Event]:
-    """Return the events of a log, of a long one with only some of its progress.
+    """Return the events of a log; a long log loses some of its progress events.
 
     If the log cannot be read, the result is one event with the reason.
     """
     try:
         with path.open("rb") as file:
-            every = 1 + os.fstat(file.fileno()).st_size // WHOLE_BYTES
-            return list(events_in(thinned(complete_lines(file), every), ranks=ranks))
+            interval = 1 + os.fstat(file.fileno()).st_size // WHOLE_BYTES
+            return list(events_in(thinned(complete_lines(file), interval), ranks=ranks))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -44,14 +50,14 @@ def stored(path: Path, *, ranks: int) -> list[Event]:
 
 
 def complete_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file; the last one may still be written and is left out."""
+    """Yield the lines of a file without the last one if it is still being written."""
     for line in file:
         if line.endswith(b"\n"):
             yield line[:-1]
 
 
 def thinned(lines: Iterable[bytes], every: int) -> Iterator[bytes]:
-    """Yield all lines except progress, of which one in `every` and the last are kept."""
+    """Yield all lines except progress events, of which one in `every` and the last are retained."""
     if every == 1:
         yield from lines
         return
@@ -82,7 +88,7 @@ def newest(path: Path, kind: type[Kind], *, ranks: int) -> Kind | None:
 
 
 def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
-    """Yield complete lines from the end of a file on, of at most NEAR_END_BYTES."""
+    """Yield the complete lines in the last NEAR_END_BYTES of a file, from the end."""
     end = file.seek(0, os.SEEK_END)
     first = max(0, end - NEAR_END_BYTES)
     first_part, is_last = b"", True
@@ -91,7 +97,7 @@ def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
         file.seek(start)
         first_part, *lines = (file.read(end - start) + first_part).split(b"\n")
         if is_last and lines:
-            lines.pop()  # what follows the last line end may still be written
+            lines.pop()  # text after the last line break may still be incomplete
             is_last = False
         yield from reversed(lines)
         end = start
@@ -100,7 +106,7 @@ def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
 
 
 def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
-    """Return the next complete lines from a byte on: one block of them, or one longer line."""
+    """Return the next complete lines after an offset: one block of lines, or one longer line."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -113,5 +119,5 @@ def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
 
 
 def notes(events: Iterable[Event]) -> list[str]:
-    """What was left out of them, in words: a line for each rank."""
+    """Return a line for each rank that says which of its events could not be read."""
     return UnreadableEvents(event for event in events if isinstance(event, UnreadableEvent)).describe_all()

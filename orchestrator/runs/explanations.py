@@ -1,4 +1,4 @@
-"""The log of a failed run -> what is known of the errors in it."""
+"""Explanations of known errors in the log of a failed run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from dataclasses import dataclass
 
 from orchestrator.runs.known_errors import KNOWN_SIGNATURES, Signature
 
-LONGEST_LINE = 2000  # characters; patterns with .* take time by the square of it
+LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
 FRAME = re.compile(r'File "([^"]*)", line \d+')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A line of a log, and what it means."""
+    """A line of a log with the cause of its error and a cure.
+
+    Attributes:
+        name: The name of the signature.
+        line: The line of the log.
+        cause: The cause of the error.
+        cure: What the user can do about it.
+    """
 
     name: str
     line: str
@@ -22,45 +29,47 @@ class Explanation:
     cure: str
 
     def describe(self) -> str:
+        """Return the cause, the line and the cure, each on its line."""
         return f"{self.cause}\n  {self.line}\n  cure: {self.cure}"
 
 
 def explain(log_text: str) -> tuple[Explanation, ...]:
-    """What is known of a log: one answer for each line that a signature knows, in their order.
+    """Return an explanation for each signature that matches a line, in the order of the signatures.
 
-    A line is claimed by the first signature that knows it; each signature answers once.
+    Only the first signature that matches a line explains it, and each signature explains one line.
     """
-    answers: dict[str, Explanation] = {}
+    explanations: dict[str, Explanation] = {}
     for line, frame in dict.fromkeys(lines_with_frames(log_text)):
         for signature in KNOWN_SIGNATURES:
             match = re.search(signature.pattern, line)
             if match and (re.search(signature.place, line) or re.search(signature.place, frame)):
-                answers.setdefault(signature.name, explanation(signature, line, match))
+                explanations.setdefault(signature.name, explanation(signature, line, match))
                 break
     order = [signature.name for signature in KNOWN_SIGNATURES]
-    return tuple(sorted(answers.values(), key=lambda answer: order.index(answer.name)))
+    return tuple(sorted(explanations.values(), key=lambda found_explanation: order.index(found_explanation.name)))
 
 
 def lines_with_frames(log_text: str) -> Iterator[tuple[str, str]]:
-    """Yield each line with the file of the innermost frame, if it is the end of a traceback."""
+    """Yield each line, with the file of the innermost frame if the line ends a traceback."""
     frame = ""
     for text in log_text.splitlines():
         line = text[:LONGEST_LINE].strip()
         if match := FRAME.match(line):
             frame = match.group(1)
-        elif not (frame and text[:1].isspace()):  # source lines are indented, the error is not
+        elif not (frame and text[:1].isspace()):  # unlike the error, source lines are indented
             yield line, frame
             frame = ""
 
 
 def explanation(signature: Signature, line: str, match: re.Match[str]) -> Explanation:
+    """Return the explanation of a line that a signature matches."""
     return Explanation(
         name=signature.name, line=line.strip(), cause=fill(signature.cause, match), cure=fill(signature.cure, match)
     )
 
 
-def fill(words: str, match: re.Match[str]) -> str:
-    """The words with {1}, {2} replaced by what the pattern's groups found."""
+def fill(template: str, match: re.Match[str]) -> str:
+    """Return the template with {1} and {2} replaced by the groups of the match."""
     for number, text in enumerate(match.groups(), start=1):
-        words = words.replace(f"{{{number}}}", text or "")
-    return words
+        template = template.replace(f"{{{number}}}", text or "")
+    return template

@@ -1,4 +1,4 @@
-"""Brings a folder of a node here, file by file: hashed on both sides, resumable."""
+"""Fetching of a folder from a node, file by file, resumable and verified by hashes on both sides."""
 
 from __future__ import annotations
 
@@ -24,21 +24,29 @@ from orchestrator.model.printable import one_line
 from orchestrator.paths import STANDALONE
 
 HASH_SECONDS = 3600.0
-LARGEST = 1 << 60  # bytes of a file
+LARGEST = 1 << 60  # maximum size of a file in bytes
 SHA256 = re.compile(r"[0-9a-f]{64}")
 LONGEST_NAME = 255  # bytes, on most file systems
 IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
-PART = ".part"  # a file that is not whole yet; the next time goes on where it ends
+PART = ".part"  # suffix of an incomplete file, which the next fetch continues
 
 
 class Remote(Protocol):
-    """What collecting needs of the place where the files are."""
+    """The operations that fetching needs on the machine that has the files."""
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program there to its end. Raises ExecuteError."""
+        """Run a program there and wait until it ends.
+
+        Raises:
+            ExecuteError: if the machine cannot be reached or the time is over.
+        """
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """The file's bytes from `offset` on. Raises ExecuteError."""
+        """Yield the content of a file from `offset` on.
+
+        Raises:
+            ExecuteError: if the file cannot be read.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +54,10 @@ class Entry:
     """A file below the folder.
 
     Attributes:
-        path: from the folder on.
-        size: in bytes.
-        sha256: in hexadecimal digits.
-        problem: why it cannot be fetched, or ''.
+        path: The path relative to the folder.
+        size: The size in bytes.
+        sha256: The hash in hexadecimal digits.
+        problem: The reason why it cannot be fetched, or "".
     """
 
     path: str
@@ -60,7 +68,13 @@ class Entry:
 
 @dataclass(slots=True, kw_only=True)
 class FetchListener:
-    """Where progress goes: what is to come, and each chunk of it."""
+    """Callbacks for the progress of a fetch.
+
+    Attributes:
+        total: Called with the number of missing files and their size in bytes.
+        file: Called with the path of each file before it is fetched.
+        advance: Called with the number of bytes of each chunk.
+    """
 
     total: Callable[[int, int], None] = lambda files, size: None
     file: Callable[[str], None] = lambda path: None
@@ -69,13 +83,13 @@ class FetchListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The files of a folder that have been fetched.
+    """The fetched files of a folder.
 
     Attributes:
-        folder: where the files are.
-        files: the files that are complete there.
-        brought: the paths of those that had to be copied.
-        left_out: the files that cannot be fetched, each with its problem.
+        folder: The local folder.
+        files: The files that are complete in it.
+        brought: The paths of the files that had to be copied.
+        left_out: The files that cannot be fetched, each with its problem.
     """
 
     folder: Path
@@ -85,22 +99,31 @@ class Collected:
 
 
 def default_target(folder: Path, node: str | None) -> Path:
-    """The run's folder here. What is here already stays where it is, and is only hashed."""
+    """Return the local folder for the output of a run, or of one of its nodes."""
     return folder.absolute() / (f"output-{node}" if node else "output")
 
 
 def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...], listener: FetchListener) -> Collected:
-    """Bring the files of `folder` that match one of `only` (or all). Raises ExecuteError.
+    """Fetch the files of a folder that match one of the patterns, or all files without patterns.
 
-    A file that is here with the right hash is left alone. `only`: shell patterns for a path, or
-    for the folder that it begins with. The node may say and send what it likes: nothing is written
-    but plain files below `target`, none of them longer than announced.
+    A local file with the right hash is not fetched again. The node is not trusted: only plain files
+    below `target` are written, and no file becomes longer than announced.
+
+    Args:
+        remote: the machine that has the files.
+        folder: the folder there.
+        target: the local folder.
+        only: shell patterns for the path of a file, or for the first folder in it.
+        listener: the callbacks for the progress.
+
+    Raises:
+        ExecuteError: if a file cannot be listed, read or written, or there is not enough space.
     """
-    here = ConfinedFolder(target)
+    target_folder = ConfinedFolder(target)
     listed = [entry for entry in entries_of(remote, folder) if wanted(entry.path, only)]
     entries = [entry for entry in listed if not entry.problem]
     with telling(target):
-        missing = [entry for entry in entries if known(here, entry.path) != entry.sha256]
+        missing = [entry for entry in entries if known(target_folder, entry.path) != entry.sha256]
     check_room(target, missing)
     listener.total(len(missing), sum(entry.size for entry in missing))
     left_out = [entry for entry in listed if entry.problem]
@@ -108,7 +131,7 @@ def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...],
         listener.file(entry.path)
         with telling(target):
             source = f"{folder}/{entry.path}"
-            if problem := bring_unless_impossible(remote, source, here, entry=entry, listener=listener):
+            if problem := bring_unless_impossible(remote, source, target_folder, entry=entry, listener=listener):
                 left_out.append(replace(entry, problem=problem))
     paths = {entry.path for entry in left_out}
     return Collected(
@@ -120,31 +143,35 @@ def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...],
 
 
 def bring_unless_impossible(
-    remote: Remote, source: str, here: ConfinedFolder, *, entry: Entry, listener: FetchListener
+    remote: Remote, source: str, target_folder: ConfinedFolder, *, entry: Entry, listener: FetchListener
 ) -> str:
-    """Bring a file; return why the file system here cannot have its name, or ''."""
+    """Fetch a file; return why the local file system cannot store its name, or an empty string."""
     try:
-        bring(remote, source, here, entry=entry, listener=listener)
+        bring(remote, source, target_folder, entry=entry, listener=listener)
     except OSError as error:
         if error.errno not in IMPOSSIBLE_NAME:
             raise
         with suppress(OSError):
-            here.remove(part_of(entry.path))
+            target_folder.remove(part_of(entry.path))
         return f"this file system cannot have such a name: {error.strerror}"
     return ""
 
 
 def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
-    """Raises ExecuteError for a folder that cannot be listed, and a list that cannot be."""
+    """Return the files below a remote folder.
+
+    Raises:
+        ExecuteError: if the folder cannot be listed, or its list is invalid.
+    """
     text = (STANDALONE / "checksums.py").read_text(encoding="utf-8")
-    answer = remote.capture(("python3", "-I", "-S", "-c", text, folder), seconds=HASH_SECONDS)
-    if answer.code != 0:
+    result = remote.capture(("python3", "-I", "-S", "-c", text, folder), seconds=HASH_SECONDS)
+    if result.code != 0:
         raise ExecuteError(
-            f"{folder} could not be listed: {answer.err.strip()}.",
+            f"{folder} could not be listed: {result.err.strip()}.",
             hint="Is it still there, and may you read it? `orch runs` tells of the run.",
         )
     try:
-        entries = tuple(entry_of(line) for line in answer.out.split("\n") if line)
+        entries = tuple(entry_of(line) for line in result.out.split("\n") if line)
     except ProtocolError as error:
         raise ExecuteError(f"The list of {folder} cannot be read: {error}", hint=LOGIN_SCRIPT_HINT) from None
     if len({entry.path for entry in entries}) < len(entries):
@@ -153,7 +180,11 @@ def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
 
 
 def entry_of(line: str) -> Entry:
-    """Raises ProtocolError. Names that start with a dot are never listed by checksums.py."""
+    """Parse a line of a folder's list; checksums.py never lists names that start with a dot.
+
+    Raises:
+        ProtocolError: if the line, the path, the size or the hash is invalid.
+    """
     entry = values.parse(Entry, line, "a line of it")
     parts = entry.path.split("/")
     if any(part in ("", "..") or part.startswith(".") or "\0" in part for part in parts):
@@ -168,6 +199,7 @@ def entry_of(line: str) -> Entry:
 
 
 def writable(path: str) -> bool:
+    """Return whether a path can be encoded as UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -175,15 +207,20 @@ def writable(path: str) -> bool:
     return True
 
 
-def wanted(path: str, only: tuple[str, ...]) -> bool:
+def wanted(path: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether a path or its first folder matches one of the patterns, or there are no patterns."""
     first = PurePosixPath(path).parts[0]
-    return not only or any(fnmatchcase(path, pattern) or fnmatchcase(first, pattern) for pattern in only)
+    return not patterns or any(fnmatchcase(path, pattern) or fnmatchcase(first, pattern) for pattern in patterns)
 
 
 def check_room(target: Path, missing: list[Entry]) -> None:
-    """Raises ExecuteError before anything is brought for which there is no place."""
-    there = next(path for path in (target, *target.absolute().parents) if path.exists())
-    needed, free = sum(entry.size for entry in missing), shutil.disk_usage(there).free
+    """Raise an error if the target's disk has too little space for the missing files.
+
+    Raises:
+        ExecuteError: if there is not enough space.
+    """
+    existing = next(path for path in (target, *target.absolute().parents) if path.exists())
+    needed, free = sum(entry.size for entry in missing), shutil.disk_usage(existing).free
     if needed > free:
         raise ExecuteError(
             f"{target} has room for {free / 2**30:.1f} GiB, and {needed / 2**30:.1f} GiB are to come.",
@@ -193,7 +230,11 @@ def check_room(target: Path, missing: list[Entry]) -> None:
 
 @contextmanager
 def telling(target: Path) -> Iterator[None]:
-    """What this machine refuses, in words."""
+    """Convert errors of the local file system into an ExecuteError.
+
+    Raises:
+        ExecuteError: if a file below `target` cannot be written.
+    """
     try:
         yield
     except OSError as error:
@@ -203,52 +244,61 @@ def telling(target: Path) -> Iterator[None]:
         ) from None
 
 
-def bring(remote: Remote, source: str, here: ConfinedFolder, *, entry: Entry, listener: FetchListener) -> None:
-    """Go on with a part that is here; if the whole is wrong then, begin anew, once.
+def bring(remote: Remote, source: str, target_folder: ConfinedFolder, *, entry: Entry, listener: FetchListener) -> None:
+    """Fetch a file, continuing a local part; start again once if the result has the wrong hash.
 
-    Raises ExecuteError, OSError.
+    Raises:
+        ExecuteError: if the file changes while it is read, or cannot be read.
+        OSError: if the file cannot be written.
     """
-    part = part_of(entry.path)
-    if here.size(part) > entry.size:
-        here.remove(part)
+    part_path = part_of(entry.path)
+    if target_folder.size(part_path) > entry.size:
+        target_folder.remove(part_path)
     for _ in range(2):
-        append(here, part, remote, source, size=entry.size, listener=listener)
-        if here.sha256(part) == entry.sha256:
-            here.rename(part, PurePosixPath(entry.path).name)
+        append(target_folder, part_path, remote, source, size=entry.size, listener=listener)
+        if target_folder.sha256(part_path) == entry.sha256:
+            target_folder.rename(part_path, PurePosixPath(entry.path).name)
             return
-        here.remove(part)
+        target_folder.remove(part_path)
     raise ExecuteError(f"{source} changes while it is read.", hint="Fetch again when the run has written it.")
 
 
 def part_of(path: str) -> str:
-    """Where a file is until it is whole: a name that no list has."""
+    """Return the path of a file while it is incomplete; no list contains such a name."""
     folder, slash, name = path.rpartition("/")
     if len(os.fsencode(name)) > LONGEST_NAME - len(PART) - 1:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()
     return f"{folder}{slash}.{name}{PART}"
 
 
-def append(here: ConfinedFolder, part: str, remote: Remote, source: str, *, size: int, listener: FetchListener) -> None:
-    """What is missing of `size` bytes. Who sends more is cut off. Raises ExecuteError, OSError."""
-    have = here.size(part)
-    listener.advance(have)
-    here.add(part, b"", have)
-    for chunk in remote.chunks(source, have):
-        if have + len(chunk) > size:
-            here.remove(part)
+def append(
+    target_folder: ConfinedFolder, part_path: str, remote: Remote, source: str, *, size: int, listener: FetchListener
+) -> None:
+    """Append the missing bytes to an incomplete file, which must not grow beyond `size`.
+
+    Raises:
+        ExecuteError: if the remote sends more bytes than announced, or the file cannot be read.
+        OSError: if the file cannot be written.
+    """
+    present_bytes = target_folder.size(part_path)
+    listener.advance(present_bytes)
+    target_folder.add(part_path, b"", present_bytes)
+    for chunk in remote.chunks(source, present_bytes):
+        if present_bytes + len(chunk) > size:
+            target_folder.remove(part_path)
             raise ExecuteError(
                 f"{source} has more than the {size} bytes that were announced.",
                 hint="Fetch again when the run has written it.",
             )
-        here.add(part, chunk, have)
-        have += len(chunk)
+        target_folder.add(part_path, chunk, present_bytes)
+        present_bytes += len(chunk)
         listener.advance(len(chunk))
 
 
-def known(here: ConfinedFolder, path: str) -> str | None:
-    """The hash of a file here; None if it is not there."""
+def known(target_folder: ConfinedFolder, path: str) -> str | None:
+    """Return the hash of a local file, or None if it does not exist."""
     try:
-        return here.sha256(path)
+        return target_folder.sha256(path)
     except OSError as error:
         if error.errno in (errno.ENOENT, *IMPOSSIBLE_NAME):
             return None

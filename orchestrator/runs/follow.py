@@ -1,4 +1,4 @@
-"""The events of a run as they come, from its folder here, which its source keeps up to date."""
+"""The events of a run as they arrive in its local folder, which its source keeps up to date."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.state_files import supervises, supervisor_of
 
 POLL_SECONDS = 0.1
-ELSEWHERE_SECONDS = 2.0  # between looks at the lease of a supervisor that is not visible here
+ELSEWHERE_SECONDS = 2.0  # interval between checks of the lease of a supervisor on another host
 START_SECONDS = 15.0
-LAST_WORDS = 2000  # letters
+LAST_WORDS = 2000  # maximum number of characters of the supervisor's log in a message
 
 
 class Source(Protocol):
-    """Where a run lives: what follows it needs of that place."""
+    """The operations that following a run needs on the machine that runs it."""
 
     def refresh(self) -> None:
-        """Bring the run's folder here up to date."""
+        """Bring the local folder of the run up to date."""
 
     def lost(self, pid: int) -> bool:
-        """Whether the supervisor is gone."""
+        """Return whether the supervisor has ended or was killed."""
 
     def terminate(self, pid: int) -> None:
-        """Ask the supervisor to end the run: SIGINT, for at SIGTERM it makes room."""
+        """Ask the supervisor to end the run with SIGINT, since SIGTERM means preemption."""
 
     def said(self) -> str:
-        """The last words of a supervisor that did not start; or what kept it from writing any."""
+        """Return the last output of a supervisor that did not start, or why it could write none."""
 
 
 class LocalRun:
-    """A run of this machine: its folder is always up to date."""
+    """A run of this machine, whose folder is always up to date."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,13 +52,14 @@ class LocalRun:
         pass
 
     def said(self) -> str:
-        if words := last_text(self.folder / files.SUPERVISOR_LOG, LAST_WORDS).strip():
-            return words
-        refused = disk.write_error(self.folder)
-        return disk.describe_error(self.folder, refused) if refused else ""
+        """Return the end of the supervisor's log, or why it cannot be written."""
+        if log_text := last_text(self.folder / files.SUPERVISOR_LOG, LAST_WORDS).strip():
+            return log_text
+        write_error = disk.write_error(self.folder)
+        return disk.describe_error(self.folder, write_error) if write_error else ""
 
     def lost(self, pid: int) -> bool:
-        """Return whether the supervisor is gone; check one on another host every few seconds."""
+        """Return whether the supervisor has ended; check a supervisor on another host only every few seconds."""
         supervisor = supervisor_of(self.folder)
         if supervisor is None:
             return not supervises(pid, self.folder)
@@ -69,9 +70,9 @@ class LocalRun:
         return supervisor_state.state_of(self.folder, supervisor) == supervisor_state.KILLED
 
     def terminate(self, pid: int) -> None:
-        """Ask the supervisor to end the run; one on another host looks for the file STOP.
+        """Ask the supervisor to end the run; a supervisor on another host checks for the file STOP.
 
-        The descriptor is opened before the arguments are read: the number may be used again.
+        The descriptor is opened before the process is verified, because the pid may be reused in between.
         """
         if supervisor_state.may_run_elsewhere(self.folder) is not None:
             (self.folder / files.STOP).touch(0o600)
@@ -88,34 +89,45 @@ class LocalRun:
 
 
 def follow(folder: Path, source: Source, *, ranks: int) -> Iterator[Event]:
-    """Events of a run of so many ranks as they come, until its outcome is there or its supervisor
-    is gone."""
+    """Yield the events of a run as they arrive, until its outcome exists or its supervisor has ended.
+
+    Args:
+        folder: the local folder of the run.
+        source: keeps the folder up to date.
+        ranks: the number of ranks of the run, or 0 if it is unknown.
+    """
     offset = 0
     pid = await_start(folder, source)
     while True:
-        # In this order: what is written before the end is read before it is believed.
-        gone = pid is None or source.lost(pid)
+        # This order ensures that everything written before the end is read before the loop stops.
+        supervisor_ended = pid is None or source.lost(pid)
         source.refresh()
-        ended = gone or (folder / files.OUTCOME).exists()
-        while whole := whole_lines(folder / files.EVENTS, offset):
-            offset += sum(len(line) + 1 for line in whole)
-            yield from events_in(whole, ranks=ranks)
+        ended = supervisor_ended or (folder / files.OUTCOME).exists()
+        while new_lines := whole_lines(folder / files.EVENTS, offset):
+            offset += sum(len(line) + 1 for line in new_lines)
+            yield from events_in(new_lines, ranks=ranks)
         if ended:
             return
         time.sleep(POLL_SECONDS)
 
 
 def await_start(folder: Path, source: Source) -> int | None:
-    """Wait for the supervisor to report; -> its pid, None if the run has ended without telling it.
-    Raises ExecuteError if it does not."""
+    """Wait until the supervisor reports, and return its pid.
+
+    Returns:
+        The pid, or None if the run has ended without the supervisor reporting.
+
+    Raises:
+        ExecuteError: if the supervisor does not report within START_SECONDS.
+    """
     deadline = time.monotonic() + START_SECONDS
     while (supervisor := supervisor_of(folder)) is None:
         if (folder / files.OUTCOME).exists():
             return None
         if time.monotonic() > deadline:
-            words = source.said() or "it wrote nothing"
+            message = source.said() or "it wrote nothing"
             raise ExecuteError(
-                f"The supervisor of {folder.name} did not start: {words}",
+                f"The supervisor of {folder.name} did not start: {message}",
                 hint=f"`orch stop {folder.name}` ends what is left of it; then start it again.",
             )
         time.sleep(0.01)
@@ -124,7 +136,7 @@ def await_start(folder: Path, source: Source) -> int | None:
 
 
 def interrupt(folder: Path, source: Source) -> None:
-    """Ask the supervisor to end the run, and wait until its outcome is there."""
+    """Ask the supervisor to end the run, and wait until its outcome exists."""
     pid = await_start(folder, source)
     if pid is not None:
         source.terminate(pid)

@@ -1,4 +1,4 @@
-"""Lines of the ranks' logs."""
+"""Lines of the ranks' logs, and the ranks whose logs to show."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ class LogLine:
     rank: int
     node: str
     text: str
-    finished: bool = True  # otherwise: what a terminal shows of a line that has no end yet
+    finished: bool = True  # False for the visible state of a line that has no line break yet
 
 
 def asked_for(run: Run, rank: int | None) -> dict[int, str]:
-    """Rank -> node. Raises RequestError for a rank that the run does not have."""
-    nodes = {place.rank: place.node for place in run.record.layout}
+    """Return the node of the requested rank, or of all ranks, by rank.
+
+    Raises:
+        RequestError: if the run has no such rank.
+    """
+    nodes = {placement.rank: placement.node for placement in run.record.layout}
     if rank is not None and rank not in nodes:
         raise RequestError(f"Run {run.id} has ranks 0 to {max(nodes)}.", hint="Without --rank all are shown.")
     return nodes if rank is None else {rank: nodes[rank]}
