@@ -22,7 +22,7 @@ class Damaged:
     problem: str
 
     def describe(self) -> str:
-        """Return a message that says what is damaged and what to do."""
+        """Return a message that names the damaged file and the remedy."""
         return (
             f"{self.folder / PLAN} is damaged, the run is left out: {self.problem} "
             f"(`orch clean` moves its folder to {self.folder.parent / ASIDE})"

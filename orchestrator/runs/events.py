@@ -119,5 +119,5 @@ def whole_lines(path: Path, offset: int = 0) -> list[bytes]:
 
 
 def notes(events: Iterable[Event]) -> list[str]:
-    """Return a line for each rank that says which of its events could not be read."""
+    """Return a line for each rank with the number of its unreadable events and the reason."""
     return UnreadableEvents(event for event in events if isinstance(event, UnreadableEvent)).describe_all()

@@ -46,7 +46,7 @@ def explain(log_text: str) -> tuple[Explanation, ...]:
                 explanations.setdefault(signature.name, explanation(signature, line, match))
                 break
     order = [signature.name for signature in KNOWN_SIGNATURES]
-    return tuple(sorted(explanations.values(), key=lambda found_explanation: order.index(found_explanation.name)))
+    return tuple(sorted(explanations.values(), key=lambda entry: order.index(entry.name)))
 
 
 def lines_with_frames(log_text: str) -> Iterator[tuple[str, str]]:

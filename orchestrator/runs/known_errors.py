@@ -1,4 +1,4 @@
-"""Words that a failed run leaves in its logs, with what caused them, and the cure."""
+"""Signatures of known errors in the logs of failed runs, each with its cause and a cure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A pattern (searched in one line) with its meaning. `{1}` in the texts is its first group.
+    """A pattern that identifies an error, with its cause and a cure.
 
     Attributes:
-        place: Searched in the line and in the innermost frame of its traceback; an error that the
-            script itself causes has another place, and gets no explanation.
+        name: The name of the error.
+        pattern: A regular expression that is searched in a single line.
+        cause: The cause of the error; `{1}` is replaced by the first group of the pattern.
+        cure: What the user can do about it, with the same replacements.
+        place: A regular expression that the line or the file of the innermost frame of its traceback
+            must match, so that an error of the script itself gets no explanation.
     """
 
     name: str
@@ -26,15 +30,15 @@ ONE_STACK = (
     "nodes, and by `orch image build` for containers and pods."
 )
 
-# What connects ranks: torch.distributed's store, gloo, MPI's hydra, oneCCL, ssh.
+# Names of the software that connects ranks: torch.distributed's store, gloo, MPI's hydra, oneCCL, ssh.
 RENDEZVOUS = (
     r"torch[/.]distributed|DistNetworkError|c10d|socket has failed|gloo|oneccl_bindings|CCL_"
     r"|hydra|HYD|hydt|mpiexec|mpirun|PMI|^ssh: "
 )
 
-# The order is that of the answers: what causes the others comes first.
+# Explanations are shown in this order: errors that cause other errors come first.
 KNOWN_SIGNATURES = (
-    # Versions that do not fit.
+    # Incompatible versions.
     Signature(
         name="ipex for another torch",
         pattern=r"Intel® Extension for PyTorch\* needs to work with PyTorch ([\d.]+)\.\*, "
@@ -327,7 +331,7 @@ KNOWN_SIGNATURES = (
         cure="`orch sync INVENTORY --data FOLDER` brings files to all nodes; give the script their "
         "absolute path there.",
     ),
-    # What follows from a failure elsewhere: said last.
+    # Consequences of a failure elsewhere, which are shown last.
     Signature(
         name="the other rank went away",
         pattern=r"DistNetworkError: Failed to recv, got 0 bytes"

@@ -1,4 +1,4 @@
-"""What a run's ranks have measured and told, as values: RUNS/<id>/ranks/*.metrics.jsonl, events."""
+"""The measurements of a run's ranks, read from RUNS/<id>/ranks/*.metrics.jsonl and the events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.runs.store import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A line of orch_node/rank/metrics.py, which says what the figures are. Seconds, bytes."""
+    """A line written by orch_node/rank/metrics.py, which documents the fields; times in seconds, sizes in bytes."""
 
     time: float
     seconds: float
@@ -34,7 +34,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """One or several whole steps, that ended at `time` and took `seconds`."""
+    """A period of one or more whole steps.
+
+    Attributes:
+        time: The end of the period.
+        seconds: Its duration.
+        steps_per_second: The mean rate of steps.
+        samples_per_second: The mean rate of samples, or None if it is not reported.
+    """
 
     time: float
     seconds: float
@@ -44,7 +51,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMeasures:
-    """One rank: where it ran, and its samples in the order of time."""
+    """The measurements of one rank, with its node and its samples in the order of time."""
 
     rank: int
     node: str
@@ -53,53 +60,65 @@ class RankMeasures:
 
     @property
     def steps(self) -> int:
+        """Return the number of steps."""
         return sum(sample.steps for sample in self.samples)
 
     @property
     def step_seconds(self) -> float | None:
-        """Mean over all steps that were timed."""
+        """Return the mean duration of all steps that were timed."""
         return weighted((s.step_seconds, s.steps) for s in self.samples)
 
     @property
     def longest_step(self) -> float | None:
+        """Return the duration of the longest step in seconds."""
         return max((s.step_seconds_max for s in self.samples if s.step_seconds_max), default=None)
 
     @property
     def work_seconds(self) -> float | None:
-        """Mean part of a step outside backward(): what this rank alone is slow or quick at."""
+        """Return the mean part of a step outside backward(), which depends on this rank alone."""
         return weighted((s.work_seconds, s.steps) for s in self.samples)
 
     @property
     def samples_per_second(self) -> float | None:
-        """From its first step to its last; None if the script does not tell."""
-        return weighted((one.samples_per_second, one.seconds) for one in self.stretches())
+        """Return the mean rate from the first to the last step, or None if the script does not report it."""
+        return weighted((stretch.samples_per_second, stretch.seconds) for stretch in self.stretches())
 
     @property
     def steps_per_second(self) -> float | None:
-        return weighted((one.steps_per_second, one.seconds) for one in self.stretches())
+        """Return the mean rate of steps from the first to the last step."""
+        return weighted((stretch.steps_per_second, stretch.seconds) for stretch in self.stretches())
 
     def stretches(self) -> list[Stretch]:
-        """The time that it trained in, in parts of whole steps."""
+        """Return the periods of whole steps in which the rank trained."""
         return list(stretches(self.samples))
 
     @property
     def peak_rss(self) -> float:
+        """Return the largest resident memory in bytes."""
         return max((sample.rss_bytes for sample in self.samples), default=0.0)
 
     @property
     def cores_used(self) -> float | None:
-        """CPU seconds for each second."""
+        """Return the CPU seconds used per second."""
         seconds = sum(sample.seconds for sample in self.samples)
         return sum(sample.cpu_seconds for sample in self.samples) / seconds if seconds else None
 
     @property
     def last_loss(self) -> float | None:
+        """Return the last reported loss."""
         return next((s.loss for s in reversed(self.samples) if s.loss is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """A run as it was measured. `loss`: (step, mean over the ranks) as the script reported it."""
+    """The measurements of a run.
+
+    Attributes:
+        began: The time of the first event, or of the creation of the run if there are no events.
+        ranks: The measurements of each rank.
+        loss: The loss as the script reported it, as (step, mean over the ranks).
+        events: The readable events.
+    """
 
     began: float
     ranks: tuple[RankMeasures, ...]
@@ -108,50 +127,54 @@ class Measures:
 
 
 def stretches(samples: Iterable[Sample]) -> Iterator[Stretch]:
-    """A step may take longer than a sample: those without a step belong to the next that has one.
+    """Yield the periods of whole steps in the samples.
 
-    The steps' own time counts where the samples say the same, up to the size of one: it is exact.
+    A step may take longer than a sample, so samples without a step are added to the next sample with a
+    step. The timed duration of the steps is exact, and replaces the duration of the samples if the two
+    differ by no more than the duration of a sample.
     """
-    before: float | None = None  # seconds without a step; None: there was none yet
-    for one in samples:
-        if not one.steps:
-            before = before if before is None else before + one.seconds
+    seconds_without_step: float | None = None  # None before the first step
+    for sample in samples:
+        if not sample.steps:
+            seconds_without_step = (
+                seconds_without_step if seconds_without_step is None else seconds_without_step + sample.seconds
+            )
             continue
-        seconds = one.seconds + (before or 0.0)
-        timed = (one.step_seconds or 0.0) * one.steps
-        if timed > 0 and abs(timed - seconds) <= one.seconds:
+        seconds = sample.seconds + (seconds_without_step or 0.0)
+        timed = (sample.step_seconds or 0.0) * sample.steps
+        if timed > 0 and abs(timed - seconds) <= sample.seconds:
             seconds = timed
-        rate = one.samples_per_second
+        rate = sample.samples_per_second
         yield Stretch(
-            time=one.time,
+            time=sample.time,
             seconds=seconds,
-            steps_per_second=one.steps / seconds,
-            samples_per_second=None if rate is None else rate * one.seconds / seconds,
+            steps_per_second=sample.steps / seconds,
+            samples_per_second=None if rate is None else rate * sample.seconds / seconds,
         )
-        before = 0.0
+        seconds_without_step = 0.0
 
 
-def weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
-    """The mean of the values that there are, by their weights."""
-    known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
+def weighted(values_and_weights: Iterable[tuple[float | None, float]]) -> float | None:
+    """Return the weighted mean of the values that are not None, or None if there are none."""
+    weighted_values = [(value, weight) for value, weight in values_and_weights if value is not None and weight > 0]
+    total = sum(weight for _, weight in weighted_values)
+    return sum(value * weight for value, weight in weighted_values) / total if total else None
 
 
 def measures(run: Run) -> Measures:
-    """All that was measured; ranks that left nothing have no samples."""
+    """Return the measurements of a run; ranks that wrote nothing have no samples."""
     events = tuple(event for event in run.events() if not isinstance(event, UnreadableEvent))
     times = [event.time for event in events if event.time]
     return Measures(
         began=min(times, default=run.record.created),
         ranks=tuple(
             RankMeasures(
-                rank=place.rank,
-                node=place.node,
-                threads=place.threads,
-                samples=tuple(samples(run.folder / f"ranks/rank-{place.rank}.metrics.jsonl")),
+                rank=placement.rank,
+                node=placement.node,
+                threads=placement.threads,
+                samples=tuple(samples(run.folder / f"ranks/rank-{placement.rank}.metrics.jsonl")),
             )
-            for place in run.record.layout
+            for placement in run.record.layout
         ),
         loss=tuple(losses(events)),
         events=events,
@@ -159,10 +182,10 @@ def measures(run: Run) -> Measures:
 
 
 def samples(path: Path) -> Iterator[Sample]:
-    """What can be read of it: the last line may be torn, of a rank that was killed."""
+    """Yield the readable samples of a file; the last line may be incomplete if the rank was killed."""
     try:
         lines = path.read_bytes().split(b"\n")
-    except OSError:  # of a rank that never measured, or of somebody else
+    except OSError:  # The rank has measured nothing, or the file belongs to another user.
         return
     for line in lines:
         try:
@@ -174,15 +197,18 @@ def samples(path: Path) -> Iterator[Sample]:
 
 
 def losses(events: Iterable[Event]) -> Iterator[tuple[float, float]]:
-    """Rank 0 speaks for all. A run that was restarted tells some steps twice: the later counts."""
-    found: dict[float, float] = {}
+    """Yield the losses by step, as rank 0 reported them for all ranks.
+
+    A restarted run reports some steps twice; the later loss replaces the earlier one.
+    """
+    losses_by_step: dict[float, float] = {}
     for event in events:
         if isinstance(event, Progress) and event.rank == 0 and is_number(event.loss):
-            step = len(found) if event.step is None else event.step
-            found[float(step)] = float(event.loss or 0.0)
-    yield from sorted(found.items())
+            step = len(losses_by_step) if event.step is None else event.step
+            losses_by_step[float(step)] = float(event.loss or 0.0)
+    yield from sorted(losses_by_step.items())
 
 
 def is_number(loss: float | None) -> TypeGuard[float]:
-    """What can be drawn: a training that diverges ends in NaN."""
+    """Return whether a loss can be drawn; a training that diverges ends in NaN."""
     return loss is not None and math.isfinite(loss)

@@ -1,4 +1,4 @@
-"""A recorded run -> what there is to tell about it."""
+"""The outcome of a recorded run, with everything that reports show about it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,21 @@ from orchestrator.runs.volumes import advise_on_volume
 
 LOG_CHARACTERS = 200_000
 EXIT_CODES = {outcomes.DONE: 0, outcomes.STOPPED: 130, outcomes.PREEMPTED: outcomes.EX_TEMPFAIL}
-WELL = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")  # nothing is to be explained
+WELL = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")  # states without an error to explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The first rank that failed. `text` ends with its traceback or last words."""
+    """The first rank that failed.
+
+    Attributes:
+        rank: The number of the rank.
+        node: The node that it ran on.
+        code: Its exit code, or None.
+        signal: The signal that ended it, or None.
+        text: The end of its log, with the traceback or the last output.
+        oom: The evidence that memory ran out, or None.
+    """
 
     rank: int
     node: str
@@ -38,15 +47,36 @@ class Failure:
     oom: str | None
 
     def describe(self) -> str:
+        """Return how the rank failed."""
         return how_it_failed(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended. `ranks` and `ran_on` (nodes): of its last attempt, which may have gone on
-    with fewer than were planned. Seconds; `result` holds the figures that the script reported;
-    `accounting`: what a batch system recorded of the job, None for other targets and without it;
-    `notes`: what could not be read."""
+    """The outcome of a run.
+
+    Attributes:
+        run_id: The id of the run.
+        folder: The local folder of the run.
+        state: The state of the run.
+        recipe: The recipe or script.
+        ranks: The number of ranks of the last attempt, which may be lower than planned.
+        planned_ranks: The number of planned ranks.
+        ran_on: The number of nodes of the last attempt.
+        backend: The backend of torch.distributed.
+        precision: The precision that was used.
+        seconds: The duration of the run, or None if it has not ended.
+        failure: The first rank that failed, or None.
+        problem: The reason why the run ended early, or None.
+        explanations: The known errors in the logs of a failed run.
+        result: The figures that the script reported, or None.
+        accounting: The batch system's record of the job, or None if there is none.
+        decisions: The decisions of the plan.
+        nodes: The result of ending the run's processes, by node.
+        attempts: The number of attempts.
+        timeline: The events of the run as text.
+        notes: Messages about data that could not be read.
+    """
 
     run_id: str
     folder: Path
@@ -71,10 +101,12 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
+        """Return the exit code of a command that reports this outcome."""
         return EXIT_CODES.get(self.state, 1)
 
 
 def outcome_of(run: Run) -> Outcome:
+    """Return the outcome of a run, read from its folder."""
     ended = run.outcome
     failure = failure_of(ended.first_failure, run) if ended else None
     events = run.events()
@@ -105,7 +137,7 @@ def outcome_of(run: Run) -> Outcome:
 
 
 def explanations_of(run: Run, failure: Failure | None) -> tuple[Explanation, ...]:
-    """Return the known errors in the logs of a run that failed, and in the reason of its end."""
+    """Return the known errors in the logs of a failed run and in the reason of its end."""
     record, errors = run.record, explain(words(run, failure))
     return tuple(advise_on_volume(error, record.location, record.run_dir) for error in errors)
 
@@ -117,14 +149,16 @@ def precision_of(run: Run) -> str:
 
 
 def chosen_precision(events: Sequence[Event]) -> str:
-    """Return the precision that the ranks chose last; empty if the plan had chosen it."""
+    """Return the precision that the ranks chose last, or an empty string if the plan chose it."""
     choices = (e.value for e in events if isinstance(e, Decided) and e.topic == "precision")
     return next(iter(list(choices)[-1:]), "")
 
 
 def of_last_attempt(events: Sequence[Event], planned: int) -> tuple[int, int] | None:
-    """(ranks, nodes) of the last attempt that tells of itself what can be: of the ranks that have
-    joined, where their launcher has started them again with whatever nodes were left."""
+    """Return the numbers of ranks and nodes of the last attempt, or None if they are unknown.
+
+    If the launcher has restarted the ranks on the remaining nodes, only ranks that have joined are counted.
+    """
     joined: dict[int, str | None] = {}
     restart, launched = 0, None
     for event in events:
@@ -140,8 +174,11 @@ def of_last_attempt(events: Sequence[Event], planned: int) -> tuple[int, int] | 
 
 
 def untrained_notes(state: str, events: Sequence[Event]) -> list[str]:
-    """Return a note for a run that is done although no rank trained: scripts that find no GPU often
-    end well at once. A script that reports progress or a result has done what it should."""
+    """Return a note for a run that is done although no rank trained.
+
+    Scripts that find no GPU often exit at once without an error. A script that reports progress
+    or a result is assumed to have done its work.
+    """
     ended: list[ScriptEnded] = []
     for event in events:
         if isinstance(event, (Progress, Result)):
@@ -156,26 +193,27 @@ def untrained_notes(state: str, events: Sequence[Event]) -> list[str]:
 
 
 def words(run: Run, failure: Failure | None) -> str:
-    """What the launcher and the failing rank (or every rank) have said."""
+    """Return the output of the launcher and of the failing rank, or of every rank if none failed."""
     ranks = "*" if failure is None else str(failure.rank)
     logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
     texts = [last_text(path, LOG_CHARACTERS) for path in logs]
-    told = [failure.describe(), failure.text] if failure else []
+    messages = [failure.describe(), failure.text] if failure else []
     if run.outcome and run.outcome.problem:
-        told.append(run.outcome.problem)
-    return "\n".join([*told, *texts])
+        messages.append(run.outcome.problem)
+    return "\n".join([*messages, *texts])
 
 
-def failure_of(told: outcomes.Failure | None, run: Run) -> Failure | None:
-    if told is None:
+def failure_of(failure: outcomes.Failure | None, run: Run) -> Failure | None:
+    """Return the recorded failure with the end of the rank's output, or None."""
+    if failure is None:
         return None
     layout = run.record.layout
-    known = 0 <= told.rank < len(layout)
+    in_layout = 0 <= failure.rank < len(layout)
     return Failure(
-        rank=told.rank,
-        node=told.node or (layout[told.rank].node if known else "an unknown node"),
-        code=told.code,
-        signal=told.signal,
-        text=told.text,
-        oom=told.oom,
+        rank=failure.rank,
+        node=failure.node or (layout[failure.rank].node if in_layout else "an unknown node"),
+        code=failure.code,
+        signal=failure.signal,
+        text=failure.text,
+        oom=failure.oom,
     )

@@ -1,4 +1,4 @@
-"""Where a run comes from: versions of its scripts and packages, seeds, its exact command."""
+"""The provenance of a run: the versions of its scripts and packages, its seeds and its command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ WHERE = "plan.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Git:
-    """The checkout that a script lies in; `changed` since the commit, in the script's folder."""
+    """The state of the git checkout that contains a script.
+
+    Attributes:
+        commit: The hash of the current commit.
+        dirty: Whether files in the script's folder have changed since the commit.
+        changed: The changed files, at most LISTED of them.
+    """
 
     commit: str
     dirty: bool
@@ -29,6 +35,8 @@ class Git:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
+    """A script with its hash and the state of its git checkout."""
+
     path: str
     sha256: str
     git: Git | None = None
@@ -36,10 +44,19 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What plan.json holds besides the record, for whoever asks later what it was that ran.
+    """The data in plan.json besides the record, which documents what was run.
 
-    `script`: the plan as a shell script. All empty where an earlier version recorded less, or
-    another controller has started the run.
+    All fields are empty if another controller has started the run.
+
+    Attributes:
+        script: The plan as a shell script.
+        stack: The name of the stack.
+        fingerprints: The nodes with each set of packages, by its fingerprint.
+        settings: The settings of the recipe.
+        script_args: The arguments of the script.
+        seeds: The settings and arguments that are seeds.
+        scripts: The training script.
+        command: The command that was started, or None if it is unknown.
     """
 
     script: str = ""
@@ -54,11 +71,14 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCommand:
+    """A command as stored in plan.json."""
+
     argv: tuple[str, ...]
     env: dict[str, str]
 
 
 def provenance(plan: Plan) -> Provenance:
+    """Return the provenance of a run that is about to start."""
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     return Provenance(
         script=plan.describe(),
@@ -68,69 +88,79 @@ def provenance(plan: Plan) -> Provenance:
         script_args=plan.origin.script_args,
         seeds=seeds(plan),
         scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
-        command=start.command if start else Command(argv=()),  # else the manifest has it
+        command=start.command if start else Command(argv=()),  # otherwise the manifest contains it
     )
 
 
 def render(origin: Provenance) -> dict[str, Any]:
-    """As JSON has it."""
-    found: dict[str, Any] = values.record(origin)
+    """Return the provenance as stored in JSON."""
+    record: dict[str, Any] = values.record(origin)
     if origin.command is not None:
-        found["command"]["env"] = dict(origin.command.env)
-    return found
+        record["command"]["env"] = dict(origin.command.env)
+    return record
 
 
 def parse(value: object) -> Provenance:
-    """What `render` made, now or in an earlier version. Raises ProtocolError."""
-    known = values.check_object(value, WHERE)
-    names = [one.name for one in fields(Provenance) if one.name != "command"]
-    found = values.read(Provenance, {name: known[name] for name in names if known.get(name) is not None}, WHERE)
-    return replace(found, command=recorded_command(known.get("command")))
+    """Return the provenance stored by `render`; missing fields get their defaults.
+
+    Raises:
+        ProtocolError: if the value is invalid.
+    """
+    stored = values.check_object(value, WHERE)
+    names = [spec.name for spec in fields(Provenance) if spec.name != "command"]
+    origin = values.read(Provenance, {name: stored[name] for name in names if stored.get(name) is not None}, WHERE)
+    return replace(origin, command=recorded_command(stored.get("command")))
 
 
 def recorded_command(value: Any) -> Command | None:
-    """Raises ProtocolError."""
+    """Return the command stored in plan.json, or None if there is none.
+
+    Raises:
+        ProtocolError: if the value is invalid.
+    """
     if value is None:
         return None
-    found = values.read(RecordedCommand, value, f"{WHERE}: command")
-    return Command(argv=found.argv, env=tuple(found.env.items()))
+    recorded = values.read(RecordedCommand, value, f"{WHERE}: command")
+    return Command(argv=recorded.argv, env=tuple(recorded.env.items()))
 
 
 def seeds(plan: Plan) -> dict[str, Any]:
-    """Settings and arguments that are named seed; what torch really had is in the first_step
-    events."""
-    found = {name: value for name, value in plan.origin.settings.items() if "seed" in name}
-    words = iter(plan.origin.script_args)
-    for word in words:
-        name, equals, value = word.lstrip("-").partition("=")
-        if word.startswith("--") and "seed" in name:
-            found[name] = value if equals else next(words, "")
-    return found
+    """Return the settings and arguments whose names contain `seed`.
+
+    The seeds that torch used are in the first_step events.
+    """
+    named_seeds = {name: value for name, value in plan.origin.settings.items() if "seed" in name}
+    arguments = iter(plan.origin.script_args)
+    for argument in arguments:
+        name, equals, value = argument.lstrip("-").partition("=")
+        if argument.startswith("--") and "seed" in name:
+            named_seeds[name] = value if equals else next(arguments, "")
+    return named_seeds
 
 
 def script_of(path: Path) -> Script:
-    """The script's own hash, and the state of the git checkout that it lies in."""
+    """Return the script's hash and the state of the git checkout that contains it."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Script(path=str(path), sha256=digest, git=git_state(path))
 
 
 def git_state(script: Path) -> Git | None:
-    """Commit, and what has changed since in the script's folder; None outside of git."""
+    """Return the commit and the changes since then in the script's folder, or None outside a checkout."""
     commit = git(script.parent, "rev-parse", "HEAD")
     status = git(script.parent, "status", "--porcelain", "-z", "--no-renames", "--", ".")
     if commit is None or status is None:
         return None
     changed = [line[3:] for line in status.split("\0") if line and not line.startswith("??")]
     if git(script.parent, "ls-files", "--error-unmatch", "--", script.name) is None:
-        changed.append(script.name)  # other files that git does not know are none of the run's
+        changed.append(script.name)  # other untracked files do not belong to the run
     return Git(commit=commit.strip(), dirty=bool(changed), changed=tuple(changed[:LISTED]))
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What git says, or None: no git, no checkout, or one that is not ours to read."""
+    """Return the output of a git command, or None if git, a checkout or the permission to read it is missing."""
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None

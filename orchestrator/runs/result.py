@@ -1,4 +1,4 @@
-"""The figures that a script has reported at its end, as far as reports know them."""
+"""The figures that a script has reported at its end."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import Any
 
 from orch_node.protocol.events import Result
 
-LONGEST_UNIT = 20  # letters
+LONGEST_UNIT = 20  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """`before` and `after` the training: name -> value, as the recipe's own metrics name them;
-    `units`: name -> unit, as far as the script has told."""
+    """The scores and the speed that a script has reported.
+
+    Attributes:
+        before: The scores before the training, by the name of the metric.
+        after: The scores after the training, by the name of the metric.
+        train_samples_per_second: The speed of the training, or None.
+        train_seconds: The duration of the training, or None.
+        units: The units of the scores, by the name of the metric, if the script has reported them.
+    """
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -24,27 +31,29 @@ class Scores:
 
 
 def scores(result: Result | None) -> Scores:
-    told = result.figures if result else {}
+    """Return the scores in a result; without a result all of them are empty."""
+    figures = result.figures if result else {}
     return Scores(
-        before=numbers(told.get("before")),
-        after=numbers(told.get("after")),
-        train_samples_per_second=number(told.get("train_samples_per_second")),
-        train_seconds=number(told.get("train_seconds")),
-        units=texts(told.get("units")),
+        before=numbers(figures.get("before")),
+        after=numbers(figures.get("after")),
+        train_samples_per_second=number(figures.get("train_samples_per_second")),
+        train_seconds=number(figures.get("train_seconds")),
+        units=texts(figures.get("units")),
     )
 
 
 def numbers(value: Any) -> dict[str, float]:
-    """What is no number in it is none of its figures."""
-    told = value.items() if isinstance(value, Mapping) else ()
-    return {name: one for name, found in told if (one := number(found)) is not None}
+    """Return the items of a mapping whose values are numbers."""
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {name: figure for name, item in items if (figure := number(item)) is not None}
 
 
 def texts(value: Any) -> dict[str, str]:
-    told = value.items() if isinstance(value, Mapping) else ()
-    return {name: one for name, one in told if isinstance(one, str) and len(one) <= LONGEST_UNIT}
+    """Return the items of a mapping whose values are strings of at most LONGEST_UNIT characters."""
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {name: unit for name, unit in items if isinstance(unit, str) and len(unit) <= LONGEST_UNIT}
 
 
 def number(value: Any) -> float | None:
-    """NaN is a figure, too: it says that the training has failed."""
+    """Return the value if it is a number, otherwise None; NaN is kept because it shows a failed training."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""A request that carries on an unfinished run of its own."""
+"""Decisions whether a request resumes an unfinished run or finds its run done."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from orchestrator.runs.outcome import precision_of
 
 
 def plan_or_resume(request: TrainRequest, decide: Callable[[Resume | None], Plan]) -> Plan:
-    """The plan of a new run, or of one that goes on where an earlier one of the same key ended."""
+    """Return the plan of a new run, or of one that resumes an unfinished run with the same key."""
     first = decide(None)
     resume = resumed(request, first.run.key)
     return decide(resume) if resume else first
 
 
 def done(request: TrainRequest, key: str) -> str:
-    """Return the id of the run of this key that is done; empty if all is to begin anew.
+    """Return the id of the run with this key if it is done, or an empty string.
 
-    The key does not contain the precision: a run in another one than requested does not count.
+    The key does not contain the precision, so a run in another precision than the requested one does
+    not count. With `fresh`, no run counts.
     """
     run = None if request.fresh else store.done(Path(request.runs_dir).absolute(), key)
     return run.id if run and request.precision in (AUTO, precision_of(run)) else ""
 
 
 def resumed(request: TrainRequest, key: str) -> Resume | None:
-    """The unfinished run of this key; none where all is to begin anew."""
+    """Return the unfinished run with this key, or None if there is none or `fresh` is requested."""
     return None if request.fresh else store.unfinished(Path(request.runs_dir).absolute(), key)

@@ -1,4 +1,4 @@
-"""Runs as `orch runs` lists them."""
+"""Rows of the list that `orch runs` prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RunRow:
     """A run in a list.
 
     Attributes:
-        folder: Where its files are, here or on its nodes.
+        folder: The folder of its files, on this machine or on its nodes.
         local: Whether it runs on this machine alone.
     """
 
@@ -43,7 +43,7 @@ def row_of(
     precision: str = "",
     local: bool = False,
 ) -> RunRow:
-    """Return the row of a run; `precision` is what its ranks chose, if that is known."""
+    """Return the row of a run; `precision` is the one that its ranks chose, if it is known."""
     return RunRow(
         id=record.run_id,
         state=state,
@@ -61,6 +61,7 @@ def row_of(
 
 
 def progress_words(progress: Progress | Standing | None) -> str:
+    """Return the phase and the step of a run, or an empty string without progress."""
     if progress is None or progress.step is None:
         return ""
     phase = f"{progress.phase} " if progress.phase else ""

@@ -1,5 +1,7 @@
-"""The stack traces that orch asks ranks for, in their logs: for whoever reads a log, not for a
-screen on which a run is watched."""
+"""Filter the stack traces that orch requests from ranks out of their logs.
+
+They are useful in a log, but not on a screen that shows a running training.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from collections.abc import Iterable, Iterator
 
 from orchestrator.runs.logs import LogLine
 
-# As CPython's faulthandler writes them (Python/traceback.c).
+# The format of CPython's faulthandler (Python/traceback.c).
 BEGINS = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 GOES_ON = re.compile(r'  File ".*", line (?:\d+|\?\?\?) in |  <|  \.\.\.|$')
 
 
 def without(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """The lines of ranks, in any order, but for their stack traces."""
+    """Yield the lines of ranks, in any order, without their stack traces."""
     inside: set[int] = set()
     for line in lines:
         if not line.finished:

@@ -1,4 +1,4 @@
-"""The small files in which a run says how it stands: what cannot be read counts as not there."""
+"""The small files that hold a run's state; a file that cannot be read is treated as missing."""
 
 from __future__ import annotations
 
@@ -19,49 +19,53 @@ PLAN = files.PLAN
 
 
 def outcome_in(folder: Path) -> Outcome | None:
-    """None where there is none, or none that can be read."""
+    """Return the outcome in a run's folder, or None if there is none that can be read."""
     return read_outcome(folder)[0]
 
 
 def read_outcome(folder: Path) -> tuple[Outcome | None, str]:
-    """A run whose outcome.json is damaged has ended; how, nobody knows any more."""
+    """Return the outcome in a run's folder, and a message if it is damaged.
+
+    A run whose outcome.json is damaged has ended in an unknown way.
+    """
     path = folder / files.OUTCOME
     try:
-        found = outcomes.parse(path.read_bytes())
+        outcome = outcomes.parse(path.read_bytes())
     except FileNotFoundError:
         return None, ""
     except (OSError, ProtocolError) as error:
         return None, f"{path} is damaged, and left out: {error}"
-    return found, ""
+    return outcome, ""
 
 
 def supervisor_of(folder: Path) -> SupervisorProcess | None:
-    """None where there is no supervisor.json, or none that can be read."""
+    """Return the supervisor recorded in a run's folder, or None if there is none that can be read."""
     try:
-        found = outcomes.parse_supervisor((folder / files.SUPERVISOR).read_bytes())
+        supervisor = outcomes.parse_supervisor((folder / files.SUPERVISOR).read_bytes())
     except (OSError, ProtocolError):
         return None
-    return found if found.pid > 1 else None
+    return supervisor if supervisor.pid > 1 else None
 
 
 def supervises(pid: int, folder: Path) -> bool:
-    """Whether the process is this run's supervisor: pids are used again."""
+    """Return whether the process is this run's supervisor, since pids are reused."""
     try:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    named = [os.path.basename(run) for word, run in pairwise(argv) if word == b"supervise"]
-    return os.fsencode(folder.name) in named
+    supervised_runs = [os.path.basename(run) for argument, run in pairwise(argv) if argument == b"supervise"]
+    return os.fsencode(folder.name) in supervised_runs
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """None if it is not there, or holds no object."""
+    """Return the JSON object in a file, or None if the file is missing or holds no object."""
     try:
-        found = values.loads(path.read_bytes(), path.name)
+        value = values.loads(path.read_bytes(), path.name)
     except (OSError, ProtocolError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def write_json(path: Path, value: object) -> None:
+    """Write a value to a file as JSON, replacing the file as a whole."""
     write_whole(path, json.dumps(value, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Run directories: RUNS/<id>/ with plan.json, the run's files, its logs and its outcome."""
+"""Folders of runs: RUNS/<id>/ with plan.json, the files of the run, its logs and its outcome."""
 
 from __future__ import annotations
 
@@ -26,14 +26,23 @@ from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
 
-GONE = "gone"  # a file in the folder of a run on another node: its supervisor is no more
+GONE = "gone"  # file in the local folder of a remote run whose supervisor has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A recorded run. `state`: planned, running, done, failed, refused, preempted,
-    stopped, killed, or unknown: its supervisor is on a host that cannot be seen from here.
-    `problems`: files of it that cannot be read and count as not there, in words."""
+    """A recorded run.
+
+    Attributes:
+        id: The id of the run.
+        folder: The local folder of the run.
+        record: The record of the run.
+        origin: The provenance of the run.
+        outcome: The recorded outcome, or None.
+        state: planned, running, done, failed, refused, preempted, stopped, killed, or unknown if its
+            supervisor is on a host that cannot be checked from this machine.
+        problems: Messages about files that cannot be read and are treated as missing.
+    """
 
     id: str
     folder: Path
@@ -44,43 +53,55 @@ class Run:
     problems: tuple[str, ...] = ()
 
     def events(self) -> list[Event]:
-        """Those that are there whole, and what stands for those that cannot be read."""
+        """Return the complete events; events that cannot be read are replaced by UnreadableEvent."""
         return stored(self.folder / files.EVENTS, ranks=len(self.record.layout))
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(place.node for place in self.record.layout))
+        """Return the nodes of the run in the order of its ranks."""
+        return tuple(dict.fromkeys(placement.node for placement in self.record.layout))
 
     def progress(self) -> Progress | None:
-        """The newest progress that a rank has reported."""
+        """Return the newest progress that a rank has reported, or None."""
         return newest_event(self.folder / files.EVENTS, Progress, ranks=len(self.record.layout))
 
     def result(self) -> Result | None:
-        """The figures that the script reported at its end."""
+        """Return the figures that the script reported at its end, or None."""
         return newest_event(self.folder / files.EVENTS, Result, ranks=len(self.record.layout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """All runs below a folder, oldest first, and those that cannot be read."""
+    """The runs below a folder, oldest first, and the runs that cannot be read."""
 
     runs: tuple[Run, ...]
     damaged: tuple[Damaged, ...]
 
     def warnings(self) -> Iterator[str]:
-        for one in self.damaged:
-            yield one.describe()
+        """Yield a warning for each damaged run and each file that cannot be read."""
+        for damaged in self.damaged:
+            yield damaged.describe()
         for run in self.runs:
             yield from run.problems
 
 
 def create(plan: Plan, folder: Path) -> None:
-    """Make the run's folder with plan.json. Raises ExecuteError if that cannot be written."""
+    """Create the run's folder with plan.json.
+
+    Raises:
+        ExecuteError: if plan.json cannot be written.
+        RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
+    """
     keep(plan.run, folder, provenance(plan))
 
 
 def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> None:
-    """Write plan.json; `origin` as far as it is known. Raises ExecuteError."""
+    """Write plan.json with the record of a run, and its provenance if it is known.
+
+    Raises:
+        ExecuteError: if plan.json cannot be written.
+        RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
+    """
     value = records.render(record) | (origins.render(origin) if origin else {})
     try:
         make_user_folder(folder)
@@ -93,7 +114,11 @@ def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> N
 
 
 def load(folder: Path) -> Run:
-    """The one door for what runs have left behind. Raises ExecuteError for a damaged plan.json."""
+    """Load a run from its folder; all code that reads recorded runs uses this function.
+
+    Raises:
+        ExecuteError: if plan.json is damaged.
+    """
     path = folder / PLAN
     try:
         value = values.loads(path.read_bytes(), PLAN)
@@ -115,22 +140,22 @@ def load(folder: Path) -> Run:
 
 
 def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
-    """What is known here; a run elsewhere counts as running until it is seen to end."""
+    """Return the state as known on this machine; a remote run counts as running until its end is seen."""
     if outcome is not None:
         return outcome.state
-    if record.location:  # its target knows more, and has no file of a supervisor
+    if record.location:  # only the run's target knows its state; there is no supervisor file
         return "running"
     supervisor = supervisor_of(folder)
     if record.node0.via:
-        gone = (folder / GONE).exists()
-        return "planned" if supervisor is None else "killed" if gone else "running"
-    if supervisor is None:  # without a word of it, or with one that cannot be read: then it has begun
+        supervisor_ended = (folder / GONE).exists()
+        return "planned" if supervisor is None else "killed" if supervisor_ended else "running"
+    if supervisor is None:  # an unreadable supervisor file shows that the run has begun
         return "killed" if (folder / files.SUPERVISOR).exists() else "planned"
     return supervisor_state.state_of(folder, supervisor)
 
 
 def recorded(base: Path) -> Recorded:
-    """All runs below `base`. One that is damaged hides no other."""
+    """Return all runs below `base`; a damaged run does not hide the other runs."""
     runs: list[Run] = []
     damaged: list[Damaged] = []
     for folder in sorted(path.parent for path in base.glob(f"*/{PLAN}")):
@@ -148,25 +173,31 @@ LISTING = "`orch runs` lists the runs."
 Tell = Callable[[str], None]
 
 
-def find(base: Path, name: str, tell: Tell = lambda line: None) -> Run:
-    """Return a run by its id, a unique prefix of it, or `last`; `tell` gets warnings.
+def find(base: Path, name: str, notify: Tell = lambda line: None) -> Run:
+    """Return a run by its id, a unique prefix of its id, or `last`.
+
+    Args:
+        base: the folder of all runs.
+        name: the id, a prefix of it, or `last`.
+        notify: called with each warning.
 
     Raises:
-        RequestError: if there is no such run, or several begin like that.
+        RequestError: if there is no such run, or several runs match.
+        ExecuteError: if the run is damaged.
     """
-    found = recorded(base)
-    runs = found.runs
-    if any(one.folder.name == name for one in found.damaged):
-        load(base / name)  # raises what is wrong
-    for line in found.warnings():
-        tell(f"warning: {line}")
-    if not runs and not found.damaged:
+    all_runs = recorded(base)
+    runs = all_runs.runs
+    if any(damaged.folder.name == name for damaged in all_runs.damaged):
+        load(base / name)  # raises an error with the reason
+    for line in all_runs.warnings():
+        notify(f"warning: {line}")
+    if not runs and not all_runs.damaged:
         raise RequestError(
             f"There are no runs in {base}.",
             hint="`orch train` starts one. Elsewhere: --runs-dir FOLDER, or --inventory.",
         )
     if name == "last":
-        return newest(found)
+        return newest(all_runs)
     runs_by_id = {run.id: run for run in runs}
     return runs_by_id[match_id(name, list(runs_by_id), f"in {base}")]
 
@@ -175,12 +206,12 @@ def match_id(name: str, ids: Sequence[str], location: str) -> str:
     """Return the id that is `name` or the only one that begins with it.
 
     Args:
-        name: An id, or its beginning.
-        ids: The known ids, the oldest first.
-        location: Where they are, for messages: `in runs`.
+        name: an id, or its beginning.
+        ids: the known ids, the oldest first.
+        location: the place of the runs as part of messages: `in runs`.
 
     Raises:
-        RequestError: if there is no such run, or several begin like that.
+        RequestError: if there is no such run, or several ids begin with `name`.
     """
     matches = [name] if name in ids else [key for key in ids if name and key.startswith(name)]
     if len(matches) == 1:
@@ -194,19 +225,19 @@ def match_id(name: str, ids: Sequence[str], location: str) -> str:
     )
 
 
-def newest(found: Recorded) -> Run:
-    """Return the newest run that was not refused, or the newest one if all were.
+def newest(all_runs: Recorded) -> Run:
+    """Return the newest run that was not refused, or the newest one if all were refused.
 
     Raises:
-        RequestError: if a damaged run may be newer: ids begin with the time.
+        RequestError: if a damaged run may be newer, according to its id, which begins with the time.
     """
-    runs = [run for run in found.runs if run.state != REFUSED] or found.runs
-    damaged = max((one.folder.name for one in found.damaged), default="")
+    runs = [run for run in all_runs.runs if run.state != REFUSED] or all_runs.runs
+    damaged = max((entry.folder.name for entry in all_runs.damaged), default="")
     if not runs or damaged > runs[-1].id:
-        known = f" The newest that can be read: {runs[-1].id}." if runs else ""
+        suggestion = f" The newest that can be read: {runs[-1].id}." if runs else ""
         raise RequestError(
             f"The last run may be {damaged}, which is damaged.",
-            hint=f"Name the run that is meant, or `orch clean` first.{known}",
+            hint=f"Name the run that is meant, or `orch clean` first.{suggestion}",
         )
     return runs[-1]
 
@@ -215,26 +246,28 @@ def has_begun(run: Run) -> bool:
     """Return whether a run got as far as its ranks; a run that could not be started is recorded as failed."""
     if run.state in ("planned", REFUSED):
         return False
-    left = (files.SUPERVISOR, files.EVENTS)
-    return run.state != FAILED or bool(run.record.location) or any((run.folder / name).exists() for name in left)
+    evidence = (files.SUPERVISOR, files.EVENTS)
+    return run.state != FAILED or bool(run.record.location) or any((run.folder / name).exists() for name in evidence)
 
 
 def done(base: Path, key: str) -> Run | None:
-    """Return the newest run of this key if it is done, or None."""
+    """Return the newest run with this key if it is done, or None."""
     keyed = (run for run in recorded(base).runs if run.record.key == key)
     runs = [run for run in keyed if has_begun(run)]
     return runs[-1] if runs and runs[-1].state == DONE else None
 
 
 def unfinished(base: Path, key: str) -> Resume | None:
-    """The newest run of this key, if it ended before its time and can be carried on. One of another
-    user's is not: a checkpoint is a program to whoever loads it."""
+    """Return the newest run with this key if it ended early and can be resumed, or None.
+
+    Runs of other users are not resumed, because loading a checkpoint can execute its code.
+    """
     keyed = (run for run in recorded(base).runs if run.record.key == key)
     runs = (run for run in keyed if not other_owner(run.folder))
-    same = [run for run in runs if has_begun(run)]
-    if not same or same[-1].state not in (FAILED, PREEMPTED, STOPPED, "killed"):
+    candidates = [run for run in runs if has_begun(run)]
+    if not candidates or candidates[-1].state not in (FAILED, PREEMPTED, STOPPED, "killed"):
         return None
-    run = same[-1]
+    run = candidates[-1]
     if not run.record.resumes or run.record.output_dir is None:
         return None
     return Resume(run_id=run.id, state=run.state, output_dir=run.record.output_dir, precision=run.record.precision)

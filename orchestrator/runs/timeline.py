@@ -1,4 +1,4 @@
-"""The events of a run that make its timeline, as lines in their order."""
+"""The timeline of a run: its important events as lines of text in their order."""
 
 from __future__ import annotations
 
@@ -33,14 +33,19 @@ Said = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """`time`: since the epoch."""
+    """A line of the timeline.
+
+    Attributes:
+        time: The time in seconds since the epoch.
+        text: The description of the event.
+    """
 
     time: float
     text: str
 
 
 class FailedRank(Protocol):
-    """What is told of a rank that failed, wherever it was learnt."""
+    """The data about a failed rank, whichever source reported it."""
 
     @property
     def rank(self) -> int: ...
@@ -55,43 +60,43 @@ class FailedRank(Protocol):
 
 
 def timeline_of(events: Iterable[Event]) -> list[Moment]:
-    """What the supervisor told and what the ranks did together."""
-    there: set[int] = set()
+    """Return the events of the supervisor and the events that all ranks share, as lines of text."""
+    joined_ranks: set[int] = set()
     ranks = 0
-    found: list[Moment] = []
+    timeline: list[Moment] = []
     warned: set[str] = set()
     for event in events:
         if isinstance(event, Launched):
-            there, ranks = set(), event.ranks
+            joined_ranks, ranks = set(), event.ranks
         if is_echo(event, warned):
             continue
-        found += (Moment(time=event.time, text=text) for text in words(event))
-        if isinstance(event, Joined) and event.rank not in there:
-            there.add(event.rank)
-            if len(there) == ranks:
-                found.append(Moment(time=event.time, text=joined(ranks, event)))
-    return found
+        timeline += (Moment(time=event.time, text=text) for text in words(event))
+        if isinstance(event, Joined) and event.rank not in joined_ranks:
+            joined_ranks.add(event.rank)
+            if len(joined_ranks) == ranks:
+                timeline.append(Moment(time=event.time, text=joined(ranks, event)))
+    return timeline
 
 
 def joined(ranks: int, last: Joined) -> str:
-    """That all have joined."""
+    """Return a line that says that all ranks have joined."""
     return f"{f'all {ranks} ranks' if ranks > 1 else '1 rank'} joined on {last.backend}"
 
 
 def words(event: Event) -> Iterator[str]:
-    """What there is to say of one event."""
-    tell = WORDS.get(type(event))
-    if tell is not None:
-        yield from tell(event)
+    """Yield the lines that describe an event."""
+    describe = WORDS.get(type(event))
+    if describe is not None:
+        yield from describe(event)
 
 
 def is_echo(event: Event, warned: set[str]) -> bool:
-    """Whether it is a warning that another rank has given, too; `warned` grows by what is new."""
+    """Return whether another rank has given the same warning, and add a new warning to `warned`."""
     if not isinstance(event, Warned):
         return False
-    known = event.text in warned
+    is_known = event.text in warned
     warned.add(event.text)
-    return known
+    return is_known
 
 
 def told_by_rank(event: Warned) -> Iterator[str]:
@@ -99,8 +104,8 @@ def told_by_rank(event: Warned) -> Iterator[str]:
 
 
 def launched(event: Launched) -> Iterator[str]:
-    again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
-    yield f"started {event.ranks} ranks on {', '.join(event.nodes)}{again}"
+    suffix = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+    yield f"started {event.ranks} ranks on {', '.join(event.nodes)}{suffix}"
 
 
 def said(event: Said) -> Iterator[str]:
@@ -113,34 +118,37 @@ def failed(event: Failed) -> Iterator[str]:
 
 
 def how_it_failed(failure: FailedRank) -> str:
-    where = f"rank {failure.rank} on {failure.node}"
+    """Return how a rank failed: by a signal, with an exit code, or in an unknown way."""
+    location = f"rank {failure.rank} on {failure.node}"
     if failure.signal:
         memory = f": memory ran out ({failure.oom})" if failure.oom else ""
-        return f"{where} was ended by {failure.signal}{memory}"
+        return f"{location} was ended by {failure.signal}{memory}"
     if failure.code is not None:
-        return f"{where} exited with code {failure.code}"
-    return f"{where} failed"
+        return f"{location} exited with code {failure.code}"
+    return f"{location} failed"
 
 
 def stalled(event: Stalled) -> Iterator[str]:
+    """Yield the message about a stall and a line for each group of ranks in the same state."""
     yield event.text
-    same: dict[str, list[int]] = {}
-    for rank, stand in event.stands.items():
+    ranks_by_state: dict[str, list[int]] = {}
+    for rank, state in event.stands.items():
         if RANK.fullmatch(rank):
-            same.setdefault(stand, []).append(int(rank))
-    for stand, ranks in same.items():
-        yield f"  rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}: {stand}"
+            ranks_by_state.setdefault(state, []).append(int(rank))
+    for state, ranks in ranks_by_state.items():
+        yield f"  rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}: {state}"
 
 
 def ended(event: Ended) -> Iterator[str]:
-    for node, found in event.nodes.items():
-        if found.lost is not None:
-            yield f"{node}: {found.lost}"
-        elif found.left:
-            pids = ", ".join(str(process.pid) for process in found.left)
-            yield f"{node}: {len(found.left)} processes did not end: {pids}"
+    """Yield a line for each node about the processes that were ended there."""
+    for node, node_end in event.nodes.items():
+        if node_end.lost is not None:
+            yield f"{node}: {node_end.lost}"
+        elif node_end.left:
+            pids = ", ".join(str(process.pid) for process in node_end.left)
+            yield f"{node}: {len(node_end.left)} processes did not end: {pids}"
         else:
-            yield f"{node}: ended {found.ended} processes in {found.seconds:.1f} s, none left"
+            yield f"{node}: ended {node_end.ended} processes in {node_end.seconds:.1f} s, none left"
 
 
 def restarting(event: Restarting) -> Iterator[str]:
@@ -163,9 +171,9 @@ WORDS: Mapping[type[Event], Callable[[Any], Iterator[str]]] = {
 }
 
 
-def lines(found: Sequence[Moment]) -> list[str]:
-    """With the time of day and the seconds since the first of them."""
+def lines(moments: Sequence[Moment]) -> list[str]:
+    """Return the moments as lines with the time of day and the seconds since the first moment."""
     return [
-        f"{time.strftime('%H:%M:%S', time.localtime(one.time))} +{one.time - found[0].time:7.1f}s  {one.text}"
-        for one in found
+        f"{time.strftime('%H:%M:%S', time.localtime(entry.time))} +{entry.time - moments[0].time:7.1f}s  {entry.text}"
+        for entry in moments
     ]

@@ -1,4 +1,4 @@
-"""Advice about a full disk for runs whose files are on a volume that the cluster provides."""
+"""Advice about a full disk for runs whose files are on a volume of the cluster."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ PATH = re.compile(r"(?<![\w/])/[^\s'\":,]+")
 
 
 def advise_on_volume(explanation: Explanation, location: Mapping[str, Any], run_dir: str) -> Explanation:
-    """Return the explanation, of a full disk with the volume and its folder to look at.
+    """Return the explanation; if the disk is full, it names the volume and a folder to check.
 
     Args:
-        location: where the run lives; only one with a `claim` mounted at `mount` has a volume.
+        explanation: the explanation of an error.
+        location: the location of the run; it has a volume if it has a `claim` and a `mount`.
         run_dir: the folder of the run on the volume.
     """
     claim, mount = location.get("claim"), location.get("mount")
     if explanation.name != DISK_FULL or not claim or not mount:
         return explanation
     paths = PATH.findall(explanation.line)
-    elsewhere = [path for path in paths if not path.startswith(f"{mount}/") and path != mount]
-    if elsewhere and len(elsewhere) == len(paths):
+    other_paths = [path for path in paths if not path.startswith(f"{mount}/") and path != mount]
+    if other_paths and len(other_paths) == len(paths):
         return replace(
             explanation,
-            cause=f"The disk of the pod itself is full: {elsewhere[0]} is not on the volume.",
+            cause=f"The disk of the pod itself is full: {other_paths[0]} is not on the volume.",
             cure=f"Write below {mount}, where the claim {claim} is mounted.",
         )
-    folder = next((path for path in paths if path not in elsewhere), run_dir)
+    folder = next((path for path in paths if path not in other_paths), run_dir)
     return replace(
         explanation,
         cause=f"The volume of the claim {claim} is full; it is mounted at {mount}.",
