@@ -40,7 +40,7 @@ def slow_ranks(ranks: Sequence[RankMeasures]) -> dict[int, float]:
 
 
 def loss_chart(measured: Measures) -> Chart | None:
-    """Return the chart of the loss, or None if the script reports no loss.
+    """Return the chart of the loss, or None if neither the script nor a rank reports a loss.
 
     It shows the mean as the script reports it, above the spread of the losses of the ranks' batches.
     """

@@ -39,7 +39,7 @@ STARTING = "starting the ranks: they import torch and join the process group"
 START_SECONDS = 3.0  # delay of the STARTING line in a pipe
 LONGEST_PHASE = 80
 MOST_STEPS = 1e15
-# Events which show that the ranks have started, or that they are not starting at the moment.
+# Events that show that the ranks have started, or that they are not starting at the moment.
 ENDS_START = (Told, Waiting, Refused, Failed, Stalled)
 # Events that are printed while the run is running.
 TOLD = (Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting)
@@ -107,7 +107,7 @@ class LiveView(Progress):
     starting_since: float | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return what is drawn below the printed lines."""
+        """Yield the elements that are drawn below the printed lines."""
         if self.rank_lines and self.rank_lines.states:
             yield self.rank_lines
         elif self.steps:

@@ -38,7 +38,7 @@ class Remote(Protocol):
         """Run a program there and wait until it ends.
 
         Raises:
-            ExecuteError: if the machine cannot be reached or the time is over.
+            ExecuteError: if the program cannot be run or does not end within `seconds`.
         """
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
@@ -214,11 +214,7 @@ def wanted(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def check_room(target: Path, missing: list[Entry]) -> None:
-    """Raise an error if the target's disk has too little space for the missing files.
-
-    Raises:
-        ExecuteError: if there is not enough space.
-    """
+    """Raise ExecuteError if the target's disk has too little space for the missing files."""
     existing = next(path for path in (target, *target.absolute().parents) if path.exists())
     needed, free = sum(entry.size for entry in missing), shutil.disk_usage(existing).free
     if needed > free:
