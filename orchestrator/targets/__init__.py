@@ -1,1 +1,1 @@
-"""The engines that hold the hosts."""
+"""Train on the hosts of the supported targets: SSH, Kubernetes and Slurm."""

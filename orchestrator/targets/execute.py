@@ -1,4 +1,4 @@
-"""Plan -> effects, step by step, through connections."""
+"""Do the steps of a plan through connections to its nodes."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from orchestrator.planning.plan import (
 )
 from orchestrator.state import write_private
 
-AT_ONCE = 32  # nodes that are written to at the same time
+AT_ONCE = 32  # nodes that are written to in parallel
 
 
 class Connection(Protocol):
-    """What execute needs of a place where steps happen."""
+    """A host on which steps are done."""
 
     def put(self, path: str, content: str) -> None:
-        """Write a file, whole or not at all. Raises ExecuteError."""
+        """Write a file, whole or not at all; raise ExecuteError if that fails."""
 
     def send(self, source: str, path: str) -> None:
-        """Copy a file of this machine there. Raises ExecuteError."""
+        """Copy a file of this machine to the host; raise ExecuteError if that fails."""
 
     def feed(self, argv: tuple[str, ...], content: bytes) -> None:
-        """Run a program there that reads this to its end. Raises ExecuteError if it fails."""
+        """Run a program on the host with this input; raise ExecuteError if it fails."""
 
     def start(self, command: Command, log: str) -> None:
-        """Start a program that outlives this one. Raises ExecuteError."""
+        """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
 
 
 class Applier(Protocol):
-    """What execute needs of an engine that takes objects."""
+    """An engine that holds objects, such as a Kubernetes cluster."""
 
-    def apply(self, made: Object) -> None:
-        """Make an object, or leave one that is as it should be. Raises ExecuteError."""
+    def apply(self, manifest: Object) -> None:
+        """Create an object, or update it to match its manifest; raise ExecuteError if that fails."""
 
 
 class Submitter(Protocol):
-    """What execute needs of an engine that takes scripts."""
+    """An engine that runs submitted scripts, such as Slurm."""
 
     def submit(self, step: SubmitScript) -> None:
-        """Hand it in. Raises ExecuteError with the engine's reason."""
+        """Submit a script; raise ExecuteError with the engine's reason if it is rejected."""
 
 
 def execute(
@@ -67,10 +67,16 @@ def execute(
     applier: Applier | None = None,
     submitter: Submitter | None = None,
 ) -> None:
-    """Do the steps of a plan in order; the first that fails raises ExecuteError.
+    """Do the steps of a plan in order, up to the first that fails.
 
-    `connections`: node -> how to reach it. `applier`: for plans with objects; `submitter`: for
-    those with scripts.
+    Args:
+        plan: The plan.
+        connections: A connection to each node of the plan, by the name of the node.
+        applier: The engine for plans that create objects.
+        submitter: The engine for plans that submit scripts.
+
+    Raises:
+        ExecuteError: If a step fails.
     """
     for step in plan.steps:
         if isinstance(step, SubmitScript):
@@ -94,20 +100,24 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             connections[step.at.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):
             assert applier is not None
-            for made in objects:
-                applier.apply(made)
+            for manifest in objects:
+                applier.apply(manifest)
 
 
-def everywhere(nodes: tuple[RunNode, ...], act: Callable[[str], None]) -> None:
-    """Do the same on all nodes at once. Raises one ExecuteError for all that failed."""
-    failed: dict[tuple[str, str], list[str]] = {}
+def everywhere(nodes: tuple[RunNode, ...], action: Callable[[str], None]) -> None:
+    """Call an action for all nodes in parallel.
+
+    Raises:
+        ExecuteError: If it fails for any node; the message groups the nodes by their reason.
+    """
+    failed_nodes: dict[tuple[str, str], list[str]] = {}
     with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(nodes))) as pool:
-        for node, done in [(node, pool.submit(act, node.node)) for node in nodes]:
+        for node, future in [(node, pool.submit(action, node.node)) for node in nodes]:
             try:
-                done.result()
+                future.result()
             except ExecuteError as error:
-                same = error.message.replace(node.node, "NODE"), error.hint
-                failed.setdefault(same, []).append(node.node)
-    if failed:
-        told = [text.replace("NODE", fold(nodes)) for (text, _), nodes in failed.items()]
-        raise ExecuteError(" ".join(told), hint=next(hint for _, hint in failed))
+                failure = error.message.replace(node.node, "NODE"), error.hint
+                failed_nodes.setdefault(failure, []).append(node.node)
+    if failed_nodes:
+        messages = [message.replace("NODE", fold(nodes)) for (message, _), nodes in failed_nodes.items()]
+        raise ExecuteError(" ".join(messages), hint=next(hint for _, hint in failed_nodes))

@@ -1,4 +1,4 @@
-"""What a new run is known by, on every target."""
+"""Name new runs, in the same way for every target."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from orchestrator.state import user_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """`stamp` sorts by time, `suffix` tells two runs of one second apart. `started_by`: user@host;
-    `created`: since the epoch."""
+    """The unique parts of a new run's name, and who created it.
+
+    Attributes:
+        stamp: The local time, in a form that sorts by time.
+        suffix: Random digits that distinguish runs of the same second.
+        started_by: The user and the host, as `user@host`.
+        created: The time in seconds since the epoch.
+    """
 
     stamp: str
     suffix: str
@@ -23,6 +29,7 @@ class Identity:
 
 
 def new_identity() -> Identity:
+    """Return the identity of a run that the current user starts now on this machine."""
     return Identity(
         stamp=datetime.datetime.now().strftime("%Y%m%d-%H%M%S"),
         suffix=secrets.token_hex(2),
@@ -31,7 +38,7 @@ def new_identity() -> Identity:
     )
 
 
-def run_id(new: Identity, recipe: str) -> str:
-    """It sorts by time and reads well in a list."""
-    plain = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
-    return f"{new.stamp}-{''.join(plain)[:40]}-{new.suffix}"
+def run_id(identity: Identity, recipe: str) -> str:
+    """Return a run id of time, recipe and suffix, so that lists of ids are sorted by time."""
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
+    return f"{identity.stamp}-{''.join(letters)[:40]}-{identity.suffix}"

@@ -1,4 +1,4 @@
-"""What an engine that holds hosts must be able to do, and what a run of it must."""
+"""Define the interface of a target and of its runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,23 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.rows import RunRow
 
-Tell = Callable[[str], None]  # gets what is to be said of the connection, a line at a time
+Tell = Callable[[str], None]  # called with each line about the connection to the hosts
 
 
 def silent(line: str) -> None:
-    """For whoever has nobody to tell."""
+    """Ignore a line about the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What `orch fetch` brings. `source`: a folder of a node; `only`: patterns of paths in it."""
+    """The files that `orch fetch` copies.
+
+    Attributes:
+        source: The folder on the node.
+        node: The name of the node, or None for node0.
+        to: The folder on this machine, or None for the default.
+        only: Patterns of the paths in `source` to copy; all paths if empty.
+    """
 
     source: str
     node: str | None = None
@@ -38,12 +45,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Runs that are known, oldest first.
+    """The runs that the hosts of a target have reported.
 
     Attributes:
-        silent: The hosts that did not answer, with the reason.
+        rows: The runs, oldest first.
+        silent: The hosts that did not respond, with the reason.
         warnings: Runs that cannot be read or followed, with the reason.
-        open: What `Target.find` does, without another query of the hosts.
+        open: Opens a run like `Target.find`, without another query of the hosts.
     """
 
     rows: tuple[RunRow, ...]
@@ -54,8 +62,13 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFolder:
-    """A folder that all nodes see. `host`: on which it is filled, as `ssh` takes it; empty for
-    this machine. `archive`: whether the stack is also packed, for folders of the nodes' own."""
+    """A folder that all nodes share.
+
+    Attributes:
+        host: The host on which the folder is filled, as an argument of `ssh`; empty for this machine.
+        root: The path of the folder.
+        archive: Whether the stack is also packed, so that nodes can unpack it on their local disks.
+    """
 
     host: str
     root: str
@@ -63,68 +76,99 @@ class SharedFolder:
 
 
 class RunHandle(Protocol):
-    """One run, wherever it lives: all that later verbs need. Its `folder` is the copy here."""
+    """A run on any target.
+
+    Attributes:
+        folder: The run's folder on this machine.
+        tell: Called with each line about the connection to the hosts.
+    """
 
     record: RunRecord
     folder: Path
     tell: Tell
 
     def started(self) -> None:
-        """Wait until the supervisor has taken the run over. Raises ExecuteError."""
+        """Wait until the supervisor has taken over the run; raise ExecuteError if it does not start."""
 
     def events(self) -> Iterator[Event]:
-        """Events of the run, from its beginning until it has ended."""
+        """Yield the events of the run, from its beginning until it has ended."""
 
     def interrupt(self) -> None:
-        """Ask the run's supervisor to stop all ranks, and wait until it has."""
+        """Ask the run's supervisor to stop all ranks, and wait until it has done so."""
 
     def finish(self) -> Outcome:
-        """How the run ended; logs and results are here then, and `tell` says which are not."""
+        """Copy the logs and results to this machine, report missing ones, and return the run's outcome."""
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-        """Lines of the ranks' logs. Raises RequestError, and at the end ExecuteError where some
-        may be missing. With `follow` also in another thread while `events` is gone through: it
-        then ends soon after that does."""
+        """Yield the lines of the ranks' logs.
+
+        With `follow` this may run in another thread while `events` is consumed; it ends soon after
+        the events do.
+
+        Raises:
+            RequestError: If the run does not have the requested rank.
+            ExecuteError: At the end, if lines may be missing.
+        """
 
     def stop(self) -> CleanupReport:
-        """End all that is left of the run, everywhere; each node says so."""
+        """End all processes of the run, and return each node's report."""
 
     def discard(self) -> None:
-        """Delete the files of a run that was refused before it started anything."""
+        """Delete the files of a run that was refused before it started any process."""
 
-    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
-        """Bring what the run has written. Raises RequestError, ExecuteError."""
+    def fetch(self, request: Wanted, listener: FetchListener) -> Collected:
+        """Copy files that the run has written to this machine.
+
+        Raises:
+            RequestError: If the request names a node or files that the run does not have.
+            ExecuteError: If the files cannot be read or written.
+        """
 
 
 class Target(Protocol):
-    """An engine that holds hosts. A new one is a folder of this package and a line in registry.py.
+    """An engine whose hosts can train.
 
-    `name`: what `--on` and a run's record say. `refuses`: field of TrainRequest -> why this target
-    has no use for it, and what to do instead; every other field is consumed.
+    A new target is a folder of this package and an entry in registry.py.
+
+    Attributes:
+        name: The name of the target in run records.
+        refuses: Why the target refuses a field of TrainRequest, by the name of the field. It uses
+            every other field.
     """
 
     name: str
     refuses: Mapping[str, Refusal]
 
     def plan(self, request: TrainRequest) -> Plan:
-        """Read the files, decide. Writes nothing, and asks no host but one that alone knows what
-        stack the nodes see."""
+        """Read the files that a request names, and decide how to run it.
+
+        This writes no files. The only host it may query is one that alone knows the nodes' stack.
+        """
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
-        """Do the plan's steps, recorded in `folder`; the run lives on without the handle."""
+        """Record the plan in `folder` and do its steps; the run continues without the handle."""
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
-        """The run of this record."""
+        """Return a handle of a recorded run."""
 
-    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
-        """A run by its id, or `last`, as the hosts of `where` know it (an inventory, a cluster);
-        `tell` gets what keeps some of them from being asked."""
+    def find(self, base: Path, name: str, inventory: str, notify: Tell) -> RunHandle:
+        """Return a handle of a run that the hosts of an inventory or a cluster have recorded.
+
+        Args:
+            base: The folder of all runs on this machine.
+            name: A run id, or `last` for the newest run.
+            inventory: The value of `--inventory`.
+            notify: Called with a warning for each host that cannot be queried.
+
+        Raises:
+            RequestError: If the hosts have not recorded such a run.
+        """
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
-        """What `orch provision --on` fills. Raises RequestError where nodes have none."""
+        """Return the folder that `orch provision --on` fills; raise RequestError if there is none."""
 
-    def list_runs(self, where: str) -> Listed:
-        """The runs that the hosts of `where` know."""
+    def list_runs(self, inventory: str) -> Listed:
+        """Return the runs that the hosts of an inventory or a cluster have recorded."""
 
-    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        """End what past runs have left; with `look`, only tell of it."""
+    def clean(self, inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
+        """End the leftovers of past runs; with `look`, only report them."""

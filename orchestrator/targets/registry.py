@@ -1,4 +1,4 @@
-"""All targets: the one place that lists them. Each is imported when it is needed, not before."""
+"""List all targets, and find the one of a request or a run. Each is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ def slurm() -> Target:
     return SlurmTarget()
 
 
-NODES = "ssh"  # what there is where nobody says otherwise
+NODES = "ssh"  # the default
 TARGETS: Mapping[str, Callable[[], Target]] = {NODES: ssh, "kubernetes": kubernetes, "slurm": slurm}
-# What `--on` and `--inventory` call those that have no inventory: `k8s`, or `k8s:NAMESPACE`.
+# The names of targets without an inventory in `--on` and `--inventory`: `k8s` or `k8s:NAMESPACE`.
 WORDS = {"k8s": "kubernetes", "slurm": "slurm"}
 
 
 def named(on: str | None) -> Target:
-    """What `--on` means. Raises RequestError."""
+    """Return the target that `--on` names, or the default target.
+
+    Raises:
+        RequestError: If there is no target of this name.
+    """
     name = NODES if on is None else WORDS.get(on, on)
     if name not in TARGETS:
         raise RequestError(
@@ -46,7 +50,11 @@ def named(on: str | None) -> Target:
 
 
 def of_record(record: RunRecord) -> Target:
-    """Where the run of this record lives. Raises ExecuteError."""
+    """Return the target of a recorded run.
+
+    Raises:
+        ExecuteError: If this version of orch does not have that target.
+    """
     if record.target not in TARGETS:
         raise ExecuteError(
             f"{record.run_id} runs on {record.target}, which this version of orch does not know.",
@@ -56,6 +64,6 @@ def of_record(record: RunRecord) -> Target:
 
 
 def at(inventory: str | None) -> Target:
-    """What `--inventory` means."""
-    word = (inventory or "").partition(":")[0]
-    return TARGETS[WORDS.get(word, NODES)]()
+    """Return the target that a value of `--inventory` refers to."""
+    prefix = (inventory or "").partition(":")[0]
+    return TARGETS[WORDS.get(prefix, NODES)]()

@@ -1,1 +1,1 @@
-"""How a host is reached: this machine, and others behind SSH; and the copy here of a run there."""
+"""Connect to hosts, this machine or others through SSH, and copy the files of their runs."""

@@ -1,4 +1,4 @@
-"""What a program on another machine prints, to its end and not beyond measure."""
+"""Read the whole output of a program on another machine, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -12,38 +12,46 @@ if TYPE_CHECKING:
     import paramiko
 
 CHUNK = 1 << 20
-LARGEST_ANSWER = 1 << 28  # bytes of a program's output: the list of a million files
-LATE_SECONDS = 1.0  # for output that comes after the end of its program
+LARGEST_ANSWER = 1 << 28  # bytes of a program's output; enough to list a million files
+LATE_SECONDS = 1.0  # silence after which the output of an ended program counts as complete
 POLL_SECONDS = 0.005
-NO_STATUS = -1  # paramiko's word for a channel that ended without an exit code
+NO_STATUS = -1  # paramiko's exit code of a channel that ended without one
 
 
 def gathered(channel: paramiko.Channel, node: str, seconds: float) -> CommandResult:
-    """All that a program prints until it has ended. Raises ExecuteError for one that goes on."""
+    """Return everything that a program prints until it ends.
+
+    Raises:
+        ConnectionLost: If the connection is lost, or the program neither prints nor ends within `seconds`.
+        ExecuteError: If the program prints too much or is still printing after `seconds`.
+    """
     out, err = bytearray(), bytearray()
-    began = heard = time.monotonic()
+    start_time = last_output = time.monotonic()
     while True:
         if channel.recv_ready():
             out += channel.recv(CHUNK)
         elif channel.recv_stderr_ready():
             err += channel.recv_stderr(CHUNK)
-        elif has_ended(channel, time.monotonic() - heard):
+        elif has_ended(channel, time.monotonic() - last_output):
             break
         else:
             time.sleep(POLL_SECONDS)
-            if time.monotonic() - began > seconds:
+            if time.monotonic() - start_time > seconds:
                 raise ConnectionLost(f"{node}: no answer for {seconds:.0f} s.")
             continue
-        heard = time.monotonic()
-        if len(out) + len(err) > LARGEST_ANSWER or heard - began > seconds:
+        last_output = time.monotonic()
+        if len(out) + len(err) > LARGEST_ANSWER or last_output - start_time > seconds:
             raise ExecuteError(f"{node}: its answer has no end, and was cut off.", hint=LOGIN_SCRIPT_HINT)
     code = channel.recv_exit_status()
-    if code == NO_STATUS:  # the connection ended, not the program
+    if code == NO_STATUS:  # the connection ended before the program
         raise ConnectionLost(f"{node}: the connection was lost.")
     return CommandResult(code=code, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
 
-def has_ended(channel: paramiko.Channel, quiet: float) -> bool:
-    """What the program has started may hold its output open: nobody waits for that."""
-    over = channel.closed or channel.eof_received or quiet > LATE_SECONDS
-    return bool(over) and channel.exit_status_ready()
+def has_ended(channel: paramiko.Channel, quiet_seconds: float) -> bool:
+    """Return whether a program has ended and its output has been read.
+
+    Processes that the program has started may hold its output open; they are not waited for.
+    """
+    output_is_over = channel.closed or channel.eof_received or quiet_seconds > LATE_SECONDS
+    return bool(output_is_over) and channel.exit_status_ready()

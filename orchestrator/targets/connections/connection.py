@@ -1,4 +1,7 @@
-"""A node behind SSH, through fabric. Host keys are verified, also those of a jump host."""
+"""Run programs and copy files on a node through SSH, with fabric.
+
+The host keys of the node and of its jump hosts are verified.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ from orchestrator.targets.connections.answers import NO_STATUS, gathered
 if TYPE_CHECKING:
     import paramiko
 
-# fabric and paramiko are imported where a node is reached: planning is quicker without them.
+# fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 15.0
-RUN_SECONDS = 30.0  # for mkdir, kill and the start of a program, on a slow node
+RUN_SECONDS = 30.0  # time limit for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
-FEED_SECONDS = 600.0  # for what a program makes of all that it was sent
-QUIET_SECONDS = 120.0  # for a disk that is slow to give a file
+FEED_SECONDS = 600.0  # time limit for a program to process its input
+QUIET_SECONDS = 120.0  # time limit for each read or write, for slow disks
 LARGEST_LINE = 1 << 24
-# Its arguments are looked at and it is signalled in one command, so that it is still the same.
+# One command compares the arguments and sends the signal, so that the pid cannot be reused in between.
 TERMINATE = r"""words=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
 case $words in *"$2"*) kill -INT "$1";; esac"""
 TRY_TO_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
@@ -42,7 +45,7 @@ UNKNOWN_HOST_KEY = "its host key is not known here"
 UNKNOWN_USER = "it does not let this key or user in"
 UNKNOWN_NAME = "its name is not known here"
 FETCH = "`orch fetch` brings the files of a run here, its logs among them."
-# What paramiko says of a connection that it could not open -> what it means.
+# Parts of paramiko's messages about connections that cannot be opened, and what they mean.
 REFUSALS = (
     ("not found in known_hosts", UNKNOWN_HOST_KEY),
     ("uthentication", UNKNOWN_USER),
@@ -53,8 +56,10 @@ Result = TypeVar("Result")
 
 
 class Ssh:
-    """Does a plan's steps on another machine, as the ssh configuration file describes it: the
-    user's own where none is named."""
+    """A node that is reached through SSH.
+
+    The node is looked up in the given ssh configuration file, or in the user's if none is given.
+    """
 
     def __init__(self, node: str, ssh_config: str | None, connect_seconds: int = CONNECT_SECONDS) -> None:
         self.node = node
@@ -63,9 +68,9 @@ class Ssh:
 
     @cached_property
     def connection(self) -> Any:
-        """Open, and such that a node that has died is noticed: TCP alone takes 15 minutes.
+        """Return an open connection, or raise the error of paramiko.
 
-        Raises what paramiko raises.
+        Keepalives detect a dead node within seconds; TCP alone needs 15 minutes.
         """
         from fabric import Config, Connection
 
@@ -73,7 +78,7 @@ class Ssh:
             self.node, config=Config(runtime_ssh_path=self.ssh_config), connect_timeout=self.connect_seconds
         )
         trust_known_hosts_only(connection)
-        # A lost node is told in our words; else its threads would write stack traces to the screen.
+        # paramiko's threads would print stack traces when a node is lost, which orch reports itself.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         connection.open()
         notice_silence(connection.transport)
@@ -81,6 +86,7 @@ class Ssh:
 
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:
+        """Return a client for the node's files; raise ExecuteError or ConnectionLost if there is none."""
         client: paramiko.SFTPClient = self.attempt(lambda: self.connection.sftp(), "reach it")
         channel = client.get_channel()
         if channel is not None:
@@ -88,20 +94,28 @@ class Ssh:
         return client
 
     def reset(self) -> None:
-        """Forget the connection: the next request makes a new one."""
+        """Close the connection; the next request opens a new one."""
         connection = self.__dict__.pop("connection", None)
         self.__dict__.pop("sftp", None)
         if connection is not None:
-            with contextlib.suppress(Exception):  # whatever state it is in
+            with contextlib.suppress(Exception):  # closing a broken connection may fail in any way
                 connection.close()
 
-    def attempt(self, act: Callable[[], Result], what: str) -> Result:
-        """Do something there. Raises ExecuteError that names the node and what it was, and
-        ConnectionLost if there is no connection."""
+    def attempt(self, action: Callable[[], Result], description: str) -> Result:
+        """Return the result of an action on the node, and translate its errors.
+
+        Args:
+            action: Called without arguments; may raise OSError and the errors of paramiko.
+            description: What the action does, as the end of "could not ...".
+
+        Raises:
+            ConnectionLost: If the node cannot be reached.
+            ExecuteError: If the action fails although the node can be reached.
+        """
         import paramiko
 
         try:
-            return act()
+            return action()
         except paramiko.BadHostKeyException as error:
             raise ExecuteError(
                 f"{self.node}: its host key is not the recorded one ({error.key.get_name()}).",
@@ -110,37 +124,42 @@ class Ssh:
             ) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             kind = ExecuteError if self.connected(error) else ConnectionLost
-            why = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
             if "connection" not in self.__dict__:
-                raise ConnectionLost(describe_refusal(self.node, why)) from None
+                raise ConnectionLost(describe_refusal(self.node, reason)) from None
             hint = "" if kind is ConnectionLost else self.look
-            raise kind(f"{self.node}: could not {what}: {why}", hint=hint) from None
+            raise kind(f"{self.node}: could not {description}: {reason}", hint=hint) from None
         except UnicodeError:
             raise ExecuteError(
-                f"{self.node}: could not {what}: a name there is not in UTF-8.",
+                f"{self.node}: could not {description}: a name there is not in UTF-8.",
                 hint="Rename that file: `ls -b` shows the bytes of names.",
             ) from None
         except (paramiko.SFTPError, struct.error, OverflowError) as error:
-            raise ExecuteError(f"{self.node}: could not {what}: {error}", hint=self.look) from None
+            raise ExecuteError(f"{self.node}: could not {description}: {error}", hint=self.look) from None
 
     @property
     def look(self) -> str:
+        """Return the hint for failures whose cause has to be found on the node."""
         return f"Look on {self.node} whether this user may do that, and whether the disk has room."
 
     def connected(self, error: Exception) -> bool:
-        """Whether the error came over a connection that still stands."""
+        """Return whether the connection is still open after this error."""
         if isinstance(error, (EOFError, TimeoutError)) or "connection" not in self.__dict__:
             return False
         transport = self.connection.transport
         return transport is not None and bool(transport.is_active())
 
     def put(self, path: str, content: str) -> None:
+        """Write a file on the node, whole or not at all; raise ExecuteError if that fails."""
         self.write(path, content.encode())
 
     def send(self, source: str, path: str) -> None:
+        """Copy a file of this machine to the node; raise ExecuteError if that fails."""
         self.write(path, Path(source).read_bytes())
 
     def write(self, path: str, content: bytes) -> None:
+        """Write a private file through a temporary one, and create its folder if needed."""
+
         def act() -> None:
             folder = str(PurePosixPath(path).parent)
             self.run(("sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", folder))
@@ -149,13 +168,17 @@ class Ssh:
                     file.chmod(0o600)
                     file.write(content)
                 self.sftp.posix_rename(f"{path}.tmp", path)
-            except OSError as error:  # SFTP calls a full disk just `Failure`
+            except OSError as error:  # SFTP reports a full disk only as `Failure`
                 raise OSError(self.refusal(folder) or str(error)) from None
 
         self.attempt(act, f"write {path}")
 
     def refusal(self, folder: str) -> str:
-        """Why nothing can be written there now, in words; nothing if it can. Raises OSError."""
+        """Return why a folder cannot be written to, or '' if it can.
+
+        Raises:
+            TimeoutError: If the node does not respond.
+        """
         try:
             self.run(("env", "LC_ALL=C", "sh", "-c", TRY_TO_WRITE, "sh", f"{folder}/.room"))
         except TimeoutError:
@@ -165,79 +188,87 @@ class Ssh:
         return ""
 
     def start(self, command: Command, log: str) -> None:
-        """Start a program that lives on when the connection is gone."""
-        made = f"(umask 077 && : >> {shlex.quote(log)})"
-        detached = f"setsid -f {command.shell()} >> {shlex.quote(log)} 2>&1 < /dev/null"
-        started = ("sh", "-c", f"{made} && {detached}")
-        self.attempt(lambda: self.run(started), f"start {command.argv[0]}")
+        """Start a program that continues after the connection is closed."""
+        create_log = f"(umask 077 && : >> {shlex.quote(log)})"
+        start_detached = f"setsid -f {command.shell()} >> {shlex.quote(log)} 2>&1 < /dev/null"
+        argv = ("sh", "-c", f"{create_log} && {start_detached}")
+        self.attempt(lambda: self.run(argv), f"start {command.argv[0]}")
 
-    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
-        """The file's bytes from `offset` on, as many as `most`, or None if it is not there."""
+    def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes | None:
+        """Return at most `limit` bytes of a file from `offset` on, or None if there is no file."""
 
         def act() -> bytes | None:
             try:
                 with self.sftp.open(path, "rb") as file:
                     file.seek(offset)
-                    return bytes(file.read(most))
+                    return bytes(file.read(limit))
             except FileNotFoundError:
                 return None
 
         return self.attempt(act, f"read {path}")
 
     def size(self, path: str) -> int:
-        """Bytes of a plain file; 0 for anything else."""
+        """Return the size of a regular file in bytes, or 0 if the path is anything else."""
 
         def act() -> int:
             try:
-                found = self.sftp.stat(path)
+                status = self.sftp.stat(path)
             except FileNotFoundError:
                 return 0
-            return found.st_size or 0 if stat.S_ISREG(found.st_mode or 0) else 0
+            return status.st_size or 0 if stat.S_ISREG(status.st_mode or 0) else 0
 
         return self.attempt(act, f"read {path}")
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """The file's bytes from `offset` on: one stream, as fast as the line is."""
-        what = f"read {path}"
+        """Yield the bytes of a file from `offset` on.
+
+        One `tail` sends the file as a stream, at the full speed of the connection.
+        """
+        description = f"read {path}"
         command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
-        channel = self.attempt(lambda: self.connection.transport.open_session(), what)
+        channel = self.attempt(lambda: self.connection.transport.open_session(), description)
         with channel:
             channel.settimeout(QUIET_SECONDS)
-            self.attempt(lambda: channel.exec_command(command), what)  # nosec
-            while chunk := self.attempt(lambda: channel.recv(CHUNK), what):
+            self.attempt(lambda: channel.exec_command(command), description)  # nosec
+            while chunk := self.attempt(lambda: channel.recv(CHUNK), description):
                 yield chunk
             if channel.recv_exit_status() != 0:
-                words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
-                said = words or "it was cut off"
-                raise ExecuteError(f"{self.node}: could not {what}: {said}", hint=self.look)
+                stderr = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
+                reason = stderr or "it was cut off"
+                raise ExecuteError(f"{self.node}: could not {description}: {reason}", hint=self.look)
 
     def list(self, folder: str) -> list[str]:
-        """Names in a folder; none if it is not there."""
+        """Return the sorted names in a folder, or no names if there is no folder."""
 
         def act() -> list[str]:
             try:
-                found = islice(self.sftp.listdir_iter(folder), LARGEST_FOLDER)
-                return sorted(one.filename for one in found)
+                entries = islice(self.sftp.listdir_iter(folder), LARGEST_FOLDER)
+                return sorted(entry.filename for entry in entries)
             except FileNotFoundError:
                 return []
 
         return self.attempt(act, f"list {folder}")
 
     def terminate(self, pid: int, marker: str) -> None:
-        """Ask the process to end if it is the one whose arguments hold `marker`: that is looked at
-        there, in the same moment, as its number may be another's by now."""
-        words = ("sh", "-c", TERMINATE, "sh", str(pid), marker.replace("\0", "\n"))
-        self.attempt(lambda: self.run(words, check=False), f"stop {pid}")
+        """Send SIGINT to a process if its arguments contain `marker`.
+
+        The node itself compares the arguments, because the pid may have been reused by now.
+        """
+        argv = ("sh", "-c", TERMINATE, "sh", str(pid), marker.replace("\0", "\n"))
+        self.attempt(lambda: self.run(argv, check=False), f"stop {pid}")
 
     def alive(self, pid: int, marker: str) -> bool:
-        """Whether the process lives and its arguments hold `marker` (pids are used again)."""
+        """Return whether a process is alive and its arguments contain `marker`.
+
+        The marker rules out a later process that has got the same pid.
+        """
         folder = f"/proc/{pid}"
 
         def act() -> bytes:
             try:
                 with self.sftp.open(f"{folder}/cmdline", "rb") as file:
                     return bytes(file.read())
-            except OSError as error:  # of one that ends in between, SFTP says just `Failure`
+            except OSError as error:  # SFTP reports only `Failure` if the process ends during the read
                 with contextlib.suppress(FileNotFoundError):
                     self.sftp.stat(folder)
                     raise error
@@ -246,7 +277,12 @@ class Ssh:
         return marker.encode() in self.attempt(act, f"read {folder}/cmdline")
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program there to its end. Raises ExecuteError."""
+        """Run a program on the node and return its exit code and output.
+
+        Raises:
+            ConnectionLost: If the connection is lost or the program does not respond.
+            ExecuteError: If the program cannot be started or prints without end.
+        """
 
         def act() -> CommandResult:
             channel = self.connection.transport.open_session()
@@ -257,7 +293,7 @@ class Ssh:
         return self.attempt(act, f"run {program_name(argv)}")
 
     def feed(self, argv: tuple[str, ...], content: bytes) -> None:
-        """Run a program there that reads this to its end. Raises ExecuteError if it fails."""
+        """Run a program on the node with this input; raise ExecuteError if it fails."""
 
         def act() -> CommandResult:
             channel = self.connection.transport.open_session()
@@ -268,14 +304,18 @@ class Ssh:
                 channel.shutdown_write()
                 return gathered(channel, self.node, FEED_SECONDS)
 
-        answer = self.attempt(act, f"run {program_name(argv)}")
-        if answer.code != 0:
-            words = answer.err.strip() or f"exit code {answer.code}"
-            raise ExecuteError(f"{self.node}: {program_name(argv)}: {words}", hint=self.look)
+        result = self.attempt(act, f"run {program_name(argv)}")
+        if result.code != 0:
+            reason = result.err.strip() or f"exit code {result.code}"
+            raise ExecuteError(f"{self.node}: {program_name(argv)}: {reason}", hint=self.look)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
-        """The lines of a program there as they come. Raises ConnectionLost if it breaks off,
-        ExecuteError if the program fails."""
+        """Yield the lines of a program on the node as they are printed.
+
+        Raises:
+            ConnectionLost: If the connection is lost before the program ends.
+            ExecuteError: If the program fails or prints a line without end.
+        """
 
         def start() -> paramiko.Channel:
             channel: paramiko.Channel = self.connection.transport.open_session()
@@ -291,38 +331,45 @@ class Ssh:
                     )
                 yield bytes(line).decode(errors="replace")
             code = channel.recv_exit_status()
-            if code == NO_STATUS:  # the connection ended, not the program
+            if code == NO_STATUS:  # the connection ended before the program
                 raise ConnectionLost(f"{self.node}: the connection was lost.")
             if code != 0:
-                words = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
-                said = words or f"{program_name(argv)}: exit code {code}"
-                raise ExecuteError(f"{self.node}: {said}", hint=FETCH)
+                stderr = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
+                reason = stderr or f"{program_name(argv)}: exit code {code}"
+                raise ExecuteError(f"{self.node}: {reason}", hint=FETCH)
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
+        """Run a short program on the node.
+
+        Raises:
+            TimeoutError: If it runs for longer than RUN_SECONDS.
+            OSError: If it fails and `check` is true.
+        """
         from invoke.exceptions import CommandTimedOut
 
         try:
-            done = self.connection.run(shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS)
+            result = self.connection.run(shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS)
         except CommandTimedOut:
             raise TimeoutError(f"no answer for {RUN_SECONDS:.0f} s") from None
-        if check and not done.ok:
-            raise OSError(done.stderr.strip() or f"exit code {done.exited}")
+        if check and not result.ok:
+            raise OSError(result.stderr.strip() or f"exit code {result.exited}")
 
     def close(self) -> None:
+        """Close the connection."""
         self.reset()
 
 
 def notice_silence(transport: paramiko.Transport) -> None:
-    """Something is sent every few seconds, and what is not acknowledged ends the connection."""
+    """Let the connection fail when the node has not acknowledged anything for SILENCE_SECONDS."""
     transport.set_keepalive(KEEPALIVE_SECONDS)
     transport.channel_timeout = SILENCE_SECONDS
-    if isinstance(transport.sock, socket.socket):  # not where a ProxyCommand stands between
+    if isinstance(transport.sock, socket.socket):  # a ProxyCommand has no socket
         milliseconds = int(SILENCE_SECONDS * 1000)
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def describe_refusal(node: str, reason: str) -> str:
-    """Return why there is no connection to a node, from what paramiko says."""
+    """Return why there is no connection to a node, from the message of paramiko."""
     for signature, description in REFUSALS:
         if signature in reason:
             return f"{node}: {description}"
@@ -330,7 +377,10 @@ def describe_refusal(node: str, reason: str) -> str:
 
 
 def trust_known_hosts_only(connection: Any) -> None:
-    """fabric would accept unknown host keys; here only those of the known_hosts file count."""
+    """Reject nodes and jump hosts whose keys are not in the known_hosts file.
+
+    fabric would accept unknown host keys.
+    """
     import paramiko
     from fabric import Connection
 

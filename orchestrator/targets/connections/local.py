@@ -1,4 +1,4 @@
-"""This machine: files and processes, without SSH."""
+"""Run programs and write files on this machine, without SSH."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def not_started(name: str, error: OSError) -> ExecuteError:
 
 
 class Local:
-    """Does a plan's steps on this machine."""
+    """The machine that orch runs on, with the methods of a node that is reached through SSH."""
 
     def put(self, path: str, content: str) -> None:
+        """Write a file, whole or not at all; raise ExecuteError if that fails."""
         target = Path(path)
         try:
             make_user_folder(target.parent)
@@ -37,10 +38,11 @@ class Local:
             raise ExecuteError(f"{disk.describe_error(path, error)}.", hint=WRITE) from None
 
     def send(self, source: str, path: str) -> None:
+        """Copy a text file; raise ExecuteError if it cannot be written."""
         self.put(path, Path(source).read_text())
 
     def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """The file's bytes from `offset` on. Raises ExecuteError."""
+        """Yield the bytes of a file from `offset` on; raise ExecuteError if it cannot be read."""
         try:
             with open(path, "rb") as file:
                 file.seek(offset)
@@ -50,6 +52,7 @@ class Local:
             raise ExecuteError(f"{path} cannot be read: {error.strerror}.", hint=f"ls -l {path}") from None
 
     def start(self, command: Command, log: str) -> None:
+        """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
         try:
             Path(log).touch(mode=0o600)
             with open(log, "ab") as output:
@@ -65,9 +68,13 @@ class Local:
             raise not_started(command.argv[0], error) from None
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program to its end. Raises ExecuteError."""
+        """Run a program and return its exit code and output.
+
+        Raises:
+            ExecuteError: If it cannot be started or runs for longer than `seconds`.
+        """
         try:
-            done = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds)
+            process = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise ExecuteError(
                 f"{program_name(argv)} has not answered for {seconds:.0f} s.",
@@ -76,24 +83,26 @@ class Local:
         except OSError as error:
             raise not_started(argv[0], error) from None
         return CommandResult(
-            code=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace")
+            code=process.returncode,
+            out=process.stdout.decode(errors="replace"),
+            err=process.stderr.decode(errors="replace"),
         )
 
     def feed(self, argv: tuple[str, ...], content: bytes) -> None:
-        """Run a program that reads this to its end. Raises ExecuteError if it fails."""
+        """Run a program with this input; raise ExecuteError if it fails."""
         try:
-            done = subprocess.run(argv, input=content, capture_output=True)
+            process = subprocess.run(argv, input=content, capture_output=True)
         except OSError as error:
             raise not_started(argv[0], error) from None
-        if done.returncode != 0:
-            words = done.stderr.decode(errors="replace").strip()
-            raise ExecuteError(f"{program_name(argv)}: {words or f'exit code {done.returncode}'}", hint=WRITE)
+        if process.returncode != 0:
+            stderr = process.stderr.decode(errors="replace").strip()
+            raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
-        """The lines of a program as they come. Raises ExecuteError if it fails."""
+        """Yield the lines of a program as they are printed; raise ExecuteError if it fails."""
         with subprocess.Popen(
             argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True
-        ) as process:  # in a session of its own: Ctrl-C on the terminal is for orch
+        ) as process:  # a new session, so that Ctrl-C on the terminal reaches only orch
             assert process.stdout is not None
             try:
                 for line in process.stdout:
@@ -104,4 +113,4 @@ class Local:
                 process.terminate()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing; the method exists for the interface of a connection."""

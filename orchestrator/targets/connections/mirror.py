@@ -1,4 +1,4 @@
-"""The controller's copy of a run that lives on another node, renewed while it is watched."""
+"""Copy the files of a run from its node to this machine while the run is being watched."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0
 PROBE_SECONDS = 2.0
-ABSENCES = 3  # probes in a row that did not find the supervisor
-# Small files of a run that are worth having here; checkpoints and models stay on the nodes.
+ABSENCES = 3  # consecutive probes that must miss the supervisor before it counts as gone
+# Only small results are copied to this machine; checkpoints and models stay on the nodes.
 RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
-PIECE = 1 << 24  # bytes of a file that are read at a time
-LARGEST_FILE = 1 << 36  # bytes that are kept of a log
-LARGEST_NAME = 1 << 10  # of a host
-LARGEST_STATE = 1 << 24  # of supervisor.json and outcome.json
+PIECE = 1 << 24  # bytes of a file that are read per request
+LARGEST_FILE = 1 << 36  # bytes of a log that are copied at most
+LARGEST_NAME = 1 << 10  # bytes of a host name
+LARGEST_STATE = 1 << 24  # bytes of supervisor.json and outcome.json
 
 
 class MirroredNode(Protocol):
-    """What a mirror needs of the node that a run lives on."""
+    """The methods of a node that a mirror calls."""
 
-    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None: ...
+    def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes | None: ...
 
     def size(self, path: str) -> int: ...
 
@@ -52,8 +52,11 @@ class MirroredNode(Protocol):
 
 
 class Mirror:
-    """Copies RUN_DIR of a node into a folder here, new bytes only. The node may say what it likes:
-    no file is written but those of this folder that a run of so many `ranks` has."""
+    """A local copy of a run's folder, to which only new bytes are transferred.
+
+    The node is not trusted: only files that a run of `ranks` ranks has are written, and only in
+    the local folder.
+    """
 
     def __init__(self, remote: MirroredNode, run_dir: str, folder: Path, *, ranks: int) -> None:
         self.remote = remote
@@ -63,11 +66,11 @@ class Mirror:
         self.copy_of = ConfinedFolder(folder)
         self.probed = time.monotonic()
         self.absences = 0
-        # What the arguments of the run's supervisor hold, and no pager's or editor's.
+        # Only the arguments of the run's supervisor contain this, not those of a pager or an editor.
         self.marker = f"supervise\0{run_dir}\0"
 
     def refresh(self) -> None:
-        """Bring over what is new of the events, and the supervisor's and the outcome's files."""
+        """Copy the new events, and the supervisor's and the outcome's files if they are still missing."""
         self.append(files.EVENTS)
         if supervisor_of(self.folder) is None:
             self.copy(files.SUPERVISOR)
@@ -75,17 +78,21 @@ class Mirror:
             self.copy(files.OUTCOME)
 
     def append(self, name: str) -> None:
-        """Add what the file has grown by since the last time.
+        """Copy the bytes that a file has grown by since the last time.
 
-        Several commands may watch a run at once: they write the same bytes to the same places.
-        Raises ExecuteError.
+        Several commands may watch a run at the same time: they write the same bytes at the same
+        offsets.
+
+        Raises:
+            ExecuteError: If the file cannot be read from the node or written here.
         """
         try:
-            have, path = self.copy_of.size(name), f"{self.run_dir}/{name}"
-            end = min(self.remote.size(path), LARGEST_FILE)  # as it is now: it may have no end
-            while have < end and (new := self.remote.read(path, have, min(PIECE, end - have))):
-                self.copy_of.add(name, new, have)
-                have += len(new)
+            offset, path = self.copy_of.size(name), f"{self.run_dir}/{name}"
+            # The size is read once, because the file may grow without end.
+            size = min(self.remote.size(path), LARGEST_FILE)
+            while offset < size and (content := self.remote.read(path, offset, min(PIECE, size - offset))):
+                self.copy_of.add(name, content, offset)
+                offset += len(content)
         except OSError as error:
             raise ExecuteError(
                 f"{self.folder / name} cannot be written: {error.strerror}.",
@@ -93,32 +100,33 @@ class Mirror:
             ) from None
 
     def copy(self, name: str) -> None:
+        """Copy a small file whole, if the node has it."""
         content = self.remote.read(f"{self.run_dir}/{name}", 0, LARGEST_STATE)
         if content is not None:
             write_whole(self.folder / name, content)
 
     def said(self) -> str:
-        """The last words of a supervisor that did not start; or what kept it from writing any."""
+        """Return the end of the supervisor's log, or why the node could not write the log."""
         log = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR_LOG}", 0, LARGEST_STATE) or b""
-        words = log.decode(errors="replace")[-LAST_WORDS:].strip()
-        return words or self.remote.refusal(self.run_dir)
+        message = log.decode(errors="replace")[-LAST_WORDS:].strip()
+        return message or self.remote.refusal(self.run_dir)
 
     def lost(self, pid: int) -> bool:
-        """Whether the supervisor has been gone for some seconds, without an outcome.
+        """Return whether the supervisor has been gone for some seconds.
 
-        It is asked every few seconds only, and one answer alone is not believed: a process that is
-        just ending has no arguments any more, and its outcome may still be on the way.
+        The node is probed once every PROBE_SECONDS. Several probes must miss the supervisor, because
+        an ending process has lost its arguments, and its outcome may not have been copied yet.
         """
         if time.monotonic() - self.probed >= PROBE_SECONDS:
             self.probed = time.monotonic()
             recorded = supervisor_of(self.folder)
-            unseen = recorded is not None and self.is_on_another_host(recorded)
-            alive = unseen or self.remote.alive(pid, self.marker)
+            is_elsewhere = recorded is not None and self.is_on_another_host(recorded)
+            alive = is_elsewhere or self.remote.alive(pid, self.marker)
             self.absences = 0 if alive else self.absences + 1
         return self.absences >= ABSENCES
 
     def look_for_supervisor(self) -> None:
-        """Note down if it is gone for good: it ended without an outcome."""
+        """Record that the run is gone if its supervisor has ended without an outcome."""
         supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}", 0, LARGEST_STATE)
         if supervisor is None or outcome_in(self.folder) is not None:
             return
@@ -129,7 +137,7 @@ class Mirror:
         if self.is_on_another_host(recorded):
             return
         if not self.remote.alive(recorded.pid, self.marker):
-            self.copy(files.OUTCOME)  # it may just have come
+            self.copy(files.OUTCOME)  # the outcome may have been written since the check above
             (self.folder / GONE).touch(0o600)
 
     def is_on_another_host(self, supervisor: SupervisorProcess) -> bool:
@@ -146,21 +154,22 @@ class Mirror:
         return bool(boot) and boot != recorded.boot and not was_rebooted(recorded, connected)
 
     def terminate(self, pid: int) -> None:
+        """Ask the supervisor to end the run."""
         self.remote.terminate(pid, self.marker)
 
     def take_logs(self) -> None:
-        """The logs of the ranks that ran on this node."""
+        """Copy the logs of the ranks that ran on this node."""
         for name in self.listed(files.RANKS, files.OF_RANK):
             self.append(name)
 
     def listed(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
-        """The paths of the files there that are of ranks of the run."""
+        """Return the paths of the files in a folder of the run whose names match one of its ranks."""
         names = self.remote.list(f"{self.run_dir}/{folder}")
         ranks = ((name, files.rank_of(name, pattern)) for name in names)
         return [f"{folder}/{name}" for name, rank in ranks if rank is not None and rank < self.ranks]
 
     def finish(self, output_dir: str | None) -> None:
-        """When the run has ended: the launcher's words, the ranks' stacks, and the results."""
+        """Copy the launcher's log, the ranks' stack traces and the results of a run that has ended."""
         self.refresh()
         stacks = self.listed(files.STACK_TRACES, files.STACK_TRACE)
         for name in (files.LAUNCHER_LOG, files.SUPERVISOR_LOG, *stacks):
@@ -171,48 +180,59 @@ class Mirror:
 
 
 class ReconnectingMirror:
-    """A mirror whose connection may be lost: the run lives on, and is reached again.
+    """A mirror that reconnects to its node after the connection is lost.
 
-    `tell` gets a line when the connection is lost and when it is back.
+    Attributes:
+        tell: Called with one line when the connection is lost, and when it is restored.
+        lost_since: When the connection was lost, or None while it is open.
+        again_at: When to connect again.
     """
 
-    def __init__(self, mirror: Mirror, node: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, mirror: Mirror, node: str, notify: Callable[[str], None]) -> None:
         self.mirror = mirror
         self.node = node
-        self.tell = tell
+        self.tell = notify
         self.lost_since: float | None = None
         self.again_at = 0.0
 
     def refresh(self) -> None:
+        """Copy the new events, unless the node cannot be reached now."""
         self.attempt(self.mirror.refresh, None)
 
     def lost(self, pid: int) -> bool:
-        """A run that cannot be asked is not believed to be gone."""
+        """Return whether the supervisor is gone; assume that it is not while the node is unreachable."""
         return self.attempt(lambda: self.mirror.lost(pid), False)
 
     def terminate(self, pid: int) -> None:
+        """Ask the supervisor to end the run; raise ConnectionLost if the node is unreachable."""
         self.mirror.terminate(pid)
 
     def said(self) -> str:
-        words = self.attempt(self.mirror.said, "")
-        return f"{self.node}: {words}" if words else ""
+        """Return the end of the supervisor's log, or '' while the node is unreachable."""
+        message = self.attempt(self.mirror.said, "")
+        return f"{self.node}: {message}" if message else ""
 
-    def attempt(self, act: Callable[[], Result], otherwise: Result) -> Result:
-        """Raises ExecuteError when there has been no connection for too long."""
+    def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
+        """Return the result of an action, or `fallback` while the node is unreachable.
+
+        Raises:
+            ExecuteError: If the node has been unreachable for GIVE_UP_SECONDS.
+        """
         if time.monotonic() < self.again_at:
-            return otherwise
+            return fallback
         try:
-            result = act()
+            result = action()
         except ConnectionLost as error:
             self.note_loss(error)
-            return otherwise
+            return fallback
         if self.lost_since is not None:
-            away = time.monotonic() - self.lost_since
-            self.tell(f"connected to {self.node} again after {away:.0f} s")
+            lost_seconds = time.monotonic() - self.lost_since
+            self.tell(f"connected to {self.node} again after {lost_seconds:.0f} s")
             self.lost_since = None
         return result
 
     def note_loss(self, error: ConnectionLost) -> None:
+        """Schedule the next attempt to connect; raise ExecuteError after GIVE_UP_SECONDS."""
         now = time.monotonic()
         if self.lost_since is None:
             self.lost_since = now

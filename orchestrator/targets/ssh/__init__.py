@@ -1,1 +1,1 @@
-"""This machine, and nodes behind SSH."""
+"""Train on this machine and on nodes that are reached through SSH."""

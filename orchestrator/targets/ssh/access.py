@@ -1,4 +1,4 @@
-"""The ssh configuration that plans, fabric and people use to reach an inventory's nodes."""
+"""Write the ssh configuration that plans, fabric and users reach an inventory's nodes with."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from orchestrator.state import State, write_private
 
 
 def ssh_config(cluster: Cluster) -> PutLocalFile | None:
-    """What the `ssh -F` of a plan, and fabric, read: for all nodes, also of other runs. None where
-    it is there already, or where no node is another machine."""
+    """Return the step that writes the ssh configuration of all nodes of an inventory.
+
+    The result is None if the file exists already or if no node is another machine.
+    """
     if cluster.ssh_config is None:
         return None
     path = State.of(Path(cluster.source)).ssh_config
@@ -19,6 +21,7 @@ def ssh_config(cluster: Cluster) -> PutLocalFile | None:
 
 
 def write_ssh_config(cluster: Cluster) -> None:
+    """Write the ssh configuration of an inventory if it is missing."""
     step = ssh_config(cluster)
     if step is not None:
         write_private(Path(step.path), step.content)

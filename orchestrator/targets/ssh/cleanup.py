@@ -1,4 +1,4 @@
-"""Nothing of a run is left on its nodes, and each node says so."""
+"""End runs and remove their leftovers on all nodes, and report what each node has cleaned up."""
 
 from __future__ import annotations
 
@@ -21,66 +21,70 @@ from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.targets.ssh.find import ask_inventory
 from orchestrator.targets.ssh.nodes import NodeAnswer, ask_all, node_program
 
-# The cleanup needs at most 8.5 s; with the connection that stays below 10.
+# A node's cleanup takes at most 8.5 s, so that it ends within 10 s including the connection.
 CLEANUP_SECONDS = 9.0
 CONNECT_SECONDS = 5
 MAY_LIVE = ("running", "unknown")
 
 
 def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
-    """End a run on all its nodes, whoever of them still lives, and look that nothing is left.
-    `planned`: nothing is known of its supervisor, which may be on its way to node0 just now."""
-    began = time.monotonic()
-    of_node0 = ["--node0", *(["--planned"] if planned else [])]
-    answers = ask_all(
+    """End all processes of a run on its nodes, and check that nothing is left.
+
+    Args:
+        record: The run's record.
+        planned: Whether the run has not reported a supervisor, which may still be starting on node0.
+    """
+    start_time = time.monotonic()
+    node0_options = ["--node0", *(["--planned"] if planned else [])]
+    responses = ask_all(
         record.nodes,
         lambda host: node_program(
-            record, "cleanup", "end", record.run_dir, *(of_node0 if host == record.node0 else [])
+            record, "cleanup", "end", record.run_dir, *(node0_options if host == record.node0 else [])
         ),
         seconds=CLEANUP_SECONDS,
         connect_seconds=CONNECT_SECONDS,
     )
     return CleanupReport(
-        run_id=record.run_id, seconds=round(time.monotonic() - began, 2), nodes=tuple(map(node_cleanup, answers))
+        run_id=record.run_id, seconds=round(time.monotonic() - start_time, 2), nodes=tuple(map(node_cleanup, responses))
     )
 
 
-def node_cleanup(answer: NodeAnswer) -> NodeCleanup:
-    found = read(RunEnded, answer)
-    if isinstance(found, NodeCleanup):
-        return found
-    left = tuple(map(describe, found.left))
+def node_cleanup(response: NodeAnswer) -> NodeCleanup:
+    report = read(RunEnded, response)
+    if isinstance(report, NodeCleanup):
+        return report
+    leftovers = tuple(map(describe, report.left))
     return NodeCleanup(
-        node=answer.node,
-        state="left" if left else "clean",
-        ended=tuple(map(describe, found.ended)),
-        left=left,
-        segments=found.segments,
-        segments_left=found.segments_left,
-        problem=answer.problem,
+        node=response.node,
+        state="left" if leftovers else "clean",
+        ended=tuple(map(describe, report.ended)),
+        left=leftovers,
+        segments=report.segments,
+        segments_left=report.segments_left,
+        problem=response.problem,
     )
 
 
 Report = TypeVar("Report", RunEnded, Leftovers, Cleaned, DamagedRuns)
 
 
-def read(kind: type[Report], answer: NodeAnswer) -> Report | NodeCleanup:
-    """What a node has said; or that it has not, or nothing that can be read."""
-    problem = answer.problem
-    if answer.value is not None:
+def read(kind: type[Report], response: NodeAnswer) -> Report | NodeCleanup:
+    """Return a node's report, or an `unreachable` result if there is none or it cannot be read."""
+    problem = response.problem
+    if response.value is not None:
         try:
-            values.check_schema(answer.value, "its answer")
-            return values.read_known(kind, answer.value, "its answer")
+            values.check_schema(response.value, "its answer")
+            return values.read_known(kind, response.value, "its answer")
         except ProtocolError as error:
             problem = str(error)
-    return unreachable(answer.node, problem)
+    return unreachable(response.node, problem)
 
 
 def unreachable(node: str, problem: str) -> NodeCleanup:
     return NodeCleanup(node=node, state="unreachable", ended=(), left=(), segments=(), problem=problem)
 
 
-Cleanup = tuple[tuple[str, ...], str]  # the nodes' program, and the folder of all runs
+Cleanup = tuple[tuple[str, ...], str]  # a node's program and its folder of all runs
 
 
 def describe(process: ProcessRecord) -> str:
@@ -89,77 +93,85 @@ def describe(process: ProcessRecord) -> str:
 
 
 def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
-    """End what past runs have left on all nodes, and move away those that cannot be read; with
-    `look`, only tell of it.
+    """End the leftovers of past runs on all nodes, and move damaged runs aside.
 
-    A run whose supervisor lives is never touched.
+    Runs whose supervisor is alive are never touched.
+
+    Args:
+        inventory: The inventory of the nodes, or None for this machine.
+        base: The folder of all runs on this machine.
+        look: Only report the leftovers and damaged runs, and change nothing.
     """
-    began = time.monotonic()
-    programs, living, unasked = places(base, inventory)
-    word, kept = ("look", ()) if look else ("clean", ("--except", *living))
+    start_time = time.monotonic()
+    programs, live_runs, unreadable_nodes = places(base, inventory)
+    action, exceptions = ("look", ()) if look else ("clean", ("--except", *live_runs))
 
     def command(host: RunNode) -> tuple[str, ...]:
         cleanup, folder = programs[host]
-        return (*cleanup, "cleanup", word, folder, *kept)
+        return (*cleanup, "cleanup", action, folder, *exceptions)
 
-    answers = ask_all(programs, command, seconds=CLEANUP_SECONDS * 2)
-    nodes = tuple(looked(answer) if look else cleaned(answer) for answer in answers)
+    responses = ask_all(programs, command, seconds=CLEANUP_SECONDS * 2)
+    nodes = tuple(looked(response) if look else cleaned(response) for response in responses)
     if inventory is None:
         nodes = tuple(aside_here(node, base, look=look) for node in nodes)
     else:
         nodes = aside_there(nodes, programs, look=look)
-    seconds = round(time.monotonic() - began, 2)
-    return CleanupReport(run_id="", seconds=seconds, nodes=(*nodes, *unasked))
+    seconds = round(time.monotonic() - start_time, 2)
+    return CleanupReport(run_id="", seconds=seconds, nodes=(*nodes, *unreadable_nodes))
 
 
 def places(base: Path, inventory: str | None) -> tuple[dict[RunNode, Cleanup], list[str], list[NodeCleanup]]:
-    """(program, runs) of each node, the ids of the runs that live, and nodes that nobody can ask
-    because their records are damaged."""
+    """Return what is needed to clean up the nodes.
+
+    Returns:
+        The program and the folder of runs of each node, the ids of the live runs, and a result for
+        each node whose recorded facts are damaged.
+    """
     if inventory is None:
-        living = [run.id for run in store.recorded(base).runs if run.state in MAY_LIVE]
-        here: Cleanup = ((sys.executable, str(TRAIN / "node.py")), str(base))
-        return {RunNode(node="node0"): here}, living, []
-    asked = ask_inventory(inventory)
+        live_runs = [run.id for run in store.recorded(base).runs if run.state in MAY_LIVE]
+        local_cleanup: Cleanup = ((sys.executable, str(TRAIN / "node.py")), str(base))
+        return {RunNode(node="node0"): local_cleanup}, live_runs, []
+    recorded = ask_inventory(inventory)
     programs: dict[RunNode, Cleanup] = {
         RunNode(node=node.name, via=node.via): ((node.python, f"{node.root}/train/node.py"), f"{node.root}/runs")
-        for node in asked.cluster.nodes
+        for node in recorded.cluster.nodes
     }
-    living = [run for run, one in asked.runs.items() if one.state in MAY_LIVE]
-    unasked = asked.cluster.damaged.items()
-    return programs, living, [unreachable(name, words) for name, words in unasked]
+    live_runs = [run_id for run_id, node_run in recorded.runs.items() if node_run.state in MAY_LIVE]
+    unreadable_nodes = recorded.cluster.damaged.items()
+    return programs, live_runs, [unreachable(name, problem) for name, problem in unreadable_nodes]
 
 
-def cleaned(answer: NodeAnswer) -> NodeCleanup:
-    found = read(Cleaned, answer)
-    if isinstance(found, NodeCleanup):
-        return found
-    ended = [f"{run}: {describe(one)}" for run, end in found.runs.items() for one in end.ended]
-    left = [f"{run}: {describe(one)}" for run, end in found.runs.items() for one in end.left]
+def cleaned(response: NodeAnswer) -> NodeCleanup:
+    report = read(Cleaned, response)
+    if isinstance(report, NodeCleanup):
+        return report
+    ended = [f"{run_id}: {describe(process)}" for run_id, end in report.runs.items() for process in end.ended]
+    leftovers = [f"{run_id}: {describe(process)}" for run_id, end in report.runs.items() for process in end.left]
     return NodeCleanup(
-        node=answer.node,
-        state="left" if left else "clean",
+        node=response.node,
+        state="left" if leftovers else "clean",
         ended=tuple(ended),
-        left=tuple(left),
-        segments=paths_of(found.segments),
-        segments_left=paths_of(found.segments_left),
-        problem=answer.problem,
+        left=tuple(leftovers),
+        segments=paths_of(report.segments),
+        segments_left=paths_of(report.segments_left),
+        problem=response.problem,
     )
 
 
-def looked(answer: NodeAnswer) -> NodeCleanup:
-    found = read(Leftovers, answer)
-    if isinstance(found, NodeCleanup):
-        return found
-    left = [f"{run}: {describe(one)}" for run, there in found.runs.items() for one in there]
-    segments = paths_of(found.segments)
+def looked(response: NodeAnswer) -> NodeCleanup:
+    report = read(Leftovers, response)
+    if isinstance(report, NodeCleanup):
+        return report
+    leftovers = [f"{run_id}: {describe(process)}" for run_id, processes in report.runs.items() for process in processes]
+    segments = paths_of(report.segments)
     return NodeCleanup(
-        node=answer.node,
-        state="left" if left or segments else "clean",
+        node=response.node,
+        state="left" if leftovers or segments else "clean",
         ended=(),
-        left=tuple(left),
+        left=tuple(leftovers),
         segments=segments,
-        segments_left=paths_of(found.segments_left),
-        problem=answer.problem,
+        segments_left=paths_of(report.segments_left),
+        problem=response.problem,
     )
 
 
@@ -168,39 +180,43 @@ def paths_of(segments: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def aside_here(node: NodeCleanup, base: Path, *, look: bool) -> NodeCleanup:
-    """With the runs of this machine that cannot be read."""
-    found = store.recorded(base).damaged
-    kept, moved = [one.describe() for one in found] if look else [], []
-    for one in () if look else found:
-        target = damaged.set_aside(one)
-        kept += [] if target else [f"{one.folder}: something of it lives"]
-        moved += [f"{one.folder} is damaged, and now {target}"] if target else []
-    return with_aside(node, kept, moved)
+    """Add the damaged runs of this machine to a node's result, after moving them aside unless `look`."""
+    damaged_runs = store.recorded(base).damaged
+    leftovers, moved = [damaged_run.describe() for damaged_run in damaged_runs] if look else [], []
+    for damaged_run in () if look else damaged_runs:
+        target = damaged.set_aside(damaged_run)
+        leftovers += [] if target else [f"{damaged_run.folder}: something of it lives"]
+        moved += [f"{damaged_run.folder} is damaged, and now {target}"] if target else []
+    return with_aside(node, leftovers, moved)
 
 
 def aside_there(
     nodes: tuple[NodeCleanup, ...], programs: dict[RunNode, Cleanup], *, look: bool
 ) -> tuple[NodeCleanup, ...]:
-    """With the runs of other machines that these cannot read."""
+    """Add the damaged runs of each node to its result, after moving them aside unless `look`."""
 
     def command(host: RunNode) -> tuple[str, ...]:
         program, folder = programs[host]
         return (*program, "damaged", folder, *([] if look else ["--set-aside"]))
 
-    answers = ask_all(programs, command, seconds=CLEANUP_SECONDS)
-    return tuple(map(aside_on, nodes, answers))
+    responses = ask_all(programs, command, seconds=CLEANUP_SECONDS)
+    return tuple(map(aside_on, nodes, responses))
 
 
-def aside_on(node: NodeCleanup, answer: NodeAnswer) -> NodeCleanup:
-    found = read(DamagedRuns, answer)
-    if isinstance(found, NodeCleanup):
-        problem = f"its damaged runs are not known: {found.problem}"
+def aside_on(node: NodeCleanup, response: NodeAnswer) -> NodeCleanup:
+    report = read(DamagedRuns, response)
+    if isinstance(report, NodeCleanup):
+        problem = f"its damaged runs are not known: {report.problem}"
         return node if node.problem else replace(node, problem=problem)
-    kept = [f"{one.folder} is damaged: {one.problem}" for one in found.damaged if one.folder not in found.moved]
-    moved = [f"{folder} is damaged, and now {path}" for folder, path in found.moved.items()]
-    return with_aside(node, kept, moved)
+    leftovers = [
+        f"{damaged_run.folder} is damaged: {damaged_run.problem}"
+        for damaged_run in report.damaged
+        if damaged_run.folder not in report.moved
+    ]
+    moved = [f"{folder} is damaged, and now {path}" for folder, path in report.moved.items()]
+    return with_aside(node, leftovers, moved)
 
 
-def with_aside(node: NodeCleanup, kept: list[str], moved: list[str]) -> NodeCleanup:
-    state = "left" if kept and node.state == "clean" else node.state
-    return replace(node, state=state, left=(*node.left, *kept), moved=tuple(moved))
+def with_aside(node: NodeCleanup, leftovers: list[str], moved: list[str]) -> NodeCleanup:
+    state = "left" if leftovers and node.state == "clean" else node.state
+    return replace(node, state=state, left=(*node.left, *leftovers), moved=tuple(moved))

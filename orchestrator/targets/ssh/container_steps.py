@@ -1,4 +1,4 @@
-"""What containers change of a training run's plan, and the file that describes them. Pure."""
+"""Plan the containers of a training run. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import Files
 from orchestrator.targets.ssh.steps import Site
 
-# An image that starts its ranks chooses one itself; this one sets no variables.
+# An image that starts its ranks also chooses their backend. gloo sets no environment variables.
 NO_BACKEND = "gloo"
 
 
 def choose_docker(request: TrainRequest, launcher: str, docker: Docker | None) -> Choice[Docker | None]:
-    """Raises PlanError for settings that cannot be, and for what only orch's own ranks can do."""
+    """Return the container settings with the decision that explains them.
+
+    Raises:
+        PlanError: If the settings are invalid, or conflict with an image that starts its ranks.
+    """
     if docker is None:
         return Choice(None)
     docker.check()
@@ -29,18 +33,19 @@ def choose_docker(request: TrainRequest, launcher: str, docker: Docker | None) -
 
 
 def starts_ranks(docker: Docker | None) -> bool:
-    """Whether the image starts its ranks itself."""
+    """Return whether the image starts its ranks itself."""
     return docker is not None and docker.starts_ranks
 
 
 def check_own_start(request: TrainRequest, launcher: str, docker: Docker) -> None:
-    given = {
+    """Raise PlanError for options that have no effect on an image that starts its ranks."""
+    flags_in_use = {
         f"--launcher {launcher}": launcher != DEFAULT,
         f"--backend {request.backend}": request.backend,
         f"--ccl-workers {request.ccl_workers}": request.ccl_workers,
         "--ipex": request.ipex,
     }
-    flags = [flag for flag, there in given.items() if there]
+    flags = [flag for flag, is_used in flags_in_use.items() if is_used]
     if flags:
         raise PlanError(
             f"{flags[0]}: with start=node the entrypoint of {docker.image} starts the ranks.",
@@ -54,15 +59,15 @@ def tell_own_ranks(request: TrainRequest) -> tuple[Decision, ...]:
 
 
 def processes(nodes: tuple[Node, ...], ppn: int | None) -> dict[str, int]:
-    """Node -> how many ranks an image starts there that starts them itself."""
+    """Return the number of ranks per node that the image itself is to start."""
     return {node.name: ppn or len(node.facts.numa_nodes) for node in nodes}
 
 
 def folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
-    """What a container must have of its node, at the same paths: runs, programs and data; on this
-    machine also the folder of the script, its recipe and its data.
+    """Return the folders of the node that a container mounts at the same paths.
 
-    Not the whole folder of orch: where that is /opt/orch it would hide the image's own stack.
+    They hold the runs, orch's programs and the data; on this machine also the script, its recipe
+    and its data. orch's whole folder is not mounted: as /opt/orch it would hide the image's stack.
     """
     base = str(PurePosixPath(site.run_dir).parent)
     if site.root:

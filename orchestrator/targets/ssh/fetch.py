@@ -1,4 +1,4 @@
-"""What a run has written on one of its nodes, brought to this machine."""
+"""Copy files that a run has written on one of its nodes to this machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from orchestrator.targets.interface import Wanted
 from orchestrator.targets.ssh.nodes import connection_to
 
 
-def fetch(record: RunRecord, folder: Path, wanted: Wanted, listener: FetchListener) -> Collected:
-    """Raises RequestError for a node that the run does not have, ExecuteError for what fails."""
-    connection = connection_to(run_node_of(record, wanted.node))
-    local = isinstance(connection, Local)
-    target = wanted.to or (Path(wanted.source) if local else default_target(folder, wanted.node))
+def fetch(record: RunRecord, folder: Path, request: Wanted, listener: FetchListener) -> Collected:
+    """Copy the requested files of a run's node to this machine.
+
+    Raises:
+        RequestError: If the run does not have the requested node.
+        ExecuteError: If the files cannot be read or written.
+    """
+    connection = connection_to(run_node_of(record, request.node))
+    is_local = isinstance(connection, Local)
+    target = request.to or (Path(request.source) if is_local else default_target(folder, request.node))
     try:
-        return collect(connection, wanted.source, target, only=wanted.only, listener=listener)
+        return collect(connection, request.source, target, only=request.only, listener=listener)
     finally:
         connection.close()
 
 
 def run_node_of(record: RunRecord, node: str | None) -> RunNode:
-    """node0, or another node of the run. Raises RequestError."""
+    """Return the named node of a run, or node0; raise RequestError if the run does not have it."""
     hosts = {host.node: host for host in record.nodes}
     if node is None:
         return record.nodes[0]

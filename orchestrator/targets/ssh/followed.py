@@ -1,5 +1,8 @@
-"""Records of runs that nodes have sent: shown as they are, but followed only along ways, folders
-and programs that this controller knows itself, from the inventory and `orch provision`. Pure."""
+"""Check and complete run records that nodes have sent, with data that this machine trusts. Pure.
+
+A record from a node may be listed as it is. Before anything is done with the run, the ssh commands,
+folders and programs in it are replaced by those from the inventory and `orch provision`.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +21,37 @@ HINT = "Nothing was changed. Check who can write to the runs folder on that node
 
 
 def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
-    """The record, with everything in it that leads somewhere replaced by what is known here.
-    `told_by`: the node that has sent it. Raises UntrustedRecordError."""
-    known = {node.name: node for node in cluster.nodes if not node.local}
-    named = [one.node for one in record.nodes]
-    if unknown := [name for name in named if name not in known]:
+    """Return a record whose ssh commands, folders and Python are those that this machine trusts.
+
+    Args:
+        record: The record that a node has sent.
+        cluster: The nodes of the inventory, as `orch provision` has recorded them.
+        told_by: The name of the node that has sent the record.
+
+    Raises:
+        UntrustedRecordError: If the record contradicts the inventory.
+    """
+    provisioned = {node.name: node for node in cluster.nodes if not node.local}
+    node_names = [host.node for host in record.nodes]
+    if unprovisioned := [name for name in node_names if name not in provisioned]:
         raise UntrustedRecordError(
-            f"{record.run_id} is said to be on {fold(list(map(shown, unknown)))}, which "
+            f"{record.run_id} is said to be on {fold(list(map(shown, unprovisioned)))}, which "
             f"{cluster.name} does not have as a provisioned node.",
-            hint="; ".join(cluster.damaged[name] for name in unknown if name in cluster.damaged)
+            hint="; ".join(cluster.damaged[name] for name in unprovisioned if name in cluster.damaged)
             or "Name an inventory with all of its nodes.",
         )
-    if told_by not in named:
+    if told_by not in node_names:
         raise UntrustedRecordError(f"{told_by} tells of {record.run_id}, of which it is no node.", hint=HINT)
     if record.target != DEFAULT_TARGET or record.location:
         raise UntrustedRecordError(
             f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes.", hint=HINT
         )
-    node0 = known[named[0]]
+    node0 = provisioned[node_names[0]]
     check_output_dir(record, f"{node0.root}/runs")
     return replace(
         record,
         node0=RunNode(node=node0.name, via=node0.via),
-        nodes=tuple(RunNode(node=name, via=known[name].via) for name in named),
+        nodes=tuple(RunNode(node=name, via=provisioned[name].via) for name in node_names),
         run_dir=f"{node0.root}/runs/{record.run_id}",
         train=f"{node0.root}/train",
         python=interpreter(record.python, node0),
@@ -48,12 +59,12 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
 
 
 def shown(name: str) -> str:
-    """A name that somebody has made up, as it may be printed."""
+    """Return a name from an untrusted record in a form that is safe to print."""
     return name if files.is_run_id(name) else f"{name!r:.80}"
 
 
-def interpreter(said: str, node: Node) -> str:
-    """Of whichever stack the run has, below orch's folder on the node."""
-    below = said.removeprefix(node.root)
-    ours = said.startswith(node.root) and STACK_PYTHON.fullmatch(below)
-    return said if ours else node.python
+def interpreter(python: str, node: Node) -> str:
+    """Return the Python of a record if it is that of a stack of the node, else the node's default."""
+    relative_path = python.removeprefix(node.root)
+    is_stack_python = python.startswith(node.root) and STACK_PYTHON.fullmatch(relative_path)
+    return python if is_stack_python else node.python

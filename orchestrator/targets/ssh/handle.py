@@ -1,4 +1,4 @@
-"""A run of this machine or of nodes behind SSH."""
+"""Follow, stop and fetch a run on this machine or on nodes reached through SSH."""
 
 from __future__ import annotations
 
@@ -23,11 +23,18 @@ from orchestrator.targets.ssh import cleanup, fetch, logs
 from orchestrator.targets.ssh.nodes import connection_to
 from orchestrator.targets.ssh.watch import source_of, take
 
-END_SECONDS = 10.0  # for a supervisor to end after it has written its outcome
+END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
 
 
 class SshHandle:
-    """Its supervisor writes the run's files on node0; here is a copy, or they are these."""
+    """A run whose supervisor writes the run's files on node0.
+
+    Attributes:
+        folder: The run's folder on this machine: a copy of node0's, or node0's own.
+        tell: Called with each line about the connection to the nodes.
+        source: The events of the run, as they arrive in `folder`.
+        located: The nodes on which the ranks have started.
+    """
 
     def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
         self.record = record
@@ -40,8 +47,8 @@ class SshHandle:
         follow.await_start(self.folder, self.source)
 
     def events(self) -> Iterator[Event]:
-        found = follow.follow(self.folder, self.source, ranks=len(self.record.layout))
-        yield from self.located.watch(found)
+        events = follow.follow(self.folder, self.source, ranks=len(self.record.layout))
+        yield from self.located.watch(events)
 
     def interrupt(self) -> None:
         follow.interrupt(self.folder, self.source)
@@ -56,8 +63,8 @@ class SshHandle:
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        wanted = logs.WantedLines(rank=rank, follow=follow, located=self.located)
-        return logs.log_lines(self.record, run, wanted, tell=self.tell)
+        selection = logs.WantedLines(rank=rank, follow=follow, located=self.located)
+        return logs.log_lines(self.record, run, selection, tell=self.tell)
 
     def stop(self) -> CleanupReport:
         planned = store.load(self.folder).state == "planned"
@@ -70,7 +77,7 @@ class SshHandle:
         return report
 
     def discard(self) -> None:
-        """Delete the run's folder here and on its nodes, once its supervisor has ended."""
+        """Delete the run's folder on this machine and on its nodes, once its supervisor has ended."""
         deadline = time.monotonic() + END_SECONDS
         supervisor = supervisor_of(self.folder)
         while supervisor and not self.source.lost(supervisor.pid) and time.monotonic() < deadline:
@@ -88,14 +95,15 @@ class SshHandle:
                 connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
-        return fetch.fetch(self.record, self.folder, wanted, listener)
+    def fetch(self, request: Wanted, listener: FetchListener) -> Collected:
+        return fetch.fetch(self.record, self.folder, request, listener)
 
 
 def unsafe_to_delete(record: RunRecord, folder: Path) -> str:
     """Return why the folders of a run may not be its own, or '' if they are.
 
-    Here a run may be in any folder of runs, on nodes behind SSH in the folder `runs` of orch's folder.
+    On this machine a run may be in any folder of runs, on nodes reached through SSH only in the
+    folder `runs` of orch's folder.
     """
     path = PurePosixPath(record.run_dir)
     is_normal = path.is_absolute() and ".." not in path.parts

@@ -1,4 +1,4 @@
-"""`orch logs`: the lines of a run's ranks, from all its nodes, whole and in order."""
+"""Read the log lines of a run's ranks from all its nodes, for `orch logs`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,17 @@ from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECON
 from orchestrator.targets.interface import Tell
 from orchestrator.targets.ssh.nodes import connection_to, node_program
 
-LOCATE_SECONDS = 0.2  # between looks at where a rank is
+LOCATE_SECONDS = 0.2  # between checks whether a rank has started on another node
 
 
 @dataclass(slots=True, kw_only=True)
 class Stream:
-    """The logs of one node. `read`: rank -> the byte that its log was read to."""
+    """The logs of one node.
+
+    Attributes:
+        options: The options of the node's program that select the lines.
+        read: How many bytes of each rank's log have been read.
+    """
 
     record: RunRecord
     host: RunNode
@@ -35,7 +40,12 @@ class Stream:
     read: dict[int, int] = field(default_factory=dict)
 
     def lines(self) -> Iterator[LogLine]:
-        """Until the node has no more. Raises ConnectionLost; called again it goes on from there."""
+        """Yield the lines that have not been read yet, until the node has no more.
+
+        Raises:
+            ConnectionLost: If the connection is lost; the next call resumes after the last chunk read.
+            ExecuteError: If the node's program fails or prints something else.
+        """
         starts = [f"{rank}:{at}" for rank, at in self.read.items()]
         command = node_program(self.record, "logs", self.record.run_dir, *self.options)
         connection = connection_to(self.host)
@@ -51,7 +61,7 @@ class Stream:
             connection.close()
 
     def chunk_of(self, line: str) -> LogChunk:
-        """Raises ExecuteError for what is no part of a log of this run."""
+        """Return the chunk in a line of output; raise ExecuteError if it does not belong to this run."""
         try:
             chunk = logs.parse(line)
         except ProtocolError as error:
@@ -63,35 +73,44 @@ class Stream:
             )
         return chunk
 
-    def patiently(self, tell: Tell) -> Iterator[LogLine]:
-        """The same, reconnecting where the connection is lost."""
-        lost: float | None = None
+    def patiently(self, notify: Tell) -> Iterator[LogLine]:
+        """Yield the lines, and reconnect whenever the connection is lost.
+
+        Raises:
+            ConnectionLost: If the node cannot be reached for GIVE_UP_SECONDS.
+        """
+        lost_at: float | None = None
         while True:
             try:
                 for line in self.lines():
-                    if lost is not None:
-                        tell(f"connected to {self.host.node} again")
-                        lost = None
+                    if lost_at is not None:
+                        notify(f"connected to {self.host.node} again")
+                        lost_at = None
                     yield line
                 return
             except ConnectionLost as error:
-                if lost is None:
-                    tell(f"{error.message} Connecting again.")
-                    lost = time.monotonic()
-                if time.monotonic() - lost > GIVE_UP_SECONDS:
+                if lost_at is None:
+                    notify(f"{error.message} Connecting again.")
+                    lost_at = time.monotonic()
+                if time.monotonic() - lost_at > GIVE_UP_SECONDS:
                     raise
                 time.sleep(RETRY_SECONDS)
 
 
 class Located:
-    """Where the ranks of a run are, as its events tell while somebody watches it."""
+    """The nodes of a run's ranks, learned from its events while they are being watched.
+
+    Attributes:
+        nodes: The node of each rank that has started.
+        watched: Whether the events are being read now.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[int, str] = {}
         self.watched = False
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The same events."""
+        """Yield the events unchanged, and remember where each rank has started."""
         self.watched = True
         try:
             for event in events:
@@ -104,7 +123,13 @@ class Located:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedLines:
-    """`rank`: None for all; `located`: what is known of where it is."""
+    """The log lines that were requested.
+
+    Attributes:
+        rank: The rank to read, or None for all ranks.
+        follow: Whether to wait for new lines until the run ends.
+        located: The nodes of the ranks, as far as they are known.
+    """
 
     rank: int | None
     follow: bool
@@ -112,39 +137,43 @@ class WantedLines:
 
     @property
     def options(self) -> tuple[str, ...]:
+        """Return the options of the node's program that select these lines."""
         return (*(["--follow"] if self.follow else []), *(["--rank", str(self.rank)] if self.rank is not None else []))
 
 
-Miss = Callable[[Stream, ExecuteError], None]  # told of a node that keeps its lines
+Miss = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read
 
 
 def log_lines(record: RunRecord, run: Run, wanted: WantedLines, *, tell: Tell) -> Iterator[LogLine]:
-    """Lines rank by rank; with `follow` as they are written, each rank's in its order.
+    """Yield the lines rank by rank, or with `follow` as they are written.
 
-    Of a node that does not answer it gives what was brought into the run's folder. Raises
-    RequestError for a rank that the run does not have, and at the end ExecuteError if a node did
-    not answer.
+    The lines of one rank are always in order. If a node does not respond, its lines come from the
+    copy in the run's folder.
+
+    Raises:
+        RequestError: If the run does not have the requested rank.
+        ExecuteError: At the end, if a node has not responded.
     """
     nodes = asked_for(run, wanted.rank)
-    if not (wanted.follow or record.node0.via):  # the run lives in this folder
+    if not (wanted.follow or record.node0.via):  # the run's own files are in this folder
         yield from copied(run, nodes)
         return
-    silent: list[Stream] = []
+    failed_streams: list[Stream] = []
 
     def miss(stream: Stream, error: ExecuteError) -> None:
-        silent.append(stream)
+        failed_streams.append(stream)
         tell(error.message)
 
     yield from (together if wanted.follow else in_turn)(Streams(record, wanted, tell, miss))
-    if silent:
-        unheard = {stream.host.node for stream in silent if not stream.read}
-        yield from copied(run, {number: node for number, node in nodes.items() if node in unheard})
-        names = ", ".join(stream.host.node for stream in silent)
+    if failed_streams:
+        unread_nodes = {stream.host.node for stream in failed_streams if not stream.read}
+        yield from copied(run, {number: node for number, node in nodes.items() if node in unread_nodes})
+        names = ", ".join(stream.host.node for stream in failed_streams)
         raise ExecuteError(f"Lines may be missing: no answer from {names}.", hint="The same command asks again.")
 
 
 def copied(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:
-    """What the run's folder here has of these ranks' logs. `nodes`: rank -> node."""
+    """Yield the lines in the local copies of the logs of these ranks, given with their nodes."""
     for rank, node in nodes.items():
         path = run.folder / "ranks" / f"rank-{rank}.log"
         if path.exists():
@@ -154,25 +183,29 @@ def copied(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:
 
 
 class Streams:
-    """The logs of the nodes that have to be asked: of all, or, where a run that is watched here
-    tells where the one rank is, of these alone."""
+    """The logs of the nodes that may hold requested lines.
 
-    def __init__(self, record: RunRecord, wanted: WantedLines, tell: Tell, miss: Miss) -> None:
+    For a single rank of a run that is being watched, these are only the nodes on which the rank
+    has started; otherwise they are all nodes.
+    """
+
+    def __init__(self, record: RunRecord, selection: WantedLines, notify: Tell, miss: Miss) -> None:
         self.record = record
-        self.wanted = wanted
-        self.tell = tell
+        self.wanted = selection
+        self.tell = notify
         self.miss = miss
-        self.narrow = wanted.rank is not None and wanted.located.watched
+        self.narrow = selection.rank is not None and selection.located.watched
         self.known: set[str] = set()
 
     def new(self) -> list[Stream]:
-        """Of nodes that none has been opened of yet."""
+        """Return a stream for each node that does not have one yet."""
         hosts = [host for host in self.hosts() if host.node not in self.known]
         self.known.update(host.node for host in hosts)
         options = self.wanted.options
         return [Stream(record=self.record, host=host, options=options) for host in hosts]
 
     def hosts(self) -> Iterable[RunNode]:
+        """Return the nodes that may hold requested lines, as far as they are known now."""
         if not self.narrow or self.wanted.rank is None:
             return self.record.nodes
         node = self.wanted.located.nodes.get(self.wanted.rank)
@@ -180,10 +213,12 @@ class Streams:
 
     @property
     def may_grow(self) -> bool:
+        """Return whether the requested rank may still start on another node."""
         return self.narrow and self.wanted.located.watched
 
 
 def in_turn(streams: Streams) -> Iterator[LogLine]:
+    """Yield the lines of one node after the other."""
     for stream in streams.new():
         try:
             yield from stream.lines()
@@ -192,32 +227,32 @@ def in_turn(streams: Streams) -> Iterator[LogLine]:
 
 
 def together(streams: Streams) -> Iterator[LogLine]:
-    """The lines of all streams as they come."""
-    # Bounded: a terminal that is slow holds the nodes back instead of filling this memory.
-    arrived: queue.Queue[LogLine | None] = queue.Queue(maxsize=10_000)
+    """Yield the lines of all streams as they arrive."""
+    # The queue is bounded so that a slow terminal slows the nodes down instead of filling the memory.
+    lines: queue.Queue[LogLine | None] = queue.Queue(maxsize=10_000)
 
     def read(stream: Stream) -> None:
         try:
             for line in stream.patiently(streams.tell):
-                arrived.put(line)
+                lines.put(line)
         except ExecuteError as error:
             streams.miss(stream, error)
         finally:
-            arrived.put(None)
+            lines.put(None)
 
     running = 0
     while True:
-        grows = streams.may_grow  # before it is looked for more: what came last is found, too
-        for stream in streams.new() if arrived.empty() else ():
+        grows = streams.may_grow  # read before the streams, so that the last new one is not missed
+        for stream in streams.new() if lines.empty() else ():
             threading.Thread(target=read, args=(stream,), daemon=True).start()
             running += 1
         if not (running or grows):
             return
         try:
-            line = arrived.get(timeout=LOCATE_SECONDS if grows else None)
+            item = lines.get(timeout=LOCATE_SECONDS if grows else None)
         except queue.Empty:
             continue
-        if line is None:
+        if item is None:
             running -= 1
         else:
-            yield line
+            yield item

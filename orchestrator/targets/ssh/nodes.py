@@ -1,4 +1,4 @@
-"""How the nodes of a run are reached, and asked all at once."""
+"""Connect to the nodes of a run and query them in parallel."""
 
 from __future__ import annotations
 
@@ -15,22 +15,30 @@ from orchestrator.errors import ExecuteError
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 
-AT_ONCE = 64  # nodes that are asked at the same time
+AT_ONCE = 64  # nodes that are queried in parallel
 
 
 def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Local | Ssh:
-    """OpenSSH's `ssh -F CONFIG NODE` is what a host carries; fabric reads the same file."""
+    """Return a connection to a node that is opened when it is first used.
+
+    A record holds the command `ssh -F CONFIG -- NODE`; fabric reads the same CONFIG.
+    """
     return Ssh(host.node, host.via[2], connect_seconds) if host.via else Local()
 
 
 def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ...]:
-    """The command of one of the node's programs (the subcommands of train/node.py)."""
+    """Return the command of one of the node's programs, which are subcommands of train/node.py."""
     return (record.python, f"{record.train}/node.py", name, *arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """What a program in train/ printed on a node, or why there is nothing."""
+    """The response of a node's program.
+
+    Attributes:
+        value: The JSON object that the program printed, or None if it failed.
+        problem: Why it failed.
+    """
 
     node: str
     value: dict[str, Any] | None
@@ -44,15 +52,25 @@ def ask_all(
     seconds: float,
     connect_seconds: int = CONNECT_SECONDS,
 ) -> list[NodeAnswer]:
-    """Run a program that prints one JSON object on all nodes at once; -> their answers in order."""
+    """Run a program that prints one JSON object on all nodes in parallel.
+
+    Args:
+        hosts: The nodes to query.
+        command: Called with each node; returns the command to run there.
+        seconds: The time limit of the program on each node.
+        connect_seconds: The time limit of each connection attempt.
+
+    Returns:
+        One response for each node, in the order of `hosts`.
+    """
 
     def ask(host: RunNode) -> NodeAnswer:
         connection = connection_to(host, connect_seconds)
         try:
-            answer = connection.capture(command(host), seconds=seconds)
-            if answer.code != 0:
-                return NodeAnswer(node=host.node, value=None, problem=last_line(answer.err))
-            value = values.check_object(values.loads(answer.out, "its answer"), "its answer")
+            result = connection.capture(command(host), seconds=seconds)
+            if result.code != 0:
+                return NodeAnswer(node=host.node, value=None, problem=last_line(result.err))
+            value = values.check_object(values.loads(result.out, "its answer"), "its answer")
             return NodeAnswer(node=host.node, value=value)
         except ExecuteError as error:
             return NodeAnswer(node=host.node, value=None, problem=error.message)

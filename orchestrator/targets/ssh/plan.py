@@ -1,4 +1,4 @@
-"""TrainRequest -> Plan: what will run where, and why. Pure."""
+"""Plan a training run: what runs where, and why. Pure."""
 
 from __future__ import annotations
 
@@ -38,37 +38,42 @@ from orchestrator.targets.ssh.steps import (
 
 
 def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume | None = None) -> Plan:
-    """Decide how to run a request. Raises PlanError, RequestError."""
+    """Decide how to run a request.
+
+    Raises:
+        PlanError: If the nodes or the stack cannot do what is requested.
+        RequestError: If the request contradicts itself or names something unknown.
+    """
     check_restarts(request)
-    chosen = resolve(request, inputs, resume)
-    training = chosen.training
-    files = reachable_files(training.recipe, training.settings, chosen.everywhere, site)
+    resolved = resolve(request, inputs, resume)
+    training = resolved.training
+    files = reachable_files(training.recipe, training.settings, resolved.everywhere, site)
     output = choose_output(training.recipe, site.run_dir, resume)
     script = script_command(request, training, files.paths, output.value)
-    job = job_of(request, inputs, chosen, site, script)
-    launch = choose_launch(chosen.software.launcher, job, chosen.software.mpi)
-    key = key_of(request, inputs, chosen)
-    home = home_of(chosen, site, output.value)
+    job = job_of(request, inputs, resolved, site, script)
+    launch = choose_launch(resolved.software.launcher, job, resolved.software.mpi)
+    key = key_of(request, inputs, resolved)
+    home = home_of(resolved, site, output.value)
     decisions = (
         Decision(topic="run", value=site.run_id),
-        *tell(inputs, chosen, job, launch),
+        *tell(inputs, resolved, job, launch),
         *explain_restarts(request.max_restarts, training.recipe, request.min_nodes),
         *output.decisions,
     )
     plan = Plan(
         run=run_record(training, site, home, key=key, decisions=decisions),
-        origin=origin_of(request, training, fingerprints(chosen.everywhere)),
-        steps=steps_of(request, chosen, site, files=files, job=job, launch=launch.value),
+        origin=origin_of(request, training, fingerprints(resolved.everywhere)),
+        steps=steps_of(request, resolved, site, files=files, job=job, launch=launch.value),
     )
     return with_record(plan)
 
 
-def job_of(request: TrainRequest, inputs: Inputs, chosen: Resolved, site: Site, script: tuple[str, ...]) -> Job:
-    node0, links, software = chosen.nodes.value[0], chosen.links.value, chosen.software
+def job_of(request: TrainRequest, inputs: Inputs, resolved: Resolved, site: Site, script: tuple[str, ...]) -> Job:
+    node0, links, software = resolved.nodes.value[0], resolved.links.value, resolved.software
     options = inputs.accelerate
     return Job(
-        nodes=chosen.nodes.value,
-        layout=chosen.layout.value,
+        nodes=resolved.nodes.value,
+        layout=resolved.layout.value,
         links=links,
         run_dir=site.run_dir,
         train=site.train,
@@ -84,67 +89,67 @@ def job_of(request: TrainRequest, inputs: Inputs, chosen: Resolved, site: Site, 
     )
 
 
-def tell(inputs: Inputs, chosen: Resolved, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
-    """All decisions, in the order in which a reader wants them."""
-    software, options = chosen.software, inputs.accelerate
+def tell(inputs: Inputs, resolved: Resolved, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
+    """Return all decisions, in the order in which they are printed."""
+    software, options = resolved.software, inputs.accelerate
     return (
-        *all_decisions(software.stack, chosen.nodes, chosen.spares, chosen.layout),
+        *all_decisions(software.stack, resolved.nodes, resolved.spares, resolved.layout),
         *all_decisions(launch, software.docker),
         *(accelerate_options.explain_options(options, job) if options else ()),
-        *(() if software.docker.value else explain_torch(chosen.everywhere)),
-        *all_decisions(software.backend, software.precision, software.preload, chosen.links),
-        *explain_idle_cores(chosen.nodes.value, chosen.layout.value),
+        *(() if software.docker.value else explain_torch(resolved.everywhere)),
+        *all_decisions(software.backend, software.precision, software.preload, resolved.links),
+        *explain_idle_cores(resolved.nodes.value, resolved.layout.value),
         *explain_damaged(inputs.cluster),
     )
 
 
 def steps_of(
-    request: TrainRequest, chosen: Resolved, site: Site, *, files: Files, job: Job, launch: Launch
+    request: TrainRequest, resolved: Resolved, site: Site, *, files: Files, job: Job, launch: Launch
 ) -> tuple[Step, ...]:
-    recipe, software = chosen.training.recipe, chosen.software
+    recipe, software = resolved.training.recipe, resolved.software
     extras = Extras(
-        spares=chosen.spares.value,
+        spares=resolved.spares.value,
         backend=software.backend.value,
         preload=software.preload.value,
         recipe=recipe.environment,
-        docker=container_file(request, chosen, site, files),
+        docker=container_file(request, resolved, site, files),
         options=supervision(request, recipe, site, job, launch),
     )
     return (*files.sent, *plan_steps(site, job, launch, extras))
 
 
-def container_file(request: TrainRequest, chosen: Resolved, site: Site, files: Files) -> str | None:
-    """container.json; None without containers."""
-    docker = chosen.software.docker.value
+def container_file(request: TrainRequest, resolved: Resolved, site: Site, files: Files) -> str | None:
+    """Return the content of container.json, or None if the ranks run without containers."""
+    docker = resolved.software.docker.value
     if docker is None:
         return None
     return docker.file(
-        container_steps.folders(files, chosen.training.recipe, site),
+        container_steps.folders(files, resolved.training.recipe, site),
         site.run_dir,
-        preload=chosen.training.stack.preload,
-        processes=container_steps.processes(chosen.everywhere, request.ppn),
+        preload=resolved.training.stack.preload,
+        processes=container_steps.processes(resolved.everywhere, request.ppn),
     )
 
 
-def home_of(chosen: Resolved, site: Site, output_dir: str | None) -> Home:
+def home_of(resolved: Resolved, site: Site, output_dir: str | None) -> Home:
     return Home(
-        nodes=run_nodes(chosen.everywhere),
+        nodes=run_nodes(resolved.everywhere),
         run_dir=site.run_dir,
         train=site.train,
-        python=chosen.nodes.value[0].python,
+        python=resolved.nodes.value[0].python,
         output_dir=output_dir,
     )
 
 
 def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
-    """Fingerprint of the packages -> the nodes that have these."""
-    found: dict[str, list[str]] = {}
+    """Return the nodes, folded into one string, by the fingerprint of their packages."""
+    nodes_by_fingerprint: dict[str, list[str]] = {}
     for node in nodes:
-        found.setdefault(node.facts.fingerprint, []).append(node.name)
-    return {fingerprint: fold(names) for fingerprint, names in found.items()}
+        nodes_by_fingerprint.setdefault(node.facts.fingerprint, []).append(node.name)
+    return {fingerprint: fold(names) for fingerprint, names in nodes_by_fingerprint.items()}
 
 
-def key_of(request: TrainRequest, inputs: Inputs, chosen: Resolved) -> str:
-    docker = chosen.software.docker.value
+def key_of(request: TrainRequest, inputs: Inputs, resolved: Resolved) -> str:
+    docker = resolved.software.docker.value
     names = (docker.image, docker.start) if docker else ()
-    return request_key(request, chosen.training, hosts=inputs.cluster.selection.hosts, names=names)
+    return request_key(request, resolved.training, hosts=inputs.cluster.selection.hosts, names=names)

@@ -1,4 +1,4 @@
-"""A request for this machine, or for nodes behind SSH -> its plan: the files that it names."""
+"""Read the files that a request for this machine or an inventory names, and plan the run."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from orchestrator.targets.ssh.steps import Site
 
 
 def plan(request: TrainRequest) -> Plan:
-    """Read the files, decide. Asks no host, and writes nothing."""
+    """Return the plan of a request, without a query of any host and without writing files."""
     request, inputs = read(request)
     site = new_site(inputs.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
     plan = plan_or_resume(request, lambda resume: plan_train(request, inputs, site, resume))
-    way = ssh_config(inputs.cluster)
-    return replace(plan, steps=(way, *plan.steps)) if way else plan
+    ssh_config_step = ssh_config(inputs.cluster)
+    return replace(plan, steps=(ssh_config_step, *plan.steps)) if ssh_config_step else plan
 
 
 def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
-    """What the request names; and the request, with what a configuration of accelerate says where
-    no flag says otherwise."""
+    """Load the files that a request names.
+
+    Returns:
+        The request, with options that only its configuration of accelerate sets, and the files.
+    """
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load.stack(request.stack)
     settings = load.settings(list(request.settings), recipe)
@@ -68,6 +71,7 @@ def ranks_python(node0: Node, stack: Stack, docker: Docker | None) -> load.Ranks
 
 
 def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:
+    """Return the request with accelerate's values for the options that it does not set."""
     return replace(
         request,
         nodes=request.nodes or options.nodes,
@@ -83,14 +87,14 @@ def read_cluster(request: TrainRequest) -> Cluster:
 
 
 def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
-    new = new_identity()
-    name = run_id(new, recipe)
+    identity = new_identity()
+    name = run_id(identity, recipe)
     root = next((node.root for node in cluster.nodes if not node.local), None)
     return Site(
         run_id=name,
         claims=f"{root}/claims" if root else str(state_home() / "claims"),
-        started_by=new.started_by,
-        created=new.created,
+        started_by=identity.started_by,
+        created=identity.created,
         root=root or "",
         run_dir=f"{root}/runs/{name}" if root else str(base / name),
         train=f"{root}/train" if root else str(TRAIN),

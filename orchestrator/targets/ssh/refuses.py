@@ -1,4 +1,4 @@
-"""Fields of a request that nodes behind SSH have no use for: none, they are all read."""
+"""List the fields of a request that this target refuses. It uses every field, so there are none."""
 
 from __future__ import annotations
 

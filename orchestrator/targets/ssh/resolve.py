@@ -1,4 +1,4 @@
-"""Everything that is decided of a run before its command is written. Pure."""
+"""Decide the nodes, software, layout and settings of a training run. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,13 @@ from orchestrator.targets.ssh import container_steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a request names, as read from files. `settings`: those of --set; `plugins`: backends of
-    third parties; `accelerate`: a user's configuration of it."""
+    """The files and folders that a request names, loaded.
+
+    Attributes:
+        settings: The values of `--set`.
+        plugins: The backends of third-party packages, by name.
+        accelerate: The user's configuration of accelerate.
+    """
 
     cluster: Cluster
     recipe: Recipe
@@ -38,7 +43,11 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What the nodes run; `mpi` is told with the launcher."""
+    """The software that the nodes run.
+
+    Attributes:
+        mpi: The MPI implementation; the launcher's decisions explain it.
+    """
 
     launcher: str
     mpi: Decision
@@ -50,13 +59,13 @@ class Software:
 
     @property
     def own_start(self) -> bool:
-        """Whether the image starts its ranks itself, and decides what they talk through."""
+        """Return whether the container image starts its ranks and chooses their backend."""
         return container_steps.starts_ranks(self.docker.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A request with nothing left open."""
+    """A request in which everything is decided."""
 
     nodes: Choice[tuple[Node, ...]]
     spares: Choice[tuple[Node, ...]]
@@ -67,22 +76,28 @@ class Resolved:
 
     @property
     def everywhere(self) -> tuple[Node, ...]:
+        """Return the nodes of the run and its spare nodes."""
         return (*self.nodes.value, *self.spares.value)
 
 
 def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
-    """Raises PlanError, RequestError."""
+    """Decide everything that a request leaves open.
+
+    Raises:
+        PlanError: If the nodes or the stack cannot do what is requested.
+        RequestError: If the request contradicts itself or names something unknown.
+    """
     nodes, spares = hosts.choose_nodes(inputs.cluster), hosts.choose_spares(inputs.cluster)
-    everywhere = (*nodes.value, *spares.value)
-    links = hosts.choose_links(everywhere)
-    software = choose_software(request, inputs, everywhere, resume)
-    over = fabrics.FabricUse(
-        nodes=everywhere,
+    all_nodes = (*nodes.value, *spares.value)
+    links = hosts.choose_links(all_nodes)
+    software = choose_software(request, inputs, all_nodes, resume)
+    fabric_use = fabrics.FabricUse(
+        nodes=all_nodes,
         backend=software.backend.value,
         contained=software.docker.value is not None,
         spares=len(spares.value),
     )
-    links = fabrics.choose_fabric(links, inputs.cluster, request.fabric, over)
+    links = fabrics.choose_fabric(links, inputs.cluster, request.fabric, fabric_use)
     layout = choose_layout(request, nodes.value, software)
     return Resolved(
         nodes=nodes,
@@ -95,7 +110,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
 
 
 def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], resume: Resume | None) -> Software:
-    """Raises PlanError."""
+    """Choose the launcher, stack, backend and precision, or raise PlanError if they do not fit."""
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
     checks.check_script_arguments(request.script_args, inputs.stack)
     launcher = request.launcher or DEFAULT
@@ -120,7 +135,7 @@ def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricUse:
-    """What lies between orch and the ranks."""
+    """The launcher, MPI and container that the ranks are started through."""
 
     launcher: str
     mpi: str
@@ -130,14 +145,17 @@ class FabricUse:
 def choose_stack(
     request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], *, over: FabricUse
 ) -> tuple[Choice[Stack], Choice[Backend]]:
-    """The backend with what the launcher makes necessary, and the stack as it wants it, which all
-    nodes have. Raises PlanError."""
-    own_start = container_steps.starts_ranks(over.docker)
-    asked = container_steps.NO_BACKEND if own_start else request.backend
-    chosen = launch.choose_backend(inputs.stack, nodes, asked, inputs.plugins)
-    stack = checks.fit_stack(inputs.stack, chosen, nodes)
-    backend = launch.adapt_backend(chosen, over.launcher, over.mpi, contained=over.docker is not None)
-    return stack, Choice(backend) if own_start else launch.explain_backend(backend)
+    """Return the stack and the backend, adapted to each other and to the launcher.
+
+    Raises:
+        PlanError: If the nodes do not have the stack or cannot use the backend.
+    """
+    image_starts_ranks = container_steps.starts_ranks(over.docker)
+    requested_backend = container_steps.NO_BACKEND if image_starts_ranks else request.backend
+    user_backend = launch.choose_backend(inputs.stack, nodes, requested_backend, inputs.plugins)
+    stack = checks.fit_stack(inputs.stack, user_backend, nodes)
+    backend = launch.adapt_backend(user_backend, over.launcher, over.mpi, contained=over.docker is not None)
+    return stack, Choice(backend) if image_starts_ranks else launch.explain_backend(backend)
 
 
 def choose_preload(stack: Stack, nodes: tuple[Node, ...], docker: Docker | None) -> Choice[tuple[str, ...]]:
@@ -149,7 +167,11 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...], docker: Docker | None)
 
 
 def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Software) -> Choice[Layout]:
-    """Raises PlanError for more ranks than cores, or for workers that the backend has not."""
+    """Place the ranks on the nodes' cores.
+
+    Raises:
+        PlanError: If there are more ranks than cores, or the backend has no workers.
+    """
     workers = checks.check_workers(software.backend.value, request.ccl_workers)
     if software.own_start:
         layout = hosts.choose_layout(nodes, 1, workers).value
@@ -158,7 +180,12 @@ def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Soft
 
 
 def training_of(request: TrainRequest, inputs: Inputs, software: Software, layout: Layout) -> Training:
-    """Raises PlanError, RequestError."""
+    """Return the recipe with its settings and the decisions that the training script depends on.
+
+    Raises:
+        PlanError: If IPEX is requested but cannot be used.
+        RequestError: If a setting is unknown or has an invalid value.
+    """
     recipe, precision = inputs.recipe, software.precision.value
     if request.ipex:
         stack, ranks = software.stack.value, layout.world_size

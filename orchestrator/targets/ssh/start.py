@@ -1,4 +1,4 @@
-"""The steps of a plan done: a run of this machine or of nodes behind SSH begins."""
+"""Do the steps of a plan to start a run on this machine or on nodes reached through SSH."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ UNANSWERED = "Is it on, and reached from here? --exclude NODE trains without it;
 
 
 def start(plan: Plan, folder: Path) -> None:
-    """Record the plan and do its steps; the run lives on without this program.
+    """Record the plan and do its steps; the run continues without this program.
 
     Raises:
-        ExecuteError: if a step fails. If that is before the run has begun, it is recorded as failed.
+        ExecuteError: If a step fails. If the run has not begun by then, it is recorded as failed.
     """
     store.create(plan, folder)
-    reached = {at.node: at for step in plan.steps for at in step.nodes}
-    connections = {node: connection_to(at) for node, at in reached.items()}
+    hosts = {host.node: host for step in plan.steps for host in step.nodes}
+    connections = {node: connection_to(host) for node, host in hosts.items()}
     preparation = tuple(step for step in plan.steps if not isinstance(step, StartRun))
-    beginning = tuple(step for step in plan.steps if isinstance(step, StartRun))
+    supervisor_start = tuple(step for step in plan.steps if isinstance(step, StartRun))
     try:
         try:
             execute(replace(plan, steps=preparation), connections)
         except ExecuteError as error:
             record_failure(folder, error.message)
             raise not_started(error) from None
-        execute(replace(plan, steps=beginning), connections)
+        execute(replace(plan, steps=supervisor_start), connections)
     finally:
         for connection in connections.values():
             connection.close()
@@ -61,8 +61,8 @@ def record_failure(folder: Path, problem: str) -> None:
 
 
 def not_started(error: ExecuteError) -> ExecuteError:
-    """Return the error of a run that has not begun, with what to do about its nodes."""
+    """Return the error for a run that has not begun, with a hint for its nodes."""
     hints = (hint for reason, hint in HINTS if reason in error.message)
-    is_lost = error.hint == ConnectionLost.advice
-    hint = next(hints, UNANSWERED) if is_lost else error.hint
+    is_connection_lost = error.hint == ConnectionLost.advice
+    hint = next(hints, UNANSWERED) if is_connection_lost else error.hint
     return ExecuteError(f"{error.message.removesuffix('.')}; nothing was started.", hint=hint)

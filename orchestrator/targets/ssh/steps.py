@@ -1,4 +1,4 @@
-"""The steps of a training run: its files on every node, then its start on node0. Pure."""
+"""Build the steps of a training run: its files on every node, then its start on node0. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,17 @@ from orchestrator.planning.sent_files import Files, named_files, sent_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Absolute folders: the run's on its nodes, train/ there, train/ on this machine, the claims
-    of all runs on a node's cores, and orch's on nodes that are other machines. `started_by`:
-    user@host; `created`: since the epoch."""
+    """The folders and the identity of a run. All folders are absolute.
+
+    Attributes:
+        run_dir: The run's folder on its nodes.
+        train: The `train` folder on its nodes.
+        train_here: The `train` folder on this machine.
+        claims: The folder in which the runs of a node reserve its cores.
+        started_by: The user and host that planned the run, as `user@host`.
+        created: When the run was planned, in seconds since the epoch.
+        root: orch's folder on the nodes; empty if the only node is this machine.
+    """
 
     run_id: str
     run_dir: str
@@ -46,7 +54,7 @@ def run_nodes(nodes: tuple[Node, ...]) -> tuple[RunNode, ...]:
 
 
 def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site) -> Files:
-    """The script and the data files as the ranks see them."""
+    """Return the paths of the script and the data files on the nodes, and the steps that send them."""
     if nodes[0].local:
         return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
     return sent_files(recipe, settings, run_nodes(nodes), site)
@@ -54,8 +62,13 @@ def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a run takes besides its job. `docker`: container.json, if ranks are in containers;
-    `recipe`: its variables; `options`: of the supervisor."""
+    """The parts of a run's files and command that do not depend on the launcher.
+
+    Attributes:
+        recipe: The environment variables of the recipe.
+        docker: The content of container.json, or None if the ranks run without containers.
+        options: The options of the supervisor.
+    """
 
     spares: tuple[Node, ...]
     backend: Backend
@@ -66,7 +79,7 @@ class Extras:
 
 
 def plan_steps(site: Site, job: Job, launch: Launch, extras: Extras) -> tuple[Step, ...]:
-    """The run's files on every node, then its start on node0."""
+    """Return the steps that write the run's files on every node and start the run on node0."""
     node0, everywhere = job.nodes[0], run_nodes((*job.nodes, *extras.spares))
     return (
         *put((run_node(node0),), site.run_dir, launch.files),
@@ -76,7 +89,7 @@ def plan_steps(site: Site, job: Job, launch: Launch, extras: Extras) -> tuple[St
 
 
 def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
-    """Name in the run's folder -> content, the same on every node."""
+    """Return the contents, by file name, of the files that are the same on every node."""
     backend, links = extras.backend, job.links
     return {
         "env.json": rank_files.env_json(
@@ -88,31 +101,31 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
     }
 
 
-def start(site: Site, at: RunNode, python: str, *, launch: Launch, options: tuple[str, ...]) -> StartRun:
+def start(site: Site, node: RunNode, python: str, *, launch: Launch, options: tuple[str, ...]) -> StartRun:
     supervise = (python, f"{site.train}/node.py", "supervise", site.run_dir, *options, "--")
     command = Command(argv=(*supervise, *launch.command.argv), env=launch.command.env)
-    return StartRun(at=at, run_dir=site.run_dir, command=command)
+    return StartRun(at=node, run_dir=site.run_dir, command=command)
 
 
 def check_restarts(request: TrainRequest) -> None:
-    """Raises PlanError for numbers that cannot be."""
+    """Raise PlanError if a restart option is negative, or needs --max-restarts and lacks it."""
     numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
     if min(numbers) < 0:
         raise PlanError("--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more.")
     if request.max_restarts:
         return
-    for flag, given, why in (
+    for flag, value, purpose in (
         ("--min-nodes", request.min_nodes, "nodes are left out"),
         ("--spare-nodes", request.spare_nodes, "a spare node stands in"),
     ):
-        if given:
+        if value:
             raise PlanError(
-                f"{flag} without --max-restarts: {why} when a run restarts.", hint="Add --max-restarts 1 or more."
+                f"{flag} without --max-restarts: {purpose} when a run restarts.", hint="Add --max-restarts 1 or more."
             )
 
 
 def supervision(request: TrainRequest, recipe: Recipe, site: Site, job: Job, launch: Launch) -> tuple[str, ...]:
-    """Options of the supervisor."""
+    """Return the command line options of the supervisor."""
     return (
         f"--claims={site.claims}",
         f"--stall-timeout={request.stall_timeout:g}",
@@ -127,10 +140,10 @@ def supervision(request: TrainRequest, recipe: Recipe, site: Site, job: Job, lau
 
 
 def numbers(launch: Launch) -> tuple[str, ...]:
-    """Where the launcher's command names how many ranks and nodes there are."""
-    found = (("size", launch.size_at), ("nodes", launch.nodes_at))
-    return tuple(f"--{name}-at={at}" for name, at in found if at is not None)
+    """Return options that locate the numbers of ranks and nodes in the launcher's command."""
+    positions = (("size", launch.size_at), ("nodes", launch.nodes_at))
+    return tuple(f"--{name}-at={position}" for name, position in positions if position is not None)
 
 
-def put(at: tuple[RunNode, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
-    return tuple(PutFile(at=at, path=f"{folder}/{name}", content=content) for name, content in contents.items())
+def put(nodes: tuple[RunNode, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
+    return tuple(PutFile(at=nodes, path=f"{folder}/{name}", content=content) for name, content in contents.items())

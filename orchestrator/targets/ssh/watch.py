@@ -1,4 +1,4 @@
-"""How a run's folder here is kept up to date, wherever its nodes are."""
+"""Keep the local folder of a run up to date with its nodes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from orchestrator.targets.interface import Tell
 from orchestrator.targets.ssh.nodes import connection_to
 
 
-def source_of(record: RunRecord, folder: Path, tell: Tell) -> Source:
-    """Where the run's events come from; `tell` gets what happens to the connection."""
+def source_of(record: RunRecord, folder: Path, notify: Tell) -> Source:
+    """Return the source of a run's events; `notify` is called when its connection is lost or restored."""
     node0 = connection_to(record.node0)
     if not isinstance(node0, Ssh):
         return LocalRun(folder)
     mirror = Mirror(node0, record.run_dir, folder, ranks=len(record.layout))
-    return ReconnectingMirror(mirror, record.node0.node, tell)
+    return ReconnectingMirror(mirror, record.node0.node, notify)
 
 
 def take(record: RunRecord, folder: Path, host: RunNode) -> None:
-    """What a node has of the run: node0 the results, every node the logs of its ranks.
+    """Copy a node's files of the run: the logs of its ranks, and from node0 also the results.
 
-    Raises ExecuteError.
+    Raises:
+        ExecuteError: If the files cannot be read from the node or written to the folder.
     """
     connection = connection_to(host)
     if not isinstance(connection, Ssh):
