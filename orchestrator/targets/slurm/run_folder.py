@@ -1,4 +1,4 @@
-"""Where the files of a run are: on a file system that this machine sees, or behind a login node."""
+"""Access the files of a run: on a file system that this machine sees, or over a login node."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from orchestrator.targets.interface import Tell
 from orchestrator.targets.slurm.location import at_home
 
 Result = TypeVar("Result")
-REFRESH_SECONDS = 0.5  # a login node is asked by many
-SAID = re.compile(r"slurm-[0-9_]+\.out", re.ASCII)  # what a job says beside its run
+REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
+SAID = re.compile(r"slurm-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
 STATE = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT, slurm.JOB)
 
 
 class RunFolder(Protocol):
-    """What following a run needs of the place of its files; all may raise ExecuteError."""
+    """The files of a run, as following it needs them; every method may raise ExecuteError."""
 
     def refresh(self) -> None:
-        """Bring the folder here up to date."""
+        """Bring the local folder up to date."""
 
     def write(self, name: str, text: str) -> None:
-        """A file of the run, for all who look."""
+        """Write a file of the run that every observer of the run sees."""
 
     def has(self, name: str) -> bool:
         """Return whether the job has written this file."""
 
     def said(self) -> str:
-        """The last words of the job itself."""
+        """Return the end of the job's output."""
 
     def take_logs(self, ranks: Iterable[int]) -> None: ...
 
     def finish(self, output_dir: str | None) -> None:
-        """What is worth having here of a run that has ended."""
+        """Copy the results of a run that has ended."""
 
     def attempt(self, act: Callable[[], Result], otherwise: Result) -> Result:
-        """Ask the host with Slurm's programs; `otherwise` while it cannot be reached."""
+        """Call `act`, and return `otherwise` if the host with Slurm's programs cannot be reached."""
 
 
 class SeenFolder:
-    """The folder of the run is the one here."""
+    """The folder of a run on a file system that this machine sees."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def refresh(self) -> None:
-        """It is up to date."""
+        """Do nothing: the folder is always up to date."""
 
     def write(self, name: str, text: str) -> None:
         whole_files.write(self.folder / name, text)
@@ -74,53 +74,60 @@ class SeenFolder:
         return last_text(logs[-1], LAST_WORDS).strip() if logs else ""
 
     def take_logs(self, ranks: Iterable[int]) -> None:
-        """They are here."""
+        """Do nothing: the logs are in the folder."""
 
     def finish(self, output_dir: str | None) -> None:
-        """It is all here."""
+        """Do nothing: the results are in the folder."""
 
     def attempt(self, act: Callable[[], Result], otherwise: Result) -> Result:
         return act()
 
 
 class JobMirror(Mirror):
-    """The copy of a job's run: one that is put back into the queue takes its outcome away again."""
+    """The local copy of a job's run.
+
+    A requeued job deletes its outcome, so files that disappear are deleted from the copy, too.
+    """
 
     def __init__(self, remote: MirroredNode, run_dir: str, folder: Path, *, ranks: int) -> None:
         super().__init__(remote, run_dir, folder, ranks=ranks)
         self.renewed = -REFRESH_SECONDS
 
     def refresh(self) -> None:
+        """Copy the events and the state files, at most twice per second."""
         if time.monotonic() - self.renewed < REFRESH_SECONDS:
             return
-        # What was written before the end is here before the end is.
-        found = {name: self.content(name) for name in STATE}
+        # The outcome is read before the events, so that a copy with an outcome has all events.
+        contents = {name: self.content(name) for name in STATE}
         self.append(files.EVENTS)
-        for name, content in found.items():
+        for name, content in contents.items():
             self.keep(name, content)
         self.renewed = time.monotonic()
 
     def content(self, name: str) -> bytes | None:
+        """Return the content of a state file on the cluster, or None if it does not exist."""
         return self.remote.read(f"{self.run_dir}/{name}", 0, LARGEST_STATE)
 
     def keep(self, name: str, content: bytes | None) -> None:
+        """Write a state file to the copy, or delete it if it has no content."""
         if content is None:
             (self.folder / name).unlink(missing_ok=True)
         else:
             write_whole(self.folder / name, content)
 
     def said(self) -> str:
+        """Return the end of the job's output."""
         names = [name for name in self.remote.list(self.run_dir) if SAID.fullmatch(name)]
-        words = self.content(names[-1]) if names else None
-        return (words or b"").decode(errors="replace")[-LAST_WORDS:].strip()
+        content = self.content(names[-1]) if names else None
+        return (content or b"").decode(errors="replace")[-LAST_WORDS:].strip()
 
 
 class MirroredFolder(ReconnectingMirror):
-    """The run lives on a file system that a login node sees; the folder here is a copy of it."""
+    """The local copy of a run on a file system that a login node sees."""
 
-    def __init__(self, host: Ssh, record: RunRecord, folder: Path, tell: Tell) -> None:
+    def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Tell) -> None:
         mirror = JobMirror(host, record.run_dir, folder, ranks=len(record.layout))
-        super().__init__(mirror, host.node, tell)
+        super().__init__(mirror, host.node, notify)
         self.host = host
 
     def write(self, name: str, text: str) -> None:
@@ -140,20 +147,25 @@ class MirroredFolder(ReconnectingMirror):
         self.mirror.take_logs()
 
 
-def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, tell: Tell) -> RunFolder:
+def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Tell) -> RunFolder:
+    """Return the folder of a run: a copy of it if Slurm's programs are on a login node."""
     if isinstance(host, Ssh):
-        return MirroredFolder(host, record, folder, tell)
+        return MirroredFolder(host, record, folder, notify)
     return SeenFolder(folder)
 
 
-def keep_there(found: RunRecord, host: Ssh) -> None:
-    """The record, for whoever looks at the run from the cluster itself. Raises ExecuteError."""
-    text = json.dumps(record.render(at_home(found)), indent=1) + "\n"
-    host.put(f"{found.run_dir}/{PLAN}", text)
+def keep_there(run_record: RunRecord, host: Ssh) -> None:
+    """Write the record to the run's folder on the cluster, for users who log in there.
+
+    Raises:
+        ExecuteError: if it cannot be written.
+    """
+    text = json.dumps(record.render(at_home(run_record)), indent=1) + "\n"
+    host.put(f"{run_record.run_dir}/{PLAN}", text)
 
 
 def remove_there(run_dir: str, host: Ssh, names: Iterable[str]) -> None:
-    """What was written of a run that nothing came of. What cannot be removed stays."""
+    """Remove the files of a run that was never submitted; ignore files that cannot be removed."""
     try:
         host.capture(("rm", "-f", "--", *(f"{run_dir}/{name}" for name in names)), seconds=30.0)
         host.capture(("rmdir", "--", run_dir), seconds=30.0)

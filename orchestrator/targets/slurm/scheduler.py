@@ -1,4 +1,4 @@
-"""Slurm's own programs, on the host that has them: sbatch, squeue, scancel."""
+"""Run Slurm's programs sbatch, squeue and scancel on the host that has them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.states import JobState
 
-SECONDS = 60.0  # a busy controller answers late
+SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 FIELDS = "%T|%S|%N|%r"
-UNKNOWN = "Invalid job id"  # what squeue says of a job that Slurm has forgotten
+UNKNOWN = "Invalid job id"  # The error of squeue for a job that Slurm does not know.
 SILENT = "the controller of Slurm does not answer"
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
 SLURM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
@@ -30,7 +30,7 @@ AWAY = "`scontrol ping` tells whether Slurm's controller is up; the same command
 
 
 class Host(Protocol):
-    """What is needed of the host with Slurm's programs."""
+    """The host with Slurm's programs, as the scheduler needs it."""
 
     def put(self, path: str, content: str) -> None: ...
 
@@ -38,7 +38,7 @@ class Host(Protocol):
 
 
 class ControllerAway(ExecuteError):
-    """It may come back: jobs go on without it."""
+    """The error for a controller that does not respond; jobs continue without it."""
 
     advice = "Jobs go on without it: try again when `sinfo` answers."
 
@@ -48,10 +48,11 @@ class Scheduler:
     """Slurm's programs on one host.
 
     Attributes:
-        before: words before those of each of Slurm's programs.
-        cluster: the cluster to ask, of several that one site has; '' for the host's own.
-        submitted: the job that submit() has handed in.
-        uncertain: submit() does not know whether Slurm has accepted the job.
+        host: the host with the programs.
+        before: the command that starts each of the programs, such as a login shell.
+        cluster: the cluster to query, at a site with several; '' for the host's default.
+        submitted: the id of the job that submit() has submitted.
+        uncertain: whether submit() does not know if Slurm has accepted the job.
     """
 
     host: Host
@@ -60,74 +61,87 @@ class Scheduler:
     submitted: str = ""
     uncertain: bool = False
 
-    def ask(self, *words: str) -> CommandResult:
-        """Raises ExecuteError."""
-        program, *options = words
+    def ask(self, *command: str) -> CommandResult:
+        """Run one of the programs, and return its result.
+
+        Raises:
+            ExecuteError: if the program cannot be started, or does not end in time.
+        """
+        program, *options = command
         cluster = (f"--clusters={self.cluster}",) if self.cluster and program in WITH_CLUSTERS else ()
         return self.host.capture((*self.before, program, *cluster, *options), seconds=SECONDS)
 
     def submit(self, step: SubmitScript) -> None:
-        """Hand the script in. Raises ExecuteError with Slurm's words."""
+        """Submit the script of a run.
+
+        Raises:
+            ExecuteError: with Slurm's message, if the job is not accepted.
+        """
         path = f"{step.run_dir}/{SCRIPT}"
         self.host.put(path, step.script)
-        # What SBATCH_* said is in the script, and would win over it here.
+        # The script contains the values of SBATCH_* already; the variables would override the script.
         names = (*step_variables(step), *job_variables(os.environ))
         self.cluster = option_of(step, "clusters")
         unset = ("env", *(word for name in names for word in ("-u", name)))
-        words = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
+        command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
         try:
-            answer = self.ask(*unset, *words)
-        except ExecuteError:  # Slurm may have accepted the job although its answer is lost
+            result = self.ask(*unset, *command)
+        except ExecuteError:  # Slurm may have accepted the job although its response is lost.
             self.submitted = self.living_job(option_of(step, "job-name"))
             if self.submitted:
                 return
             raise
-        job, cluster = job_in(answer.out) if answer.code == 0 else ("", "")
+        job, cluster = job_in(result.out) if result.code == 0 else ("", "")
         self.cluster = cluster or self.cluster
-        # A wrapper around sbatch may print anything and end with any code.
+        # A wrapper around sbatch may print any text and exit with any code.
         job = job or self.living_job(option_of(step, "job-name"))
         if not job:
-            raise ExecuteError(f"Slurm does not take the job: {said(answer)}", hint=hint(answer))
+            raise ExecuteError(f"Slurm does not take the job: {said(result)}", hint=hint(result))
         self.submitted = job
 
     def living_job(self, name: str) -> str:
-        """Return the id of this user's job with that name that has not ended, or ''."""
+        """Return the id of this user's job with a name that has not ended, or ''."""
         try:
-            answer = self.ask("squeue", "--noheader", "--me", "--all", f"--name={name}", "--format=%A|%T")
+            result = self.ask("squeue", "--noheader", "--me", "--all", f"--name={name}", "--format=%A|%T")
         except ExecuteError:
-            answer = CommandResult(code=1, out="", err="")
-        self.uncertain = answer.code != 0
+            result = CommandResult(code=1, out="", err="")
+        self.uncertain = result.code != 0
         jobs: list[tuple[int, str]] = []
         cluster = self.cluster
-        for line in answer.out.splitlines():
+        for line in result.out.splitlines():
             job, _, state = line.partition("|")
             if job.isdigit() and state in states.LIVING:
                 jobs.append((int(job), cluster))
-            elif line.startswith(CLUSTER_LINE):  # with --clusters, before the jobs of each
+            elif line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
                 cluster = line.removeprefix(CLUSTER_LINE).strip()
         newest, self.cluster = max(jobs, default=(0, self.cluster))
         return str(newest) if newest else ""
 
     def state(self, job: str) -> JobState:
-        """Raises ControllerAway, and ConnectionLost for a login node that is not reached."""
+        """Return the state of a job, or of a step.
+
+        Raises:
+            ControllerAway: if Slurm does not respond.
+            ConnectionLost: if the login node cannot be reached.
+        """
         if "." in job:
             return self.step_state(job)
         options = (f"--jobs={job}", "--states=all", f"--format={FIELDS}")
         # Without --all squeue hides jobs in partitions that are closed to the user.
-        words = ("squeue", "--noheader", "--all", *options)
+        command = ("squeue", "--noheader", "--all", *options)
         try:
-            answer = self.ask(*words)
+            result = self.ask(*command)
         except ConnectionLost:
             raise
         except ExecuteError as error:
             raise ControllerAway(f"{SILENT}: {error.message}") from None
-        if answer.code != 0 and UNKNOWN not in answer.err:
-            raise ControllerAway(f"{SILENT}: {said(answer)}")
-        found = states.parse(job, answer.out)
-        state = states.unknown_state(answer.out) if answer.code == 0 else ""
-        if found is None and state:
+        if result.code != 0 and UNKNOWN not in result.err:
+            raise ControllerAway(f"{SILENT}: {said(result)}")
+        reported = states.parse(job, result.out)
+        state = states.unknown_state(result.out) if result.code == 0 else ""
+        if reported is None and state:
             raise ControllerAway(f"squeue reports job {job} as {state}, a state unknown to orch.")
-        return found or states.gone(job)
+        return reported or states.gone(job)
 
     def step_state(self, step: str) -> JobState:
         """Return the state of a step of an allocation, which squeue shows only while it runs."""
@@ -141,7 +155,7 @@ class Scheduler:
         """Return the ids of the running steps of a job, by name.
 
         Raises:
-            ControllerAway: if Slurm does not answer.
+            ControllerAway: if Slurm does not respond.
         """
         result = self.ask("squeue", "--noheader", "--all", "--steps", f"--jobs={job}", "--format=%i|%j")
         if result.code != 0 and UNKNOWN not in result.err:
@@ -150,55 +164,63 @@ class Scheduler:
         return {name: step for step, name in fields}
 
     def named(self, prefix: str) -> dict[str, JobState]:
-        """The user's jobs whose names begin so, by name. Raises ExecuteError."""
-        shown = ("--array", "--states=all", f"--format=%i|%j|{FIELDS}")
-        words = ("squeue", "--noheader", "--me", "--all", *shown)
-        answer = self.ask(*words)
-        if answer.code != 0:
-            raise ExecuteError(f"squeue does not answer: {said(answer)}", hint=AWAY)
-        found: dict[str, JobState] = {}
-        for line in answer.out.splitlines():
-            job, _, rest = line.partition("|")
-            name, _, fields = rest.partition("|")
+        """Return the states of the user's jobs whose names begin with a prefix, by name.
+
+        Raises:
+            ExecuteError: if squeue fails.
+        """
+        columns = ("--array", "--states=all", f"--format=%i|%j|{FIELDS}")
+        command = ("squeue", "--noheader", "--me", "--all", *columns)
+        result = self.ask(*command)
+        if result.code != 0:
+            raise ExecuteError(f"squeue does not answer: {said(result)}", hint=AWAY)
+        states_by_name: dict[str, JobState] = {}
+        for line in result.out.splitlines():
+            job, _, remainder = line.partition("|")
+            name, _, fields = remainder.partition("|")
             state = states.parse(job, fields)
             if state is None or not name.startswith(prefix) or not LISTED_ID.fullmatch(job):
                 continue
             task = job.partition("_")[2]
             key = f"{name}-{task}" if task else name
-            # A run that was resumed has several jobs: the one that lives, else the newest.
-            if key not in found or order(found[key]) < order(state):
-                found[key] = state
-        return found
+            # A resumed run has several jobs: use the one that has not ended, otherwise the newest.
+            if key not in states_by_name or order(states_by_name[key]) < order(state):
+                states_by_name[key] = state
+        return states_by_name
 
     def cancel(self, job: str, *options: str) -> None:
-        """Raises ExecuteError."""
-        answer = self.ask("scancel", *options, job)
-        if answer.code != 0 and UNKNOWN not in answer.err:
-            raise ExecuteError(f"scancel {job}: {said(answer)}", hint=AWAY)
+        """Cancel a job; a job that Slurm does not know is ignored.
+
+        Raises:
+            ExecuteError: if scancel fails.
+        """
+        result = self.ask("scancel", *options, job)
+        if result.code != 0 and UNKNOWN not in result.err:
+            raise ExecuteError(f"scancel {job}: {said(result)}", hint=AWAY)
 
 
 def step_variables(step: SubmitScript) -> list[str]:
-    """SBATCH_* of the options that the script has."""
+    """Return the SBATCH_* variables of the options that the script sets."""
     names = (
         line.split("=")[0].removeprefix("#SBATCH --")
         for line in step.script.splitlines()
         if line.startswith("#SBATCH --")
     )
-    own = {"time": "TIMELIMIT", "mem": "MEM_PER_NODE"}
-    return [f"SBATCH_{own.get(name) or name.upper().replace('-', '_')}" for name in names]
+    special_names = {"time": "TIMELIMIT", "mem": "MEM_PER_NODE"}
+    return [f"SBATCH_{special_names.get(name) or name.upper().replace('-', '_')}" for name in names]
 
 
 def job_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables of a job in which orch itself runs.
 
-    sbatch hands them on, and the programs of the new job would obey them: with SLURM_MEM_PER_CPU
-    of an interactive job beside its own SLURM_MEM_PER_NODE every srun fails.
+    sbatch passes them on, and the programs of the new job would use them. For example, srun fails if
+    SLURM_MEM_PER_CPU of an interactive job and SLURM_MEM_PER_NODE of the new job are both set.
     """
     return sorted(name for name in environ if name.startswith("SLURM_") and name not in SLURM_SETTINGS)
 
 
 def job_in(output: str) -> tuple[str, str]:
-    """Return the only job id in sbatch's output with its cluster; '' for what it does not have.
+    """Return the only job id in sbatch's output, and its cluster; '' for what is missing.
 
     A login shell or a wrapper around sbatch may print other lines before and after it.
     """
@@ -215,17 +237,18 @@ def option_of(step: SubmitScript, name: str) -> str:
     return next((value[0] for value in values if value), "")
 
 
-def order(found: JobState) -> tuple[bool, int]:
-    return not found.ended, int(found.job.partition("_")[0])
+def order(state: JobState) -> tuple[bool, int]:
+    """Return the sort key of a job: jobs that have not ended come last, then the newest."""
+    return not state.ended, int(state.job.partition("_")[0])
 
 
-def said(answer: CommandResult) -> str:
-    """Its words on one line, without the program's name before each."""
+def said(result: CommandResult) -> str:
+    """Return a program's message on one line, without the program's name before each part."""
     lines = [
         line.removeprefix("sbatch: ").removeprefix("error: ")
-        for line in (answer.err or answer.out).strip().splitlines()
+        for line in (result.err or result.out).strip().splitlines()
     ]
-    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.code}"
+    return "; ".join(dict.fromkeys(lines)) or f"exit code {result.code}"
 
 
 HINTS = (
@@ -245,6 +268,7 @@ HINTS = (
 )
 
 
-def hint(answer: CommandResult) -> str:
-    words = said(answer).lower()
-    return next((text for sign, text in HINTS if sign in words), "")
+def hint(result: CommandResult) -> str:
+    """Return what the user can do about sbatch's message, or ''."""
+    message = said(result).lower()
+    return next((text for sign, text in HINTS if sign in message), "")

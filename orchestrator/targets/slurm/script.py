@@ -1,4 +1,4 @@
-"""The script that sbatch takes: options, the run's settings, and the program that does the rest."""
+"""Write the script for sbatch: its options, the run's settings, and the command that does the work."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from orchestrator.planning.plan import Plan, heredoc
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.settings import SlurmSettings
 
-ROOM_SECONDS = 150  # before the end: 120 are the ranks' own, and Slurm may be 60 s late or early
+# The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
+ROOM_SECONDS = 150
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/slurm")
 
 
 def render(plan: Plan, config: JobConfig, slurm: SlurmSettings) -> str:
+    """Return the script of a run."""
     run = plan.run
     name = location_of(run).name
     return template("job.sh.j2").render(
         options=list(options(name, config, slurm)),
-        decisions=[one_line(one.describe()) for one in run.decisions],
+        decisions=[one_line(decision.describe()) for decision in run.decisions],
         command=shlex.join((run.python, f"{run.train}/node.py", "slurm", run.run_dir)),
         setup=setup_commands(slurm),
         **written(plan, config),
@@ -38,26 +40,34 @@ def render_array(
     slurm: SlurmSettings,
     limit: int | None = None,
 ) -> str:
-    """`name`: of the job; `labels`: what each run has of its own; `limit`: how many go at once."""
+    """Return the script of an array of runs.
+
+    Args:
+        name: the name of the job.
+        labels: the settings that distinguish each run.
+        runs: the plan and the settings of each run.
+        slurm: the settings for Slurm.
+        limit: the number of runs that may be active at once; None for no limit.
+    """
     (first, config), *_ = runs
-    decisions = [one for one in first.run.decisions if one.topic not in ("run", "array", "resume")]
+    decisions = [decision for decision in first.run.decisions if decision.topic not in ("run", "array", "resume")]
     tasks = f"0-{len(runs) - 1}" + (f"%{limit}" if limit else "")
     return template("array.sh.j2").render(
         options=[*options(name, config, slurm), f"--array={tasks}"],
-        decisions=[one_line(one.describe()) for one in decisions],
-        members=[{"label": one_line(label), **written(*one)} for label, one in zip(labels, runs, strict=True)],
+        decisions=[one_line(decision.describe()) for decision in decisions],
+        members=[{"label": one_line(label), **written(*run)} for label, run in zip(labels, runs, strict=True)],
         program=shlex.join((first.run.python, f"{first.run.train}/node.py", "slurm")),
         setup=setup_commands(slurm),
     )
 
 
 def setup_commands(slurm: SlurmSettings) -> list[tuple[str, str]]:
-    """Return each command of the setup, and the message that is printed if it fails."""
-    return [(one, shlex.quote(f"error: --slurm setup={one} failed")) for one in slurm.setup]
+    """Return each setup command with the message that is printed if it fails."""
+    return [(command, shlex.quote(f"error: --slurm setup={command} failed")) for command in slurm.setup]
 
 
 def written(plan: Plan, config: JobConfig) -> dict[str, str]:
-    """What the script writes for a run, as the shell reads it."""
+    """Return the values of a run that the script writes to files, quoted for the shell."""
     settings = json.dumps(values.record(config), indent=1) + "\n"
     return {
         "run_dir": shlex.quote(plan.run.run_dir),
@@ -67,6 +77,7 @@ def written(plan: Plan, config: JobConfig) -> dict[str, str]:
 
 
 def template(name: str) -> jinja2.Template:
+    """Return a template of a script."""
     environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
         loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
@@ -74,15 +85,15 @@ def template(name: str) -> jinja2.Template:
 
 
 def time_seconds(text: str) -> int | None:
-    """Return the seconds of a time limit as sbatch reads it, or None if it is not one.
+    """Return the seconds of a time limit as sbatch reads it, or None if it is invalid.
 
-    It reads MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
+    The formats are MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
     """
-    days, dash, rest = text.rpartition("-")
-    fields = [days or "0", *rest.split(":")]
-    if not all(one.isascii() and one.isdigit() and len(one) < 7 for one in fields):
+    days, dash, clock = text.rpartition("-")
+    fields = [days or "0", *clock.split(":")]
+    if not all(field.isascii() and field.isdigit() and len(field) < 7 for field in fields):
         return None
-    numbers = [int(one) for one in rest.split(":")]
+    numbers = [int(field) for field in clock.split(":")]
     units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
     if len(numbers) > len(units):
         return None
@@ -91,18 +102,18 @@ def time_seconds(text: str) -> int | None:
 
 
 def options(name: str, config: JobConfig, slurm: SlurmSettings) -> Iterator[str]:
-    """sbatch's own, one a line."""
+    """Yield the options of sbatch, one per line of the script."""
     yield f"--job-name={shlex.quote(name)}"
     yield f"--nodes={config.nodes + config.spare_nodes}"
     yield f"--ntasks-per-node={config.ppn}"
     if slurm.held:
         return
     yield "--open-mode=append"
-    if any(one.startswith("--max-restarts") for one in config.options):
+    if any(option.startswith("--max-restarts") for option in config.options):
         yield "--no-kill"
     if "no-requeue" not in slurm.sbatch and "requeue" not in slurm.sbatch:
         yield "--requeue"
-    if "signal" not in slurm.sbatch:  # to the supervisor, such that a checkpoint can be written
+    if "signal" not in slurm.sbatch:  # At this signal the supervisor lets the ranks write a checkpoint.
         yield f"--signal=B:TERM@{ROOM_SECONDS}"
     for name, value in slurm.sbatch.items():
         yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"

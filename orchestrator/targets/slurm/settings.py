@@ -1,4 +1,4 @@
-"""What a site with Slurm is to orch: where the stack is, and what sbatch is told."""
+"""The settings for a site with Slurm: the location of the stack, and the options of sbatch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from orchestrator.errors import PlanError
 from orchestrator.targets.slurm.allocation import HELD, NEW, Allocation
 from orchestrator.targets.slurm.image import Image
 
-# As `ssh` takes it; ports and keys are said in ~/.ssh/config.
+# A host as `ssh` accepts it; ports and keys belong in ~/.ssh/config.
 HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
-# What orch itself tells sbatch -> what to say instead.
+# Options of sbatch that orch itself sets, and what the user can use in their place.
 OURS = {
     "nodes": "--nodes",
     "ntasks": "--nodes and --ppn",
@@ -33,25 +33,33 @@ OURS = {
     "open-mode": "nothing: the job's words are added to",
     "export": "nothing: the job gets the environment",
 }
-# Whose mere presence says all.
+# Options of sbatch that need no value.
 FLAGS = ("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe")
-# How much of a node the job gets: where none of these is said, it gets whole nodes.
+# Options that limit the share of a node; without any of them the job gets whole nodes.
 SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """`root`: a shared folder that `orch provision` has filled; without one, orch's own
-    installation, which the nodes then see at the same place. `python`: the interpreter of the
-    ranks, where it is neither's. `local`: a folder of each node's own, from which the ranks run.
-    `login`: a host on which Slurm's programs are, reached by SSH;
-    `runs`: a shared folder there, below which runs from other machines live.
-    `image`: that holds the ranks. `pmi`: what `srun --mpi` is told. `sbatch`: its long options, an
-    empty text for a mere flag; `why`: option -> where it comes from. `setup`: shell commands that
-    the job runs first. `max_requeues`: how often a job that has written a checkpoint goes back into
-    the queue; None for no limit. `allocation`: HELD for a step of the allocation in which orch
-    runs, if it runs in one, or NEW for a job of its own; `held`: that allocation.
+    """The settings for a site with Slurm.
+
+    Attributes:
+        root: a shared folder that `orch provision` has filled; None for the installation of orch itself,
+            which the nodes then see at the same path.
+        python: the interpreter of the ranks; None for that of `root` or of orch.
+        local: a folder on each node's disk into which the stack is unpacked; None for the shared stack.
+        login: the host with Slurm's programs, reached over SSH; None for this machine.
+        runs: a shared folder on the cluster for runs that are started over the login node.
+        image: the image that holds the ranks; None to run them on the nodes directly.
+        pmi: the value of `srun --mpi`.
+        setup: shell commands that the job runs first.
+        max_requeues: how often a job that has written a checkpoint is requeued; None for no limit.
+        allocation: HELD to run as a step of the allocation in which orch runs, if it runs in one, or NEW
+            to submit a job.
+        held: the allocation in which the run is a step; None for a job.
+        sbatch: long options of sbatch; the value of a flag is ''.
+        why: the source of each option of sbatch, to be shown to the user.
     """
 
     root: str | None = None
@@ -69,7 +77,11 @@ class SlurmSettings:
     why: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises PlanError for the first value that cannot be."""
+        """Check that the settings can be used.
+
+        Raises:
+            PlanError: for the first invalid value.
+        """
         for name in ("root", "python", "local", "runs"):
             path = getattr(self, name)
             if path is not None and (not path.startswith("/") or ".." in path.split("/")):
@@ -114,7 +126,11 @@ class SlurmSettings:
                 )
 
     def number(self, name: str) -> int | None:
-        """Raises PlanError for an option that is no number."""
+        """Return the value of an option of sbatch as a number, or None if it is not set.
+
+        Raises:
+            PlanError: if the value is not a number of at least 1.
+        """
         text = self.sbatch.get(name)
         if text is None:
             return None

@@ -1,4 +1,4 @@
-"""What Slurm says of a job -> words: its state, why it waits, how it ended. Pure."""
+"""Describe what Slurm reports about a job: its state, why it is pending and how it ended. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITING = (
     "RESV_DEL_HOLD",
     "SPECIAL_EXIT",
 )
-SUSPENDED = ("SUSPENDED", "STOPPED")  # the job keeps its nodes, its processes stand still
+SUSPENDED = ("SUSPENDED", "STOPPED")  # The job keeps its nodes, but its processes are stopped.
 LIVING = (
     *WAITING,
     *SUSPENDED,
@@ -27,7 +27,7 @@ LIVING = (
     "EXPEDITING",
     "UPDATE_DB",
 )
-# Of squeue(1), JOB REASON CODES: what passes by itself, in words.
+# Explanations of temporary reasons; see JOB REASON CODES in squeue(1).
 REASONS = {
     "None": "Slurm has not looked at it yet",
     "Priority": "jobs with a higher priority come first",
@@ -59,7 +59,7 @@ REASONS = {
     "Cleaning": "what it was before is still being cleared away",
     "PartitionDown": "its partition takes no jobs now",
 }
-# What does not pass by itself -> why, and what to do.
+# Permanent reasons: why the job cannot start, and what to request in its place.
 NEVER = {
     "PartitionConfig": (
         "its partition cannot give so much",
@@ -82,7 +82,7 @@ NEVER = {
     "DependencyNeverSatisfied": ("the job that it waits for has failed", "no --slurm dependency"),
     "ReservationDeleted": ("its reservation is no more", "no --slurm reservation"),
 }
-STEP_ENDED = "STEP_ENDED"  # of a run inside an allocation: squeue does not show its step any more
+STEP_ENDED = "STEP_ENDED"  # The state of a run in an allocation whose step squeue does not list.
 ENDINGS = {
     "CANCELLED": "the job was cancelled (scancel)",
     "TIMEOUT": "the job's time was over (--slurm time=)",
@@ -101,8 +101,15 @@ STATE_WORD = re.compile(r"[A-Z]{4,}(?:_[A-Z]+)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """`state` and `reason` as squeue says them; `start`: when Slurm expects it to begin, or it
-    did; `nodes`: those that it has."""
+    """The state of a job as squeue reports it.
+
+    Attributes:
+        job: the id of the job, of an array's task or of a step.
+        state: the state, such as RUNNING.
+        reason: why the job is pending, or why it failed.
+        start: when the job started, or is expected to.
+        nodes: the nodes of the job.
+    """
 
     job: str
     state: str
@@ -112,31 +119,35 @@ class JobState:
 
     @property
     def waits(self) -> bool:
+        """Return whether the job is in the queue or its nodes are being prepared."""
         return self.state in WAITING
 
     @property
     def suspended(self) -> bool:
+        """Return whether the job keeps its nodes while its processes are stopped."""
         return self.state in SUSPENDED
 
     @property
     def ended(self) -> bool:
+        """Return whether the job has ended."""
         return self.state not in LIVING
 
     @property
     def foreign(self) -> bool:
+        """Return whether the job was ended by something outside of the run."""
         return self.state in FOREIGN
 
 
-# Whose jobs were ended from outside, whatever their supervisors have written last.
+# States of jobs that Slurm or a user ended, no matter which outcome the supervisor has written.
 FOREIGN = ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
-GONE = "GONE"  # Slurm does not know it any more
+GONE = "GONE"  # The state of a job that Slurm does not know.
 
 
 def parse(job: str, text: str) -> JobState | None:
     """Return the state in the output of `squeue --format=%T|%S|%N|%r`, or None if it has none.
 
-    A login shell may print other lines around it, also with `|` in them, so only lines that begin
-    with a state of Slurm count.
+    A login shell may print other lines, also with `|` in them, so only lines that begin with a state of
+    Slurm count.
     """
     for line in text.splitlines():
         state, bar, fields = line.partition("|")
@@ -154,46 +165,48 @@ def gone(job: str) -> JobState:
 def unknown_state(text: str) -> str:
     """Return the state in squeue's output that this version of orch does not know, or ''."""
     fields = [line.split("|") for line in text.splitlines() if line.count("|") >= 3]
-    return next((one[0] for one in fields if STATE_WORD.fullmatch(one[0])), "")
+    return next((columns[0] for columns in fields if STATE_WORD.fullmatch(columns[0])), "")
 
 
-def reason_of(found: JobState) -> str:
-    """Slurm's word for it: of `ReqNodeNotAvail, UnavailableNodes:n[1-3]` the first."""
-    return found.reason.split(",")[0].strip().replace(" ", "_")
+def reason_of(job: JobState) -> str:
+    """Return the reason code alone: `ReqNodeNotAvail` of `ReqNodeNotAvail, UnavailableNodes:n[1-3]`."""
+    return job.reason.split(",")[0].strip().replace(" ", "_")
 
 
-def waiting_words(found: JobState) -> str:
-    """`job 12 waits: ...`"""
-    if found.state == "CONFIGURING":
-        return f"job {found.job}: its nodes are being made ready"
-    reason = reason_of(found)
-    words = REASONS.get(found.reason) or REASONS.get(reason) or never(found)
-    told = f"{words} ({found.reason})" if words else found.reason
-    start = f"; expected to start at {found.start}" if found.start[:1].isdigit() else ""
-    return f"job {found.job} waits: {told}{start}"
+def waiting_words(job: JobState) -> str:
+    """Return the message that a job is pending, with the reason and the expected start."""
+    if job.state == "CONFIGURING":
+        return f"job {job.job}: its nodes are being made ready"
+    reason = reason_of(job)
+    explanation = REASONS.get(job.reason) or REASONS.get(reason) or never(job)
+    cause = f"{explanation} ({job.reason})" if explanation else job.reason
+    start = f"; expected to start at {job.start}" if job.start[:1].isdigit() else ""
+    return f"job {job.job} waits: {cause}{start}"
 
 
 def suspended_message(job: str) -> str:
+    """Return the message that a job is suspended."""
     return f"job {job} is suspended: its processes stand still until Slurm resumes it"
 
 
-def beginning_words(found: JobState) -> str:
-    nodes = f" on {found.nodes}" if found.nodes else ""
-    return f"job {found.job} runs{nodes}: its nodes are being made ready"
+def beginning_words(job: JobState) -> str:
+    """Return the message that a job runs but its supervisor has not started yet."""
+    nodes = f" on {job.nodes}" if job.nodes else ""
+    return f"job {job.job} runs{nodes}: its nodes are being made ready"
 
 
-def never(found: JobState) -> str:
-    """Why it will never start, with the way out; nothing where it may."""
-    if not found.waits or reason_of(found) not in NEVER:
+def never(job: JobState) -> str:
+    """Return why a pending job can never start, and what to request in its place; '' if it can start."""
+    if not job.waits or reason_of(job) not in NEVER:
         return ""
-    why, instead = NEVER[reason_of(found)]
-    return f"{why}; ask for {instead}"
+    problem, alternative = NEVER[reason_of(job)]
+    return f"{problem}; ask for {alternative}"
 
 
-def ending_words(found: JobState) -> str:
-    """How a job ended that has left no word itself."""
-    if found.state == GONE:
-        return f"Slurm does not know job {found.job} any more, and its run has left no outcome"
-    words = ENDINGS.get(found.state, f"the job ended as {found.state}")
-    more = f", Slurm says: {found.reason}" if found.reason not in ("", "None") else ""
-    return f"job {found.job}: {words}{more}"
+def ending_words(job: JobState) -> str:
+    """Return how a job ended whose run has left no outcome."""
+    if job.state == GONE:
+        return f"Slurm does not know job {job.job} any more, and its run has left no outcome"
+    ending = ENDINGS.get(job.state, f"the job ended as {job.state}")
+    more = f", Slurm says: {job.reason}" if job.reason not in ("", "None") else ""
+    return f"job {job.job}: {ending}{more}"
