@@ -1,4 +1,4 @@
-"""What Slurm recorded of a job: by sacct, without accounting by scontrol while it knows the job."""
+"""Query Slurm's accounting of a job with sacct, or with scontrol if the site has no accounting."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting |
     Args:
         scheduler: Slurm's programs.
         job: the id of a job, of an array's task, or of a step (`12.3`).
-        known_state: how the controller reported the end; accounting may learn of it later.
+        known_state: the final state that the controller reported; accounting may learn of it later.
     """
     options = ("--noheader", "--parsable2", f"--jobs={job.partition('.')[0]}", f"--format={','.join(FIELDS)}")
     record = parse(job, output(scheduler, "sacct", *options))
-    if record is None and "." not in job:  # a step that has ended is shown by nothing else
+    if record is None and "." not in job:  # Only sacct shows a step that has ended.
         record = parse_shown(job, output(scheduler, "scontrol", "show", "job", "--oneliner", job))
     if record is not None and record.state in states.LIVING and known_state in states.ENDINGS:
         record = replace(record, state=known_state)
@@ -36,7 +36,7 @@ def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting |
 
 
 def output(scheduler: Scheduler, *command: str) -> str:
-    """Return what a program prints, or '' if it fails."""
+    """Return the output of one of Slurm's programs, or '' if it fails."""
     try:
         result = scheduler.ask(*command)
     except ExecuteError:
@@ -45,14 +45,14 @@ def output(scheduler: Scheduler, *command: str) -> str:
 
 
 def parse(job: str, text: str) -> Accounting | None:
-    """Return the record in sacct's output: a row for the job, and one for each of its steps."""
+    """Return the record in sacct's output, which has a row for the job and one for each of its steps."""
     rows = [line.split("|") for line in text.splitlines()]
     rows = [row for row in rows if len(row) == len(FIELDS)]
     job_row = next((row for row in reversed(rows) if row[0] == job), None)
     if job_row is None:
         return None
     _, state, elapsed, _, start, end = job_row
-    # The tasks of a run in an allocation are steps beside its own, in the time of that.
+    # A run in an allocation starts its ranks as other steps, during its own step.
     steps = [
         row
         for row in rows
@@ -61,17 +61,17 @@ def parse(job: str, text: str) -> Accounting | None:
         and (row[5] <= end or "Unknown" in (row[5], end))
     ]
     sizes = [size for row in steps if (size := size_of(row[3])) is not None]
-    # sacct writes `CANCELLED by 1000`, and `CANCELLED+` where a column is narrow.
-    word, seconds = state.split(" ")[0].rstrip("+"), time_seconds(elapsed)
-    if word not in states.KNOWN or seconds is None:
+    # sacct writes `CANCELLED by 1000`, or `CANCELLED+` if the column is narrow.
+    state_code, seconds = state.split(" ")[0].rstrip("+"), time_seconds(elapsed)
+    if state_code not in states.KNOWN or seconds is None:
         return None
     return Accounting(
-        source="sacct", job=job, state=word, elapsed_seconds=seconds, max_rss_bytes=max(sizes, default=None)
+        source="sacct", job=job, state=state_code, elapsed_seconds=seconds, max_rss_bytes=max(sizes, default=None)
     )
 
 
 def parse_shown(job: str, text: str) -> Accounting | None:
-    """Return the record in the output of `scontrol show job`, which has no memory."""
+    """Return the record in the output of `scontrol show job`, which does not report memory."""
     state, time = SHOWN_STATE.search(text), SHOWN_TIME.search(text)
     seconds = time_seconds(time[1]) if time else None
     if state is None or state[1] not in states.KNOWN or seconds is None:
@@ -80,5 +80,6 @@ def parse_shown(job: str, text: str) -> Accounting | None:
 
 
 def size_of(text: str) -> int | None:
+    """Return the bytes of a size such as `1.5M`, or None if it is malformed."""
     match = SIZE.fullmatch(text)
     return int(float(match[1]) * UNITS[match[2]]) if match else None

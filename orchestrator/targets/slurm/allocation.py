@@ -1,4 +1,4 @@
-"""An allocation that the user holds already: the run is a step of it. Pure."""
+"""Run inside an allocation that the user already holds, as a step of it. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from orch_node.protocol.slurm import cpu_counts
 
 from orchestrator.errors import PlanError
 
-HELD, NEW = "held", "new"  # what `--slurm allocation=` takes
+HELD, NEW = "held", "new"  # The values of `--slurm allocation=`.
 WAY_OUT = f"`--slurm allocation={NEW}` submits a new job."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A job that runs already, as the variables of its processes describe it."""
+    """A running job, as the environment of its processes describes it.
+
+    Attributes:
+        job: the id of the job.
+        node_cpus: the job's CPUs on each of its nodes.
+    """
 
     job: str
-    node_cpus: tuple[int, ...]  # CPUs of the job on each of its nodes
+    node_cpus: tuple[int, ...]
 
     def check(self, nodes: int, ppn: int) -> None:
         """Raise PlanError if the ranks do not fit."""

@@ -1,4 +1,4 @@
-"""Fields of a request that a job of Slurm has no use for, and what to do instead."""
+"""The fields of a request that Slurm does not support, and what to use in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run on Slurm begins: its script is handed in."""
+"""Start a run on Slurm: record its plan and submit its script."""
 
 from __future__ import annotations
 
@@ -21,24 +21,30 @@ from orchestrator.targets.slurm.watch import keep
 
 
 def start(plan: Plan, folder: Path) -> RunRecord:
-    """Record the plan and hand its script in; -> its record. It lives on without this program."""
+    """Record the plan, submit its script, and return the record of the run.
+
+    The run continues when this program ends.
+
+    Raises:
+        OrchError: if the run cannot be started.
+    """
     plans = plan.array or (plan,)
-    folders = [folder.parent / one.run.run_id for one in plans]
-    for one, its in zip(plans, folders, strict=True):
-        store.create(one, its)
+    folders = [folder.parent / member.run.run_id for member in plans]
+    for member, run_folder in zip(plans, folders, strict=True):
+        store.create(member, run_folder)
     host = host_at(location_of(plan.run).login)
     scheduler = scheduler_at(host)
     held = any(isinstance(step, SubmitScript) and step.allocation for step in plan.steps)
     try:
         execute(
             plan,
-            {at.node: host for step in plan.steps for at in step.nodes},
+            {node.node: host for step in plan.steps for node in step.nodes},
             submitter=StepStarter(scheduler) if held else scheduler,
         )
         job, cluster = scheduler.submitted, scheduler.cluster
-        records = [submitted(one.run, job_of(plan, job, number), cluster) for number, one in enumerate(plans)]
-        for record, its in zip(records, folders, strict=True):
-            keep(record, its)
+        records = [submitted(member.run, job_of(plan, job, number), cluster) for number, member in enumerate(plans)]
+        for record, run_folder in zip(records, folders, strict=True):
+            keep(record, run_folder)
             if isinstance(host, Ssh):
                 keep_there(record, host)
     except OrchError:
@@ -51,11 +57,12 @@ def start(plan: Plan, folder: Path) -> RunRecord:
 
 
 def job_of(plan: Plan, job: str, number: int) -> str:
-    """Slurm's name of a run's job: of an array the task."""
+    """Return Slurm's id of a run's job; for a run of an array, that of the task."""
     return f"{job}_{number}" if plan.array else job
 
 
 def forget(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
+    """Delete the folders of runs that were not submitted."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]

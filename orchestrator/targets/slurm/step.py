@@ -1,4 +1,4 @@
-"""Starts a run as a step of an allocation that runs already."""
+"""Start a run as a step of an allocation."""
 
 from __future__ import annotations
 
@@ -18,26 +18,38 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.slurm.allocation import WAY_OUT
 from orchestrator.targets.slurm.scheduler import Scheduler, job_variables, option_of, said
 
-START_SECONDS = 60.0  # until Slurm lists a step that it starts
+START_SECONDS = 60.0  # Slurm lists a new step within this time.
 TICK_SECONDS = 0.2
-END_SECONDS = 30.0  # until a run has ended at its stop file
+END_SECONDS = 30.0  # A run ends within this time after its stop file is written.
 LAST_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class StepStarter:
-    """Starts a script as a step of its allocation, where Scheduler submits it as a job."""
+    """The submitter of runs in an allocation: it starts a script as a step, not as a job.
+
+    Attributes:
+        scheduler: Slurm's programs.
+    """
 
     scheduler: Scheduler
 
     def submit(self, step: SubmitScript) -> None:
-        """Start the step; its id is the scheduler's `submitted`. Raises ExecuteError."""
+        """Start the step, and set the scheduler's `submitted` to its id.
+
+        Raises:
+            ExecuteError: if the step does not start.
+        """
         self.scheduler.host.put(f"{step.run_dir}/{SCRIPT}", step.script)
         self.scheduler.submitted = start_step(self.scheduler, step)
 
 
 def first_node(scheduler: Scheduler, nodes: str) -> str:
-    """Return the first of `n[1-3]`. Raises ExecuteError."""
+    """Return the first node of a list such as `n[1-3]`.
+
+    Raises:
+        ExecuteError: if scontrol cannot expand the list.
+    """
     result = scheduler.ask("scontrol", "show", "hostnames", nodes)
     if result.code != 0 or not result.out.split():
         raise ExecuteError(f"scontrol does not expand the allocation's nodes {nodes}: {said(result)}", hint=WAY_OUT)
@@ -45,12 +57,12 @@ def first_node(scheduler: Scheduler, nodes: str) -> str:
 
 
 def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
-    """Start the script as a step on the first node of the allocation; return the step's id.
+    """Start the script as a step on the first node of the allocation, and return the step's id.
 
-    The step lives on without this program, for as long as the allocation does.
+    The step continues when this program ends, for as long as the allocation exists.
 
     Raises:
-        ExecuteError: if the allocation does not run, or srun ends before the step is there.
+        ExecuteError: if the allocation is not running, or srun ends before the step has started.
     """
     job, step_name = step.allocation, option_of(step, "job-name")
     state = scheduler.state(job).state
@@ -64,7 +76,7 @@ def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
     options = (*STEP, "--nodes=1", "--ntasks=1", f"--nodelist={node0}", "--mpi=none")
     script = ("bash", f"{step.run_dir}/{SCRIPT}")
     command = ("srun", f"--jobid={job}", *options, f"--job-name={step_name}", *script)
-    # SLURM_JOB_* describe the allocation; srun would take the others for its options.
+    # SLURM_JOB_* describe the allocation; srun would use the others as its options.
     unset = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
     environment = {key: value for key, value in os.environ.items() if key not in unset}
     with open(log, "ab", opener=private) as output:
@@ -79,7 +91,7 @@ def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
         )
     try:
         step_id = wait_for_step(scheduler, srun, job, step_name)
-    except BaseException:  # also Ctrl-C: nobody would know the step
+    except BaseException:  # On Ctrl-C, too: the step's id is still unknown, so nothing else could end it.
         end_step(srun, step.run_dir)
         raise
     if step_id:
@@ -91,7 +103,7 @@ def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
 
 
 def wait_for_step(scheduler: Scheduler, srun: subprocess.Popen[bytes], job: str, step_name: str) -> str:
-    """Return the id of the step once Slurm lists it; '' if srun ends before, or after a minute."""
+    """Return the id of the step once Slurm lists it; '' if srun ends first, or after a minute."""
     deadline = time.monotonic() + START_SECONDS
     while srun.poll() is None and time.monotonic() < deadline:
         if step_id := scheduler.steps(job).get(step_name):
@@ -101,9 +113,9 @@ def wait_for_step(scheduler: Scheduler, srun: subprocess.Popen[bytes], job: str,
 
 
 def end_step(srun: subprocess.Popen[bytes], run_dir: str) -> None:
-    """End the step, and with it the steps that it has started.
+    """End the step and the steps that it has started.
 
-    The supervisor of the run looks for the stop file. A step without one ends at srun's SIGTERM.
+    The supervisor of the run stops at the stop file; a step without a supervisor ends at srun's SIGTERM.
     """
     Path(run_dir, files.STOP).touch(0o600)
     try:

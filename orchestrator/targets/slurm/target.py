@@ -1,4 +1,4 @@
-"""Jobs of Slurm, as a target."""
+"""The target that runs requests as jobs of Slurm."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from orchestrator.targets.slurm.refuses import REFUSES
 
 
 class SlurmTarget:
+    """The target `--on slurm`.
+
+    Attributes:
+        name: the name of the target.
+        refuses: the fields of a request that the target does not support.
+    """
+
     name = "slurm"
     refuses = REFUSES
 

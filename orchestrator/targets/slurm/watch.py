@@ -1,4 +1,4 @@
-"""A run that is a job, as it is followed: first in the queue, then by its events."""
+"""Follow a run that is a job of Slurm: first in the queue, then by its events."""
 
 from __future__ import annotations
 
@@ -28,37 +28,57 @@ from orchestrator.targets.slurm.states import JobState
 
 POLL_SECONDS = 1.0
 TICK_SECONDS = 0.2
-ASK_SECONDS = 5.0  # between questions to the controller, which many ask
-FIRST_SECONDS = 1.0
-READY_SECONDS = 3.0  # until it is told that a job that runs has no supervisor yet
-END_SECONDS = 40.0  # for a job to end, which Slurm gives 30 s between TERM and KILL
-ENDED_BY = ("SIGTERM", "SIGKILL")  # as Slurm ends what is left of a job
+ASK_SECONDS = 5.0  # The interval between queries; many users share the controller.
+FIRST_SECONDS = 1.0  # The interval between the first few queries.
+READY_SECONDS = 3.0  # A message explains a running job without a supervisor after this time.
+END_SECONDS = 40.0  # A job ends within this time: Slurm waits 30 s between SIGTERM and SIGKILL.
+ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which Slurm ends a job's processes.
 UNKNOWN_CAUSE = (
     "Slurm does not know the job any more and has no accounting of it, so orch cannot tell whether "
     "it was cancelled, preempted or failed"
 )
-SEEN_SECONDS = 0.5  # until a shared file system shows what another host has written
+SEEN_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
 
 
-def words_of(found: JobState, waits: bool, seconds: float) -> str:
-    """Of a job that has no supervisor yet; `seconds`: since it last waited."""
+def words_of(job: JobState, waits: bool, seconds: float) -> str:
+    """Return the message about a job without a supervisor; '' if it has just started.
+
+    Args:
+        job: the job.
+        waits: whether the job is pending.
+        seconds: the time since the job was last pending.
+    """
     if waits:
-        return states.waiting_words(found)
-    return states.beginning_words(found) if seconds >= READY_SECONDS else ""
+        return states.waiting_words(job)
+    return states.beginning_words(job) if seconds >= READY_SECONDS else ""
 
 
 class JobWatch:
-    """Follows the job of a run whose files are at a place, and in a folder here."""
+    """The job of a run, and the run's files, as they change over time.
+
+    Attributes:
+        record: the record of the run, with its nodes once the job has them.
+        folder: the folder of the run on this machine.
+        job: the id of the job.
+        scheduler: Slurm's programs.
+        run_folder: the files of the run.
+        tell: the callback for messages about the job and the controller.
+        asked: when Slurm was last queried.
+        known: the last known state of the job.
+        away: whether the controller does not respond.
+        suspended: whether the job was suspended at the last query.
+        questions: how often Slurm has been queried.
+    """
 
     def __init__(
-        self, record: RunRecord, folder: Path, scheduler: Scheduler, run_folder: RunFolder, tell: Tell
+        self, record: RunRecord, folder: Path, scheduler: Scheduler, run_folder: RunFolder, notify: Tell
     ) -> None:
         self.record = record
         self.folder = folder
         self.job = location_of(record).job
         self.scheduler = scheduler
         self.run_folder = run_folder
-        self.tell = tell
+        self.tell = notify
         self.asked = -ASK_SECONDS
         self.known = JobState(job=self.job, state="PENDING")
         self.away = False
@@ -66,14 +86,20 @@ class JobWatch:
         self.questions = 0
 
     def state(self, *, now: bool = False) -> JobState:
-        """As Slurm last said it: it is asked every few seconds only, at first more often."""
+        """Return the last known state of the job, after querying Slurm if that is due.
+
+        Slurm is queried every second at first, and later every few seconds.
+
+        Args:
+            now: query Slurm in any case.
+        """
         pause = ASK_SECONDS if self.questions > 5 else FIRST_SECONDS
         if now or time.monotonic() - self.asked > pause:
             self.asked = time.monotonic()
             self.questions += 1
             try:
-                ask = self.scheduler.state
-                self.known = self.run_folder.attempt(lambda: ask(self.job), self.known)
+                query = self.scheduler.state
+                self.known = self.run_folder.attempt(lambda: query(self.job), self.known)
                 if self.away:
                     self.tell("the controller of Slurm answers again")
                 self.away = False
@@ -83,22 +109,27 @@ class JobWatch:
                 self.away = True
         return self.known
 
-    # As follow.Source.
+    # The methods of follow.Source.
 
     def refresh(self) -> None:
+        """Bring the run's local folder up to date."""
         self.run_folder.refresh()
 
     def lost(self, pid: int) -> bool:
-        found = self.state()
-        if found.suspended and not self.suspended:
+        """Return whether the supervisor is gone because the job has ended or is pending again."""
+        job = self.state()
+        if job.suspended and not self.suspended:
             self.tell(states.suspended_message(self.job))
-        self.suspended = found.suspended
-        return found.ended or found.waits
+        self.suspended = job.suspended
+        return job.ended or job.waits
 
     def terminate(self, pid: int) -> None:
-        """Not to make room: at SIGTERM the ranks would write a checkpoint first."""
+        """Stop the run with SIGINT.
+
+        At SIGTERM the ranks would write a checkpoint first, as for a preemption.
+        """
         self.request_stop()
-        if not self.is_step:  # without a batch script the stop file is enough
+        if not self.is_step:  # The stop file is enough for a step, which has no batch script.
             self.scheduler.cancel(self.job, "--batch", "--signal=INT")
 
     @property
@@ -107,25 +138,30 @@ class JobWatch:
         return "." in self.job
 
     def request_stop(self) -> None:
-        """Write the file at which the supervisor ends the run, also without Slurm's controller."""
+        """Write the stop file, which ends the run even if Slurm's controller does not respond."""
         self.run_folder.write(files.STOP, "")
 
     def said(self) -> str:
+        """Return the end of the job's output."""
         return self.run_folder.said()
 
-    # Following.
+    # The events and the end of the run.
 
     def events(self) -> Iterator[Event]:
-        """From the queue to the end. Raises ExecuteError for a job that can never start."""
-        told = 0
+        """Yield the events of the run, from the queue to its end.
+
+        Raises:
+            ExecuteError: if the job can never start.
+        """
+        event_count = 0
         while True:
             yield from self.queued()
             if not self.has_begun():
                 self.note_end()
                 return
             self.learn_nodes()
-            for event in islice(self.of_run(), told, None):
-                told += 1
+            for event in islice(self.of_run(), event_count, None):
+                event_count += 1
                 yield event
             self.note_end()
             if not self.comes_again():
@@ -138,170 +174,189 @@ class JobWatch:
                 yield NodeNews(time=time.time(), text=text)
 
     def of_run(self) -> Iterator[Event]:
+        """Yield the events of the run since its supervisor has started."""
         return follow.follow(self.folder, self, ranks=len(self.record.layout))
 
     def comes_again(self) -> bool:
-        """Whether Slurm has put the job back into the queue: it takes its outcome away once it
-        starts again."""
+        """Return whether Slurm has requeued the job.
+
+        A requeued job deletes its outcome when it starts again.
+        """
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
             self.refresh()
-            told, found = outcome_in(self.folder), self.state(now=True)
-            if told is not None and told.state != PREEMPTED and knows_why(told):
+            run_outcome, job = outcome_in(self.folder), self.state(now=True)
+            if run_outcome is not None and run_outcome.state != PREEMPTED and knows_why(run_outcome):
                 return False
-            if found.waits or found.ended or told is None:
-                return not found.ended
+            if job.waits or job.ended or run_outcome is None:
+                return not job.ended
             time.sleep(POLL_SECONDS)
         return False
 
     def queued(self) -> Iterator[Event]:
-        """Until the job's supervisor is there, or the job is not any more."""
-        told, waited = "", time.monotonic()
+        """Yield messages until the job's supervisor has started or the job has ended.
+
+        Raises:
+            ExecuteError: if the job can never start; it is cancelled.
+        """
+        last_message, last_pending = "", time.monotonic()
         while True:
-            found = self.state()
-            # A job that was put back has files of before until it starts again.
-            waits = found.waits and not self.away
-            if waits:
-                waited = time.monotonic()
+            job = self.state()
+            # A requeued job keeps its previous files until it starts again.
+            pending = job.waits and not self.away
+            if pending:
+                last_pending = time.monotonic()
             else:
                 self.refresh()
-            if found.ended or (self.has_begun() and not waits):
+            if job.ended or (self.has_begun() and not pending):
                 return
-            if why := states.never(found):
+            if explanation := states.never(job):
                 self.scheduler.cancel(self.job)
-                problem = f"Slurm will never start job {self.job} ({found.reason}), so orch cancelled it: {why}."
+                problem = f"Slurm will never start job {self.job} ({job.reason}), so orch cancelled it: {explanation}."
                 now = time.time()
                 ended = Outcome(state=FAILED, problem=problem, started=now, ended=now)
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
-            words = words_of(found, waits, time.monotonic() - waited)
-            if words and words != told:
-                told = words
-                yield Waiting(time=time.time(), text=words)
+            message = words_of(job, pending, time.monotonic() - last_pending)
+            if message and message != last_message:
+                last_message = message
+                yield Waiting(time=time.time(), text=message)
             time.sleep(TICK_SECONDS)
 
     def has_begun(self) -> bool:
+        """Return whether the run has a supervisor or an outcome."""
         return supervisor_of(self.folder) is not None or outcome_in(self.folder) is not None
 
     def learn_nodes(self) -> None:
-        """Which nodes the job got, once it has laid its ranks out."""
+        """Record the nodes of the job as soon as it has assigned its ranks to them."""
         try:
             layout = layouts.parse((self.folder / files.LAYOUT).read_text())
         except (OSError, ProtocolError):
             return
         names = layout.node_names
-        if [one.node for one in self.record.nodes] == names:
+        if [node.node for node in self.record.nodes] == names:
             return
-        places = tuple(
+        rank_places = tuple(
             Place(
-                rank=one.rank,
-                node=one.node,
-                local_rank=one.local_rank,
-                local_world_size=one.local_world_size,
-                cpus=one.cpus,
-                threads=one.threads,
+                rank=rank.rank,
+                node=rank.node,
+                local_rank=rank.local_rank,
+                local_world_size=rank.local_world_size,
+                cpus=rank.cpus,
+                threads=rank.threads,
             )
-            for one in layout.ranks
+            for rank in layout.ranks
         )
-        if len(places) == len(self.record.layout):
+        if len(rank_places) == len(self.record.layout):
             nodes = tuple(RunNode(node=name) for name in names)
-            self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=places)
+            self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=rank_places)
             keep(self.record, self.folder)
 
     def note_end(self) -> None:
-        """Tell the end as Slurm knows it, where the job was ended from outside, or left no word.
+        """Write the outcome if Slurm ended the job, or if the run has left none.
 
-        A supervisor whose ranks Slurm ends writes what it sees of that: why, only Slurm knows."""
-        told = outcome_in(self.folder)
-        preempted = told is not None and told.state == PREEMPTED
-        if knows_why(told) and not preempted:
+        The outcome that a supervisor writes while Slurm ends its ranks describes only the symptoms; the
+        cause is known to Slurm alone.
+        """
+        run_outcome = outcome_in(self.folder)
+        preempted = run_outcome is not None and run_outcome.state == PREEMPTED
+        if knows_why(run_outcome) and not preempted:
             return
-        if self.is_step and told is not None and time.time() - told.ended > END_SECONDS:
-            return  # how the allocation ended later is not how the run did
-        found = self.settled()
+        if self.is_step and run_outcome is not None and time.time() - run_outcome.ended > END_SECONDS:
+            return  # The allocation has ended later, independently of the run.
+        job = self.settled()
         self.refresh()
-        told = outcome_in(self.folder)
-        if found.state == states.GONE:
-            found = self.recorded_end(found)
-        # Ranks write a checkpoint at SIGTERM, also at that of scancel.
-        cancelled = preempted and found.state == "CANCELLED"
-        if not found.ended or (knows_why(told) and not cancelled):
+        run_outcome = outcome_in(self.folder)
+        if job.state == states.GONE:
+            job = self.recorded_end(job)
+        # The SIGTERM of scancel looks like a preemption to the ranks: they write a checkpoint.
+        cancelled = preempted and job.state == "CANCELLED"
+        if not job.ended or (knows_why(run_outcome) and not cancelled):
             return
-        if told is None or found.foreign:
-            self.write_end(found, told)
-        elif found.state == states.GONE and UNKNOWN_CAUSE not in (told.problem or ""):
-            problem = f"{told.problem or ''}; {UNKNOWN_CAUSE}".removeprefix("; ")
-            self.run_folder.write(files.OUTCOME, outcome.render(replace(told, problem=problem)))
+        if run_outcome is None or job.foreign:
+            self.write_end(job, run_outcome)
+        elif job.state == states.GONE and UNKNOWN_CAUSE not in (run_outcome.problem or ""):
+            problem = f"{run_outcome.problem or ''}; {UNKNOWN_CAUSE}".removeprefix("; ")
+            self.run_folder.write(files.OUTCOME, outcome.render(replace(run_outcome, problem=problem)))
 
-    def recorded_end(self, found: JobState) -> JobState:
-        """Return the end of a job that the controller has forgotten, as accounting records it."""
+    def recorded_end(self, job: JobState) -> JobState:
+        """Return the end of a job that the controller has forgotten, from Slurm's accounting."""
         record = self.run_folder.attempt(lambda: accounting.query(self.scheduler, self.job), None)
-        return replace(found, state=record.state) if record else found
+        return replace(job, state=record.state) if record else job
 
     def settled(self) -> JobState:
-        """The job once it is over, if that is soon: what it wrote last may still be on its way."""
+        """Return the job once it has ended or is pending again, or after a time limit.
+
+        Files that the job wrote last may become visible with a delay.
+        """
         deadline = time.monotonic() + END_SECONDS
         while True:
-            found = self.state(now=True)
-            if found.waits or time.monotonic() > deadline:
-                return found
-            if found.ended:
+            job = self.state(now=True)
+            if job.waits or time.monotonic() > deadline:
+                return job
+            if job.ended:
                 time.sleep(SEEN_SECONDS)
-                return found
+                return job
             time.sleep(POLL_SECONDS)
 
-    def write_end(self, found: JobState, told: Outcome | None) -> None:
-        """`told`: what the supervisor has written, if it has."""
-        state = STOPPED if found.state == "CANCELLED" else FAILED
+    def write_end(self, job: JobState, run_outcome: Outcome | None) -> None:
+        """Write the outcome of a job that Slurm ended, or whose run has left none.
+
+        Args:
+            job: the job.
+            run_outcome: the outcome that the supervisor has written, if any.
+        """
+        state = STOPPED if job.state == "CANCELLED" else FAILED
         supervisor = supervisor_of(self.folder)
         now = time.time()
-        known = told or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
+        base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
         memory = slurm.memory_line(f"{self.launcher_output()}\n{self.said()}")
-        words = states.ending_words(found)
-        if told is None and not found.foreign and (output := self.said().strip()):
-            words += f"; its last output: {output.splitlines()[-1]}"
+        message = states.ending_words(job)
+        if run_outcome is None and not job.foreign and (output := self.said().strip()):
+            message += f"; its last output: {output.splitlines()[-1]}"
         if memory:
-            state, words = FAILED, f"job {self.job}: {slurm.OUT_OF_MEMORY}: {memory}"
-        elif found.state == "FAILED" and told is None and not self.run_folder.has(slurm.CONFIG):
-            words = (
+            state, message = FAILED, f"job {self.job}: {slurm.OUT_OF_MEMORY}: {memory}"
+        elif job.state == "FAILED" and run_outcome is None and not self.run_folder.has(slurm.CONFIG):
+            message = (
                 f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not "
                 "see this folder, or must not write there. Choose a folder that all nodes share: "
                 "--runs-dir"
             )
-        if told is not None and told.state == PREEMPTED and knows_why(told):
-            words = f"{words}; {told.problem}"
-        ended = replace(known, state=state, problem=words, first_failure=None, nodes={})
-        before = None if told or found.foreign else self.before()
+        if run_outcome is not None and run_outcome.state == PREEMPTED and knows_why(run_outcome):
+            message = f"{message}; {run_outcome.problem}"
+        ended = replace(base_outcome, state=state, problem=message, first_failure=None, nodes={})
+        before = None if run_outcome or job.foreign else self.before()
         if before is not None:
-            ended = replace(before, problem=f"{before.problem}, but Slurm did not requeue the job: {words}")
+            ended = replace(before, problem=f"{before.problem}, but Slurm did not requeue the job: {message}")
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
 
     def launcher_output(self) -> str:
+        """Return the end of the launcher's output."""
         return last_text(self.folder / files.LAUNCHER_LOG, follow.LAST_WORDS)
 
     def before(self) -> Outcome | None:
-        """What the job has put aside as it went back into the queue, where nothing came after."""
-        aside = sorted(self.folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
-        if not aside or supervisor_of(self.folder) is not None:
+        """Return the outcome that the job saved when it was requeued, if it has not started since."""
+        saved_outcomes = sorted(self.folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
+        if not saved_outcomes or supervisor_of(self.folder) is not None:
             return None
         try:
-            return outcome.parse(aside[-1].read_bytes())
+            return outcome.parse(saved_outcomes[-1].read_bytes())
         except (OSError, ProtocolError):
             return None
 
 
 def keep(record: RunRecord, folder: Path) -> None:
-    """The record in plan.json, beside all else that this holds."""
-    known = read_json(folder / PLAN)
-    if known is not None:
-        write_json(folder / PLAN, {**known, **render(record)})
+    """Update the record in plan.json, and leave the other contents of the file as they are."""
+    stored = read_json(folder / PLAN)
+    if stored is not None:
+        write_json(folder / PLAN, {**stored, **render(record)})
 
 
-def knows_why(told: Outcome | None) -> bool:
-    """Whether the supervisor's own word stands, whatever Slurm has done to the job since."""
-    if told is None or told.state in (STOPPED, REFUSED):
-        return told is not None
-    if told.state == PREEMPTED:
-        return (told.problem or "").startswith("checkpoint")
-    first = told.first_failure
-    return told.state == DONE or (first is not None and first.signal not in ENDED_BY)
+def knows_why(run_outcome: Outcome | None) -> bool:
+    """Return whether the supervisor's outcome holds, whatever Slurm has done to the job later."""
+    if run_outcome is None or run_outcome.state in (STOPPED, REFUSED):
+        return run_outcome is not None
+    if run_outcome.state == PREEMPTED:
+        return (run_outcome.problem or "").startswith("checkpoint")
+    failure = run_outcome.first_failure
+    return run_outcome.state == DONE or (failure is not None and failure.signal not in ENDED_BY)
