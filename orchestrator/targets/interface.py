@@ -116,7 +116,7 @@ class RunHandle(Protocol):
     def discard(self) -> None:
         """Delete the files of a run that was refused before it started any process."""
 
-    def fetch(self, request: Wanted, listener: FetchListener) -> Collected:
+    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
         """Copy files that the run has written to this machine.
 
         Raises:
@@ -151,14 +151,14 @@ class Target(Protocol):
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """Return a handle of a recorded run."""
 
-    def find(self, base: Path, name: str, inventory: str, notify: Tell) -> RunHandle:
+    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
         """Return a handle of a run that the hosts of an inventory or a cluster have recorded.
 
         Args:
             base: The folder of all runs on this machine.
             name: A run id, or `last` for the newest run.
-            inventory: The value of `--inventory`.
-            notify: Called with a warning for each host that cannot be queried.
+            where: The inventory or the cluster, as a value of `--inventory`.
+            tell: Called with a warning for each host that cannot be queried.
 
         Raises:
             RequestError: If the hosts have not recorded such a run.
@@ -167,8 +167,8 @@ class Target(Protocol):
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision --on` fills; raise RequestError if there is none."""
 
-    def list_runs(self, inventory: str) -> Listed:
+    def list_runs(self, where: str) -> Listed:
         """Return the runs that the hosts of an inventory or a cluster have recorded."""
 
-    def clean(self, inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
+    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
         """End the leftovers of past runs; with `look`, only report them."""

@@ -95,8 +95,8 @@ class SshHandle:
                 connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def fetch(self, request: Wanted, listener: FetchListener) -> Collected:
-        return fetch.fetch(self.record, self.folder, request, listener)
+    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
+        return fetch.fetch(self.record, self.folder, wanted, listener)
 
 
 def unsafe_to_delete(record: RunRecord, folder: Path) -> str:

@@ -152,9 +152,9 @@ def choose_stack(
     """
     image_starts_ranks = container_steps.starts_ranks(over.docker)
     requested_backend = container_steps.NO_BACKEND if image_starts_ranks else request.backend
-    user_backend = launch.choose_backend(inputs.stack, nodes, requested_backend, inputs.plugins)
-    stack = checks.fit_stack(inputs.stack, user_backend, nodes)
-    backend = launch.adapt_backend(user_backend, over.launcher, over.mpi, contained=over.docker is not None)
+    selected_backend = launch.choose_backend(inputs.stack, nodes, requested_backend, inputs.plugins)
+    stack = checks.fit_stack(inputs.stack, selected_backend, nodes)
+    backend = launch.adapt_backend(selected_backend, over.launcher, over.mpi, contained=over.docker is not None)
     return stack, Choice(backend) if image_starts_ranks else launch.explain_backend(backend)
 
 

@@ -33,8 +33,8 @@ class SshTarget:
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return SshHandle(record, folder)
 
-    def find(self, base: Path, name: str, inventory: str, notify: Tell) -> RunHandle:
-        return SshHandle(*find.find(base, name, inventory, notify))
+    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
+        return SshHandle(*find.find(base, name, where, tell))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
@@ -42,13 +42,13 @@ class SshTarget:
             hint="orch provision INVENTORY.",
         )
 
-    def list_runs(self, inventory: str) -> Listed:
-        asked = find.ask_inventory(inventory)
+    def list_runs(self, where: str) -> Listed:
+        asked = find.ask_inventory(where)
 
-        def open_run(base: Path, name: str, notify: Tell) -> RunHandle:
-            return SshHandle(*find.find(base, name, inventory, notify, asked=asked))
+        def open_run(base: Path, name: str, tell: Tell) -> RunHandle:
+            return SshHandle(*find.find(base, name, where, tell, asked=asked))
 
         return replace(find.list_runs(asked), open=open_run)
 
-    def clean(self, inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
-        return cleanup.clean(inventory, base, look=look)
+    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
+        return cleanup.clean(where, base, look=look)
